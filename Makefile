@@ -1,0 +1,75 @@
+# Every target sets up what it needs: from a bare clone, `make demo` and `make test` are all there is to know.
+SHELL := /bin/sh
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PROTOS := $(shell cd proto && find . -name '*.proto' | sed 's|^\./||' | sort)
+SERVICE_PROTOS := consumer/protocol/journal.proto consumer/protocol/shard.proto
+BENCH ?= skeleton
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-fast test-flaky lint fmt types proto proto-check proto-accept bench requirements clean
+
+help: ## list targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+setup: $(READY) ## make the virtual environment from pinned, hashed requirements
+
+$(READY): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Python 3.11 or later is needed; name one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
+		|| { echo "The venv module is missing; on Debian: apt-get install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup ## run the main job on real data: Spark, etcd, broker, a kill, and the proof of exactly-once
+	$(BIN)/python -m examples.flights.demo
+
+test: setup ## run every tier that CI runs
+	$(PYTEST) -q
+
+test-fast: setup ## run what needs no server and no JVM
+	$(PYTEST) -q -m "not etcd and not postgresql and not e2e and not spark"
+
+test-flaky: setup ## run the suite three times in random order
+	for round in 1 2 3; do $(PYTEST) -q -p randomly || exit 1; done
+
+fmt: setup ## format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: setup ## lint, formatting and import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+
+types: setup ## strict types
+	$(BIN)/mypy
+
+proto: setup ## generate stubs from proto/
+	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --mypy_out=. \
+		--plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy $(PROTOS)
+	$(BIN)/python -m grpc_tools.protoc -I proto --grpc_python_out=. --mypy_grpc_out=. \
+		--plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc $(SERVICE_PROTOS)
+
+proto-check: proto ## lint proto/, refuse breaking changes, refuse stale stubs
+	$(BIN)/buf lint
+	$(BIN)/buf breaking --against proto/released.binpb
+	git diff --exit-code -- '*_pb2.py' '*_pb2.pyi' '*_pb2_grpc.py' '*_pb2_grpc.pyi'
+
+proto-accept: setup ## make the present proto/ the baseline of the breaking check
+	$(BIN)/buf build -o proto/released.binpb
+
+bench: setup ## run one benchmark, e.g. make bench BENCH=skeleton; a JSON object a line
+	$(BIN)/python -m bench.$(BENCH)
+
+requirements: setup ## pin and hash requirements anew
+	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --no-header -q -o requirements/dev.txt
+
+clean: ## remove what the targets made
+	rm -rf $(VENV) .demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,161 @@
+"""Keys of the key space: their syntax, both ways.
+
+    {root}/items/{id}                            an item
+    {root}/members/{zone}#{suffix}               a member
+    {root}/assign/{id}#{zone}#{suffix}#{slot}    an assignment
+
+`#` sorts below every byte that may stand in an id, a zone or a suffix, so the byte order of keys is the order of
+their tuples: the assignments of one item are one contiguous range.
+
+Source: gazette/core allocator/alloc_key_space.go (key syntax).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+
+from allocator.core.model import ItemId, MemberId
+from allocator.errors import KeyDecodeError, ValidationError
+
+SEPARATOR = "#"
+
+
+def check_root(root: str) -> str:
+    """Return `root` if it is an absolute, clean path.
+
+    Raises:
+        ValidationError: it is not; the message says what it should have been.
+    """
+    if (
+        not root.startswith("/")
+        or root == "/"
+        or posixpath.normpath(root) != root
+        or root.startswith("//")
+    ):
+        raise ValidationError(
+            "root", f"expected an absolute clean path such as /broadsheet/app, got {root!r}"
+        )
+    return root
+
+
+def _checked(part: str, what: str) -> str:
+    if not part or any(byte <= ord(SEPARATOR) for byte in part.encode()):
+        raise AssertionError(f"{what} {part!r} is empty or holds a byte at or below '#'")
+    return part
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Builds the keys of one root."""
+
+    root: str
+
+    def __post_init__(self) -> None:
+        check_root(self.root)
+
+    @property
+    def watched_prefix(self) -> bytes:
+        """Prefix of everything under the root, with its slash so that `/rootX` stays out."""
+        return f"{self.root}/".encode()
+
+    @property
+    def items_prefix(self) -> bytes:
+        """Prefix of every item."""
+        return f"{self.root}/items/".encode()
+
+    @property
+    def members_prefix(self) -> bytes:
+        """Prefix of every member."""
+        return f"{self.root}/members/".encode()
+
+    @property
+    def assignments_prefix(self) -> bytes:
+        """Prefix of every assignment."""
+        return f"{self.root}/assign/".encode()
+
+    def item(self, item_id: ItemId) -> bytes:
+        """Return the key of an item."""
+        return self.items_prefix + _checked(item_id, "item id").encode()
+
+    def member(self, member_id: MemberId) -> bytes:
+        """Return the key of a member."""
+        zone, suffix = _checked(member_id.zone, "zone"), _checked(member_id.suffix, "suffix")
+        return self.members_prefix + f"{zone}{SEPARATOR}{suffix}".encode()
+
+    def assignment(self, item_id: ItemId, member_id: MemberId, slot: int) -> bytes:
+        """Return the key of an assignment; slot 0 is the primary."""
+        assert slot >= 0, "slots count from 0"
+        zone, suffix = _checked(member_id.zone, "zone"), _checked(member_id.suffix, "suffix")
+        return self.assignments_of(item_id) + f"{zone}{SEPARATOR}{suffix}{SEPARATOR}{slot}".encode()
+
+    def assignments_of(self, item_id: ItemId) -> bytes:
+        """Return the prefix of the assignments of one item."""
+        return self.assignments_prefix + f"{_checked(item_id, 'item id')}{SEPARATOR}".encode()
+
+    def parse(self, key: bytes) -> ParsedKey:
+        """Take a key under the root apart.
+
+        Raises:
+            KeyDecodeError: the key has another prefix, another number of parts, or a slot that is no number.
+        """
+        for prefix, parse in (
+            (self.items_prefix, _parse_item),
+            (self.members_prefix, _parse_member),
+            (self.assignments_prefix, _parse_assignment),
+        ):
+            if key.startswith(prefix):
+                return parse(key, key[len(prefix) :])
+        raise KeyDecodeError(key, f"expected items/, members/ or assign/ below {self.root}")
+
+
+@dataclass(frozen=True, slots=True)
+class ItemKey:
+    """An item's key, taken apart."""
+
+    item_id: ItemId
+
+
+@dataclass(frozen=True, slots=True)
+class MemberKey:
+    """A member's key, taken apart."""
+
+    member_id: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentKey:
+    """An assignment's key, taken apart."""
+
+    item_id: ItemId
+    member_id: MemberId
+    slot: int
+
+
+ParsedKey = ItemKey | MemberKey | AssignmentKey
+
+
+def _parts(key: bytes, rest: bytes, count: int, syntax: str) -> list[str]:
+    try:
+        parts = rest.decode().split(SEPARATOR)
+    except UnicodeDecodeError:
+        raise KeyDecodeError(key, "expected UTF-8") from None
+    if len(parts) != count or not all(parts):
+        raise KeyDecodeError(key, f"expected {syntax}")
+    return parts
+
+
+def _parse_item(key: bytes, rest: bytes) -> ItemKey:
+    return ItemKey(ItemId(_parts(key, rest, 1, "items/{id}")[0]))
+
+
+def _parse_member(key: bytes, rest: bytes) -> MemberKey:
+    zone, suffix = _parts(key, rest, 2, "members/{zone}#{suffix}")
+    return MemberKey(MemberId(zone, suffix))
+
+
+def _parse_assignment(key: bytes, rest: bytes) -> AssignmentKey:
+    item_id, zone, suffix, slot = _parts(key, rest, 4, "assign/{id}#{zone}#{suffix}#{slot}")
+    if not (slot.isascii() and slot.isdigit()):
+        raise KeyDecodeError(key, f"expected a slot number, got {slot!r}")
+    return AssignmentKey(ItemId(item_id), MemberId(zone, suffix), int(slot))

@@ -1,0 +1,49 @@
+"""Delays between attempts of a loop that owns a stream: exponential with jitter, bounded, reset by progress.
+
+Retried *calls* use tenacity. A loop that reconnects is another thing: its attempts start over from the shortest delay
+as soon as anything arrives, which a call wrapper cannot see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+
+class Backoff:
+    """Counts attempts and sleeps before the next one."""
+
+    def __init__(
+        self,
+        *,
+        initial_seconds: float = 0.05,
+        max_seconds: float = 5.0,
+        random: Random | None = None,
+    ) -> None:
+        """Set the bounds.
+
+        Args:
+            initial_seconds: Upper bound of the first delay; it doubles with each attempt.
+            max_seconds: Upper bound of every delay.
+            random: Source of jitter; inject a seeded one for a repeatable run.
+        """
+        self._initial_seconds = initial_seconds
+        self._max_seconds = max_seconds
+        self._random = random or Random()
+        self.attempt = 0
+        """Delays since the last reset."""
+
+    def next_seconds(self) -> float:
+        """Count one attempt and return how long to wait before it, seconds, in [bound / 2, bound)."""
+        # The exponent is bounded so that an endless outage cannot overflow a float.
+        bound = min(self._max_seconds, self._initial_seconds * 2.0 ** min(self.attempt, 32))
+        self.attempt += 1
+        return self._random.uniform(bound / 2, bound)
+
+    async def sleep(self) -> None:
+        """Wait before the next attempt."""
+        await asyncio.sleep(self.next_seconds())
+
+    def reset(self) -> None:
+        """Forget past attempts: something worked."""
+        self.attempt = 0

@@ -1,0 +1,89 @@
+"""Named tasks that live and die together: the only place where tasks are made.
+
+An `asyncio.TaskGroup` that can be told to stop, and that raises the *first* error itself rather than a group: the
+errors that follow are what a crash leaves behind, and they go into the first one's notes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Self, TypeVar
+
+T = TypeVar("T")
+
+
+class _Stop(Exception):  # noqa: N818 - a signal, not an error
+    """Raised inside the group to cancel what is left; never leaves it."""
+
+
+class TaskGroup:
+    """Runs named tasks; the first error cancels the others and is raised on leaving the block."""
+
+    def __init__(self) -> None:
+        self._group = asyncio.TaskGroup()
+        self._first_error: BaseException | None = None
+        self._stopping = False
+
+    def start_soon(self, coroutine: Coroutine[object, object, T], *, name: str) -> asyncio.Task[T]:
+        """Start a task in the group.
+
+        Args:
+            coroutine: What to run.
+            name: Shown in logs, errors and debuggers.
+        """
+        task = self._group.create_task(coroutine, name=name)
+        task.add_done_callback(self._note_error)
+        return task
+
+    def stop(self) -> None:
+        """Cancel every task of the group; the block then ends without an error. Idempotent."""
+        if not self._stopping:
+            self._stopping = True
+            self._group.create_task(_raise_stop(), name="stop")
+
+    def _note_error(self, task: asyncio.Task[object]) -> None:
+        if task.cancelled() or self._first_error is not None:
+            return
+        self._first_error = task.exception()
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self._group.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as group:
+            _, others = group.split(_Stop)
+            if others is None:
+                return
+            raise self._chosen(error, others) from None
+
+    def _chosen(
+        self, body_error: BaseException | None, group: BaseExceptionGroup[BaseException]
+    ) -> BaseException:
+        leaves = list(_leaves(group))
+        body_failed = body_error is not None and not isinstance(body_error, asyncio.CancelledError)
+        chosen = self._first_error or (body_error if body_failed else None) or leaves[0]
+        for other in leaves:
+            if other is not chosen:
+                chosen.add_note(f"also failed: {other!r}")
+        return chosen
+
+
+async def _raise_stop() -> None:
+    raise _Stop
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found.extend(_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+    return found

@@ -1,0 +1,247 @@
+"""The contracts between the framework and what a user writes: the application, its store, its shard.
+
+    class Counter:                                   # an Application
+        def new_store(self, shard): return JsonFileStore(shard, ...)
+        def message_type(self, journal_spec): return JSON
+        def consume_message(self, shard, store, envelope, publisher): store.state["n"] += 1
+        def finalize_txn(self, shard, store, publisher): ...
+
+Callbacks of one shard run one at a time on that shard's worker thread, in order, and may block. What a callback raises
+fails the shard, which restarts with back-off from its last commit.
+
+Source: gazette/core consumer/interfaces.go (the roles; names kept in Python spelling).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+
+import grpc
+
+from consumer.journal.client import JournalClient
+from consumer.message.batch import Envelope, MessageBatch, MessageType
+from consumer.message.publisher import Publisher
+from consumer.op_future import OpFuture
+from consumer.protocol import journal_pb2, shard_pb2
+
+
+class DeferToNextTxnError(Exception):
+    """Raised by `consume_message` to leave this message, and those after it, to the next transaction.
+
+    Not for the first message of a transaction, which must be consumed.
+    """
+
+
+class Shard(Protocol):
+    """What an application may know of the shard it serves."""
+
+    @property
+    def id(self) -> str:
+        """The shard's id."""
+        ...
+
+    @property
+    def fqn(self) -> str:
+        """Full etcd key of the shard's spec: unique among clusters that share a store."""
+        ...
+
+    @property
+    def spec(self) -> shard_pb2.ShardSpec:
+        """The shard's current spec; read-only."""
+        ...
+
+    @property
+    def journals(self) -> JournalClient:
+        """A journal client, for use on the event loop."""
+        ...
+
+    def progress(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """Return (read_through, publish_at) of completed transactions, bytes by journal."""
+        ...
+
+
+class Store(Protocol):
+    """Keeps a shard's state and its checkpoint, together or not at all.
+
+    All methods are called on the shard's worker thread. They may block.
+    """
+
+    def restore_checkpoint(self, shard: Shard) -> shard_pb2.Checkpoint:
+        """Return the last committed checkpoint and fence every older holder of this shard.
+
+        From its return on, no commit of an older holder may succeed.
+        """
+        ...
+
+    def start_commit(
+        self, shard: Shard, checkpoint: shard_pb2.Checkpoint, wait_for: Collection[Future[object]]
+    ) -> OpFuture:
+        """Begin to commit the state changed so far together with `checkpoint`, and return at once.
+
+        Nothing of it becomes durable before every future of `wait_for` succeeded; if one fails the commit fails.
+        State changed after this call belongs to the next commit. The future fails with `CommitFencedError` if a newer
+        holder restored the checkpoint.
+        """
+        ...
+
+    def destroy(self) -> None:
+        """Let go of everything: roll back, close, and remove local files."""
+        ...
+
+
+StoreT = TypeVar("StoreT", bound=Store)
+ResultT = TypeVar("ResultT")
+StoreT_contra = TypeVar("StoreT_contra", bound=Store, contravariant=True)
+
+
+class Application(Protocol[StoreT]):
+    """What a user writes."""
+
+    def new_store(self, shard: Shard) -> StoreT:
+        """Return the shard's store; called once each time this process becomes the shard's primary."""
+        ...
+
+    def message_type(self, journal_spec: journal_pb2.JournalSpec) -> MessageType:
+        """Return how messages of a source journal are encoded."""
+        ...
+
+    def consume_message(
+        self, shard: Shard, store: StoreT, envelope: Envelope, publisher: Publisher
+    ) -> None:
+        """Apply one committed message to the store; publish what follows from it."""
+        ...
+
+    def finalize_txn(self, shard: Shard, store: StoreT, publisher: Publisher) -> None:
+        """Start whatever must be in the transaction that is about to commit: flush caches, publish the last messages."""
+        ...
+
+
+@runtime_checkable
+class BatchConsumer(Protocol[StoreT_contra]):
+    """Optional: takes whole runs of messages in place of `consume_message`."""
+
+    def consume_batch(
+        self, shard: Shard, store: StoreT_contra, batch: MessageBatch, publisher: Publisher
+    ) -> int | None:
+        """Apply a run of committed messages. Return how many were consumed; None is all of them.
+
+        The rest is left to the next transaction. At least one must be consumed.
+        """
+        ...
+
+
+@runtime_checkable
+class BeginFinisher(Protocol[StoreT_contra]):
+    """Optional: is told when transactions begin and end."""
+
+    def begin_txn(self, shard: Shard, store: StoreT_contra) -> None:
+        """Called before the first message of a transaction; may block, e.g. on a semaphore."""
+        ...
+
+    def finished_txn(self, shard: Shard, store: StoreT_contra, commit: OpFuture) -> None:
+        """Called once the transaction's commit has started; `commit` resolves when it is durable or has failed."""
+        ...
+
+
+@runtime_checkable
+class MessageProducer(Protocol[StoreT_contra]):
+    """Optional: brings messages from elsewhere than journals. Its methods run on the event loop."""
+
+    def read_messages(
+        self, shard: Shard, store: StoreT_contra, checkpoint: shard_pb2.Checkpoint
+    ) -> AsyncIterator[MessageBatch]:
+        """Yield batches from `checkpoint` on. When it ends, the shard restores its checkpoint and starts over."""
+        ...
+
+    def replay_range(
+        self, shard: Shard, store: StoreT_contra, *, journal: str, begin: int, end: int
+    ) -> AsyncIterator[MessageBatch]:
+        """Yield once more the messages of `journal` in [begin, end), bytes."""
+        ...
+
+    def read_through(
+        self, shard: Shard, store: StoreT_contra, offsets: Mapping[str, int]
+    ) -> Mapping[str, int]:
+        """Return the offsets that a Stat with `offsets` must wait for."""
+        ...
+
+
+class Resolution(Protocol):
+    """Who serves a shard, as of one etcd revision; and, if it is this process, the live shard itself.
+
+    Hold it as briefly as the work takes (`async with`): a shard is not torn down while a resolution of it is held.
+    """
+
+    status: shard_pb2.Status
+    """OK, or why the shard cannot be served from here."""
+    header: journal_pb2.Header
+    """Who answers; `header.route` names all replicas."""
+    spec: shard_pb2.ShardSpec | None
+    shard: Shard | None
+    """Set only if this process is the shard's ready primary."""
+
+    async def call(self, function: Callable[..., ResultT], *args: Any) -> ResultT:
+        """Return `function(store, *args)`, run on the shard's worker thread between batches.
+
+        Requires:
+            `shard` is set.
+
+        Raises:
+            ShardStoppedError: the shard stopped before the call could run.
+        """
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class Resolver(Protocol):
+    """Finds the process that serves a shard."""
+
+    async def resolve(
+        self,
+        shard_id: str,
+        *,
+        may_proxy: bool,
+        proxy_header: journal_pb2.Header | None = None,
+        read_through: Mapping[str, int] | None = None,
+    ) -> Resolution:
+        """Find the shard's primary, and if it is this process wait until it is ready and has read through.
+
+        Args:
+            shard_id: The shard sought.
+            may_proxy: Answer OK without a shard if another process is the primary, so that the caller forwards.
+            proxy_header: Header of the process that forwarded the request to us.
+            read_through: Offsets that completed transactions must have read, bytes by journal.
+
+        Raises:
+            ResolverStoppedError: this process is shutting down.
+            ProxyHeaderError: the request was forwarded to the wrong process or cluster.
+        """
+        ...
+
+    def shards_with_source(self, journal: str) -> Sequence[shard_pb2.ShardSpec]:
+        """Return the specs, by shard id, that have `journal` as a source."""
+        ...
+
+    def channel_to(self, header: journal_pb2.Header) -> grpc.aio.Channel:
+        """Return the cached channel to the process that `header.process_id` names, for the one hop of a proxy."""
+        ...
+
+
+@runtime_checkable
+class ServiceRegistrar(Protocol):
+    """Optional: serves the application's own gRPC services beside the Shard service."""
+
+    def register_services(self, server: grpc.aio.Server, resolver: Resolver) -> None:
+        """Add servicers to the member's server; `resolver` finds the shard that a request is for."""
+        ...

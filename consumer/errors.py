@@ -1,0 +1,230 @@
+"""Every exception that the consumer framework raises.
+
+ConsumerError
+├── ShardError(shard_id, header)
+│   ├── ShardNotFoundError
+│   ├── NotShardPrimaryError
+│   ├── NoShardPrimaryError
+│   └── ShardStoppedError(cause)
+├── ApplyConflictError(header)              another writer changed a spec in between
+├── ResolverStoppedError
+├── NotAuthorizedError(detail)              valid credentials, but not for this
+├── UnauthenticatedError(detail)            missing or bad credentials
+├── ProxyHeaderError(detail)                a request proxied to the wrong cluster or process
+├── CommitFencedError(shard_fqn, held, current)
+├── ApplicationError(shard_id, operation)   wraps what the application raised
+├── EndpointError(address, detail)          a server cannot be reached
+└── JournalError(journal)
+    ├── JournalNotFoundError
+    ├── JournalNotAllowedError              the journal's flags forbid it
+    ├── JournalSuspendedError
+    ├── JournalUnavailableError(detail)     no broker serves it now; safe to retry
+    ├── JournalStoreUnhealthyError(detail)
+    ├── WrongAppendOffsetError(offset)
+    ├── IndexHasGreaterOffsetError
+    ├── RegisterMismatchError(registers)    fenced
+    ├── OffsetNotYetAvailableError(offset, write_head)
+    ├── AppendOutcomeUnknownError(detail)   the commit was sent, its answer was lost
+    ├── JournalProtocolError(detail)        the broker broke the protocol
+    └── FramingError(offset, detail)        bytes that are no message of the journal's content type
+"""
+
+from __future__ import annotations
+
+from consumer.protocol import journal_pb2
+
+
+class ConsumerError(Exception):
+    """Root of the consumer framework's exceptions."""
+
+
+class ShardError(ConsumerError):
+    """A shard cannot be served here and now; `header.route` says where to go."""
+
+    problem = "cannot be served"
+
+    def __init__(
+        self, shard_id: str, header: journal_pb2.Header | None = None, detail: str = ""
+    ) -> None:
+        super().__init__(f"shard {shard_id} {self.problem}{': ' + detail if detail else ''}")
+        self.shard_id = shard_id
+        self.header = header
+        self.detail = detail
+
+
+class ShardNotFoundError(ShardError):
+    """No such shard, or it is hidden from the caller."""
+
+    problem = "does not exist"
+
+
+class NotShardPrimaryError(ShardError):
+    """Another process is the primary, and proxying was not allowed."""
+
+    problem = "has its primary elsewhere"
+
+
+class NoShardPrimaryError(ShardError):
+    """Nobody is the primary yet."""
+
+    problem = "has no primary"
+
+
+class ShardStoppedError(ShardError):
+    """The shard failed or was taken away while we waited; `detail` is the cause."""
+
+    problem = "stopped"
+
+
+class ApplyConflictError(ConsumerError):
+    """A spec's revision is not the expected one: read again, then apply again."""
+
+    def __init__(self, header: journal_pb2.Header | None = None) -> None:
+        super().__init__(
+            "a spec was changed by another writer: its revision is not the expected one; list and apply again"
+        )
+        self.header = header
+
+
+class ResolverStoppedError(ConsumerError):
+    """This process is shutting down and serves no shard any more."""
+
+
+class NotAuthorizedError(ConsumerError):
+    """The caller's token is valid but does not allow this."""
+
+
+class UnauthenticatedError(ConsumerError):
+    """The caller's token is missing, malformed, expired or signed with an unknown key."""
+
+
+class ProxyHeaderError(ConsumerError):
+    """A proxied request names another etcd cluster or another process."""
+
+
+class CommitFencedError(ConsumerError):
+    """A newer primary restored this shard; this one must never commit again."""
+
+    def __init__(self, shard_fqn: str, held: int, current: int | None) -> None:
+        now = "gone" if current is None else str(current)
+        super().__init__(
+            f"shard {shard_fqn} is fenced: this primary holds fence {held}, the store has {now}"
+        )
+        self.shard_fqn = shard_fqn
+        self.held = held
+        self.current = current
+
+
+class ApplicationError(ConsumerError):
+    """The application raised; `operation` says in which of its callbacks."""
+
+    def __init__(self, shard_id: str, operation: str, error: BaseException) -> None:
+        super().__init__(f"{operation} of shard {shard_id}: {type(error).__name__}: {error}")
+        self.shard_id = shard_id
+        self.operation = operation
+
+
+class EndpointError(ConsumerError):
+    """A server cannot be reached; `address` is where it was sought."""
+
+    def __init__(self, address: str, detail: str) -> None:
+        super().__init__(f"cannot reach {address}: {detail}")
+        self.address = address
+        self.detail = detail
+
+
+class JournalError(ConsumerError):
+    """A journal operation was refused or failed."""
+
+    problem = "failed"
+
+    def __init__(self, journal: str, detail: str = "") -> None:
+        super().__init__(f"journal {journal} {self.problem}{': ' + detail if detail else ''}")
+        self.journal = journal
+        self.detail = detail
+
+
+class JournalNotFoundError(JournalError):
+    """No such journal, or it is hidden from the caller."""
+
+    problem = "does not exist"
+
+
+class JournalNotAllowedError(JournalError):
+    """The journal's flags forbid this."""
+
+    problem = "does not allow this"
+
+
+class JournalSuspendedError(JournalError):
+    """The journal is suspended."""
+
+    problem = "is suspended"
+
+
+class JournalUnavailableError(JournalError):
+    """No broker serves the journal right now; nothing was applied and a retry is safe."""
+
+    problem = "is not available"
+
+
+class JournalStoreUnhealthyError(JournalError):
+    """The broker cannot write the journal's storage."""
+
+    problem = "has an unhealthy store"
+
+
+class WrongAppendOffsetError(JournalError):
+    """The write head is not the offset that the append demanded."""
+
+    problem = "has another write head than the append demanded"
+
+
+class IndexHasGreaterOffsetError(JournalError):
+    """The journal's index is ahead of its broker: acknowledged bytes were lost, an operator must confirm."""
+
+    problem = "has a fragment index beyond its write head"
+
+
+class RegisterMismatchError(JournalError):
+    """The journal's registers do not match: this writer is fenced."""
+
+    problem = "has other registers than the append demands"
+
+    def __init__(self, journal: str, registers: journal_pb2.LabelSet) -> None:
+        held = ", ".join(f"{label.name}={label.value}" for label in registers.labels)
+        super().__init__(journal, f"it holds {held or 'none'}")
+        self.registers = registers
+
+
+class OffsetNotYetAvailableError(JournalError):
+    """A non-blocking read reached the write head."""
+
+    problem = "has no such offset yet"
+
+    def __init__(self, journal: str, *, offset: int, write_head: int) -> None:
+        super().__init__(journal, f"offset {offset}, write head {write_head}")
+        self.offset = offset
+        self.write_head = write_head
+
+
+class AppendOutcomeUnknownError(JournalError):
+    """The commit was sent but its answer was lost: the bytes may or may not be there."""
+
+    problem = "may or may not hold the append"
+
+
+class JournalProtocolError(JournalError):
+    """The broker broke the protocol."""
+
+    problem = "was answered against the protocol"
+
+
+class FramingError(JournalError):
+    """Bytes at `offset` are no message of the journal's content type."""
+
+    problem = "holds bytes that are no message"
+
+    def __init__(self, journal: str, *, offset: int, detail: str) -> None:
+        super().__init__(journal, f"at offset {offset}: {detail}")
+        self.offset = offset

@@ -1,0 +1,141 @@
+"""The unit of data: a run of messages of one journal, as columns.
+
+Reading, sequencing, delivering and publishing work on these runs. Payloads are decoded only when the application asks
+for a message, so a path that never does (Arrow, or a native codec) can come later without changing an application.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class MessageType(Protocol):
+    """How the payloads of a journal become messages, and messages become payloads.
+
+    `Any` stands for the application's own message class: a dict, a msgspec Struct, a protobuf message.
+    """
+
+    content_type: str
+    """The framing these payloads travel in, e.g. `application/x-ndjson`."""
+
+    def decode(self, payload: bytes) -> Any:
+        """Return the message of one unframed payload.
+
+        Raises:
+            ValueError: the payload is no such message.
+        """
+        ...
+
+    def encode(self, message: Any) -> bytes:
+        """Return the unframed payload of a message."""
+        ...
+
+    def uuid_of(self, payload: bytes) -> bytes:
+        """Return the 16-byte UUID inside a payload, or 16 zero bytes if it has none."""
+        ...
+
+    def set_uuid(self, message: Any, uuid: bytes) -> None:
+        """Stamp a message with a 16-byte UUID."""
+        ...
+
+    def new_acknowledgement(self, journal: str) -> Any:
+        """Return a fresh, empty message that can carry an acknowledgement's UUID."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """One message and where it stands."""
+
+    journal: str
+    """With its `;meta` suffix if the source has one."""
+    begin: int
+    """Offset of its first byte (frame included), bytes."""
+    end: int
+    """Offset after its last byte, bytes."""
+    producer: int
+    """48-bit producer id; 0 if the message has no UUID."""
+    clock: int
+    flags: int
+    message: Any
+
+
+@dataclass(frozen=True, slots=True)
+class MessageBatch:
+    """N messages of one journal in offset order. Every column has shape (N,)."""
+
+    journal: str
+    begins: Sequence[int]
+    ends: Sequence[int]
+    producers: Sequence[int]
+    """48-bit producer ids; 0 where a message has no UUID."""
+    clocks: Sequence[int]
+    """UUID clocks (60-bit timestamp << 4 | sequence); 0 where a message opted out of sequencing."""
+    flags: Sequence[int]
+    payloads: Sequence[bytes]
+    """Unframed."""
+    message_type: MessageType
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+    def select(self, indices: Sequence[int]) -> MessageBatch:
+        """Return the messages at `indices`, in that order."""
+        return MessageBatch(
+            self.journal,
+            [self.begins[i] for i in indices],
+            [self.ends[i] for i in indices],
+            [self.producers[i] for i in indices],
+            [self.clocks[i] for i in indices],
+            [self.flags[i] for i in indices],
+            [self.payloads[i] for i in indices],
+            self.message_type,
+        )
+
+    def span(self, start: int, stop: int) -> MessageBatch:
+        """Return the messages [start, stop)."""
+        return MessageBatch(
+            self.journal,
+            self.begins[start:stop],
+            self.ends[start:stop],
+            self.producers[start:stop],
+            self.clocks[start:stop],
+            self.flags[start:stop],
+            self.payloads[start:stop],
+            self.message_type,
+        )
+
+    def messages(self) -> Iterator[Any]:
+        """Decode and yield each message."""
+        decode = self.message_type.decode
+        for payload in self.payloads:
+            yield decode(payload)
+
+    def envelopes(self) -> Iterator[Envelope]:
+        """Decode and yield each message with its place."""
+        for index, message in enumerate(self.messages()):
+            yield Envelope(
+                self.journal,
+                self.begins[index],
+                self.ends[index],
+                self.producers[index],
+                self.clocks[index],
+                self.flags[index],
+                message,
+            )
+
+    def to_arrow(self) -> Any:
+        """Return the messages as a `pyarrow.Table`, parsed in one pass where they are JSON lines.
+
+        Raises:
+            ImportError: pyarrow is missing; install `broadsheet[spark]`.
+        """
+        import pyarrow as pa
+        import pyarrow.json as pa_json
+
+        if self.message_type.content_type != "application/x-ndjson":
+            return pa.Table.from_pylist(list(self.messages()))
+        return pa_json.read_json(io.BytesIO(b"\n".join(self.payloads)))

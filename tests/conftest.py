@@ -1,0 +1,61 @@
+"""Fixtures shared by every tier: real servers, started once and left clean.
+
+Heavy imports stay inside the fixtures, so that the pure tiers start at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+if TYPE_CHECKING:
+    from allocator.etcd.client import EtcdClient
+    from consumer.embedded.broker import EmbeddedBroker
+    from consumer.embedded.etcd import EmbeddedEtcdProcess
+    from consumer.journal.client import JournalClient
+
+
+@pytest.fixture(scope="session")
+def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedEtcdProcess]:
+    """A real etcd for the whole run; tests keep to their own `etcd_root`."""
+    from consumer.embedded.etcd import EmbeddedEtcdProcess
+
+    with EmbeddedEtcdProcess(data_dir=tmp_path_factory.mktemp("etcd")) as server:
+        yield server
+
+
+@pytest.fixture
+async def etcd(etcd_server: EmbeddedEtcdProcess) -> AsyncIterator[EtcdClient]:
+    """A client of the session's etcd."""
+    from allocator.etcd.client import EtcdClient, EtcdConfig
+
+    async with EtcdClient(EtcdConfig(endpoints=(etcd_server.endpoint,))) as client:
+        yield client
+
+
+@pytest.fixture
+def etcd_root() -> str:
+    """A root no other test uses."""
+    return f"/test/{uuid4().hex}"
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
+    """An embedded broker on this loop, with its data in the test's own directory."""
+    from consumer.embedded.broker import EmbeddedBroker
+
+    async with EmbeddedBroker(tmp_path / "broker") as running:
+        yield running
+
+
+@pytest.fixture
+async def journals(broker: EmbeddedBroker) -> AsyncIterator[JournalClient]:
+    """A journal client of the test's broker."""
+    from consumer.journal.client import JournalClient
+
+    async with JournalClient(broker.address) as client:
+        yield client

@@ -1,0 +1,98 @@
+"""Task groups: the first error wins, stop is no error, nothing is orphaned."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from allocator.runtime.task_group import TaskGroup
+
+
+async def _fail(error: Exception) -> None:
+    raise error
+
+
+async def test_first_error_is_raised_itself_and_cancels_the_rest() -> None:
+    """Callers match on the error that caused the crash, not on a group of its consequences."""
+    cancelled = asyncio.Event()
+
+    async def wait_for_ever() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    with pytest.raises(KeyError, match="cause"):
+        async with TaskGroup() as group:
+            group.start_soon(wait_for_ever(), name="waiter")
+            group.start_soon(_fail(KeyError("cause")), name="failer")
+
+    assert cancelled.is_set()
+
+
+async def test_errors_that_follow_are_notes_of_the_first() -> None:
+    """A clean-up that fails as well must neither hide the cause nor vanish."""
+
+    async def fail_when_cancelled() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ValueError("while cleaning up")
+
+    with pytest.raises(KeyError) as caught:
+        async with TaskGroup() as group:
+            group.start_soon(fail_when_cancelled(), name="cleaner")
+            await asyncio.sleep(0)
+            group.start_soon(_fail(KeyError("cause")), name="failer")
+
+    assert any("while cleaning up" in note for note in caught.value.__notes__)
+
+
+async def test_stop_cancels_what_is_left_and_ends_without_error() -> None:
+    """An orderly end is told apart from a failure."""
+    group = TaskGroup()
+    async with group:
+        task = group.start_soon(asyncio.Event().wait(), name="waiter")
+        group.stop()
+        group.stop()
+
+    assert task.cancelled()
+
+
+async def test_error_of_the_body_is_raised_when_no_task_failed() -> None:
+    """The block's own error is as good a cause as a task's."""
+    with pytest.raises(RuntimeError, match="body"):
+        async with TaskGroup() as group:
+            group.start_soon(asyncio.Event().wait(), name="waiter")
+            raise RuntimeError("body")
+
+
+async def test_cancellation_from_outside_passes_through() -> None:
+    """Cancelling the owner is not an error of the group and must reach the owner as cancellation."""
+    entered = asyncio.Event()
+
+    async def own_a_group() -> None:
+        async with TaskGroup() as group:
+            group.start_soon(asyncio.Event().wait(), name="waiter")
+            entered.set()
+
+    async with asyncio.TaskGroup() as outer:
+        owner = outer.create_task(own_a_group())
+        await entered.wait()
+        owner.cancel()
+
+    assert owner.cancelled()
+
+
+async def test_results_are_kept() -> None:
+    """Tasks are ordinary tasks: their results can be read after the block."""
+
+    async def answer() -> int:
+        return 42
+
+    async with TaskGroup() as group:
+        task = group.start_soon(answer(), name="answer")
+
+    assert task.result() == 42

@@ -11,6 +11,7 @@ ConsumerError
 ├── NotAuthorizedError(detail)              valid credentials, but not for this
 ├── UnauthenticatedError(detail)            missing or bad credentials
 ├── ProxyHeaderError(detail)                a request proxied to the wrong cluster or process
+├── BoundExceededError(detail)              more than one request may carry; says how to split it
 ├── CommitFencedError(shard_fqn, held, current)
 ├── ApplicationError(shard_id, operation)   wraps what the application raised
 ├── EndpointError(address, detail)          a server cannot be reached
@@ -100,6 +101,10 @@ class UnauthenticatedError(ConsumerError):
 
 class ProxyHeaderError(ConsumerError):
     """A proxied request names another etcd cluster or another process."""
+
+
+class BoundExceededError(ConsumerError):
+    """A request is larger than the service takes; the message names the bound and how to stay below it."""
 
 
 class CommitFencedError(ConsumerError):

@@ -1,0 +1,139 @@
+"""Which texts may be names: the alphabets and lengths of every identifier on the wire.
+
+Lengths are counted in UTF-8 bytes, letters and numbers are Unicode's (categories L* and N*).
+
+Source: gazette/core broker/protocol/validator.go (ValidateToken, ValidatePathComponent), journal_spec_extensions.go
+(Journal.Split).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from allocator.errors import ValidationError
+
+TOKEN_SYMBOLS = "-_+/."  # noqa: S105 - an alphabet, not a secret
+"""What a token may hold beside letters and numbers."""
+PATH_SYMBOLS = TOKEN_SYMBOLS + "=%"
+"""What a path component may hold beside letters and numbers."""
+JOURNAL_NAME_BYTES = (4, 512)
+"""Shortest and longest journal name, bytes."""
+META_BYTES = (1, 512)
+"""Shortest and longest `;meta` of a journal name, without the semicolon, bytes."""
+_SHOWN_CHARACTERS = 80
+"""An offending text is cut to this in a message, characters."""
+
+
+@contextmanager
+def within(parent: str) -> Iterator[None]:
+    """Put `parent` before the path of a ValidationError raised inside the block."""
+    try:
+        yield
+    except ValidationError as error:
+        raise error.under(parent) from error.__cause__
+
+
+def below(parent: str, field: str) -> str:
+    """Return the path of a field inside `parent`, which may be empty."""
+    return f"{parent}.{field}" if parent else field
+
+
+def shown(text: str) -> str:
+    """Return `text` quoted for a message, cut if it is long."""
+    cut = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+    return repr(cut)
+
+
+def require(condition: bool, field_path: str, problem: str) -> None:
+    """Raise unless `condition` holds.
+
+    Raises:
+        ValidationError: with this path and problem.
+    """
+    if not condition:
+        raise ValidationError(field_path, problem)
+
+
+def validate_alphabet(
+    text: str, field_path: str, *, symbols: str, bytes_range: tuple[int, int]
+) -> None:
+    """Check the length and the characters of an identifier.
+
+    Args:
+        text: The identifier.
+        field_path: Where it stands.
+        symbols: What it may hold beside letters and numbers.
+        bytes_range: Shortest and longest length, bytes, both inclusive.
+
+    Raises:
+        ValidationError: it is too short, too long or holds another character.
+    """
+    low, high = bytes_range
+    length = len(text.encode(errors="surrogatepass"))
+    require(
+        low <= length <= high,
+        field_path,
+        f"expected {low} to {high} bytes, got {length} ({shown(text)})",
+    )
+    for character in text:
+        require(
+            character.isalnum() or character in symbols,
+            field_path,
+            f"expected letters, numbers and {symbols!r} only, got {character!r} in {shown(text)}",
+        )
+
+
+def validate_token(text: str, field_path: str, *, bytes_range: tuple[int, int]) -> None:
+    """Check an identifier made of letters, numbers and `-_+/.`.
+
+    Raises:
+        ValidationError: it breaks the alphabet or the length.
+    """
+    validate_alphabet(text, field_path, symbols=TOKEN_SYMBOLS, bytes_range=bytes_range)
+
+
+def validate_path_component(text: str, field_path: str, *, bytes_range: tuple[int, int]) -> None:
+    """Check a clean relative path made of letters, numbers and `-_+/.=%`.
+
+    A leading `../` is clean and passes: whoever makes files of names must escape them.
+
+    Raises:
+        ValidationError: it breaks the alphabet or the length, is absolute, or is not clean.
+    """
+    validate_alphabet(text, field_path, symbols=PATH_SYMBOLS, bytes_range=bytes_range)
+    require(not text.startswith("/"), field_path, f"expected no leading '/', got {shown(text)}")
+    clean = posixpath.normpath(text)
+    require(
+        clean == text,
+        field_path,
+        f"expected a clean path such as {shown(clean)}, got {shown(text)}",
+    )
+
+
+def split_journal(journal: str) -> tuple[str, str]:
+    """Return the bare name and the meta of `name;meta`; the meta is empty if there is none."""
+    name, _, meta = journal.partition(";")
+    return name, meta
+
+
+def validate_journal_name(name: str, field_path: str = "journal") -> None:
+    """Check a bare journal name.
+
+    Raises:
+        ValidationError: it is no path component of 4 to 512 bytes, or carries a `;meta`.
+    """
+    validate_path_component(name, field_path, bytes_range=JOURNAL_NAME_BYTES)
+
+
+def validate_journal(journal: str, field_path: str = "journal") -> None:
+    """Check a journal name that may carry `;meta`, as requests and shard sources do.
+
+    Raises:
+        ValidationError: the name or its meta is malformed.
+    """
+    name, separator, meta = journal.partition(";")
+    validate_journal_name(name, field_path)
+    if separator:
+        validate_path_component(meta, f"{field_path}.meta", bytes_range=META_BYTES)

@@ -1,0 +1,276 @@
+"""Bearer tokens: who may do what to which journals and shards.
+
+A token is a JWT whose `cap` is a bit mask of capabilities and whose `sel` is a selector over what it is good for.
+Servers verify (`TokenVerifier`), clients present (`Credentials`); both hold the same keys.
+
+Two failures are told apart: a token that is missing, malformed, expired or signed with an unknown key
+(`UnauthenticatedError`), and a sound one that lacks a capability (`NotAuthorizedError`).
+
+Source: gazette/core auth/auth.go, broker/protocol/auth.go (claims, capability bits, key text, the AA== flag).
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import IntFlag
+from typing import Any, Protocol
+
+import jwt
+
+from allocator.errors import ValidationError
+from consumer.errors import NotAuthorizedError, UnauthenticatedError
+from consumer.protocol.journal_pb2 import Label, LabelSelector, LabelSet
+
+AUTHORIZATION = "authorization"
+"""Metadata key of the token."""
+ALGORITHM = "HS256"
+"""Signs; HS384 is accepted too."""
+ALLOW_MISSING = "AA=="
+"""Among the keys, lets requests without a token through: for rolling authorization out."""
+LEEWAY_SECONDS = 5
+"""Tolerated difference between clocks."""
+TOKEN_LIFE_SECONDS = 3600.0
+"""Life of a token, unless the caller sets another."""
+APPLY_TOKEN_LIFE_SECONDS = 60.0
+"""Life of a token that can change specs."""
+_PADDED_KEY_BYTES = 48
+"""Length of an HS384 digest, which is below the block of either hash (64 and 128 bytes)."""
+
+Metadata = Iterable[tuple[str, str | bytes]]
+
+
+class Capability(IntFlag):
+    """What a token permits. Applications may use bits from 65,536 up."""
+
+    LIST = 2
+    APPLY = 4
+    READ = 8
+    APPEND = 16
+    REPLICATE = 32
+    ALL = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claims:
+    """What a token says of its bearer."""
+
+    capability: Capability
+    selector: LabelSelector = field(default_factory=LabelSelector)
+    """Journals (by labels and `name`) or shards (by labels and `id`) it is good for; empty is all."""
+    expires_at: datetime | None = None
+    """None: `TOKEN_LIFE_SECONDS` after it is signed; in verified claims, never."""
+
+
+class Credentials(Protocol):
+    """What a client attaches to its requests."""
+
+    def metadata(self, claims: Claims) -> tuple[tuple[str, str], ...]:
+        """Return the metadata of one request that needs no more than `claims`."""
+        ...
+
+
+class TokenVerifier(Protocol):
+    """What a server checks requests with."""
+
+    def verify(self, metadata: Metadata | None, require: Capability) -> Claims:
+        """Return the claims of a request.
+
+        Args:
+            metadata: The request's metadata, e.g. `context.invocation_metadata()`.
+            require: Capabilities of which none may be missing.
+
+        Raises:
+            UnauthenticatedError: the token is missing, malformed, expired or signed with an unknown key.
+            NotAuthorizedError: it lacks a capability.
+        """
+        ...
+
+
+class NoAuth:
+    """Attaches nothing, and lets everything through."""
+
+    def metadata(self, claims: Claims) -> tuple[tuple[str, str], ...]:
+        """Return no metadata."""
+        del claims
+        return ()
+
+    def verify(self, metadata: Metadata | None, require: Capability) -> Claims:
+        """Return claims to `require`, on everything, for ever."""
+        del metadata
+        return Claims(capability=require)
+
+
+class BearerAuth:
+    """Attaches one fixed token. For clients that hold no keys."""
+
+    def __init__(self, token: str) -> None:
+        self._metadata = ((AUTHORIZATION, f"Bearer {token}"),)
+
+    def metadata(self, claims: Claims) -> tuple[tuple[str, str], ...]:
+        """Return the token, whatever the request needs."""
+        del claims
+        return self._metadata
+
+
+class KeyedAuth:
+    """Signs and verifies with shared keys: the first signs, any verifies."""
+
+    def __init__(self, keys_text: str) -> None:
+        """Take the keys.
+
+        Args:
+            keys_text: Base64 keys separated by blanks or commas. `AA==` among them lets requests without a
+                token through.
+
+        Raises:
+            ValidationError: a key is no base64, or there is none.
+        """
+        texts = keys_text.replace(",", " ").split()
+        self._allow_missing = ALLOW_MISSING in texts
+        self._keys = tuple(
+            _decoded(text, index) for index, text in enumerate(texts) if text != ALLOW_MISSING
+        )
+        if not self._keys:
+            raise ValidationError(
+                "auth_keys", "expected at least one base64 key beside the flag AA==, got none"
+            )
+
+    def sign(self, claims: Claims) -> str:
+        """Return a token for `claims`."""
+        now = datetime.now(UTC)
+        payload = {
+            "cap": int(claims.capability),
+            "sel": _selector_to_json(claims.selector),
+            "iat": now,
+            "exp": claims.expires_at or now + timedelta(seconds=TOKEN_LIFE_SECONDS),
+        }
+        return jwt.encode(payload, self._keys[0], algorithm=ALGORITHM)
+
+    def metadata(self, claims: Claims) -> tuple[tuple[str, str], ...]:
+        """Return a freshly signed token."""
+        return ((AUTHORIZATION, f"Bearer {self.sign(claims)}"),)
+
+    def verify(self, metadata: Metadata | None, require: Capability) -> Claims:
+        """Return the claims of a request; see `TokenVerifier`."""
+        header = _authorization_of(metadata)
+        if header is None:
+            if self._allow_missing:
+                expires_at = datetime.now(UTC) + timedelta(seconds=TOKEN_LIFE_SECONDS)
+                return Claims(capability=require, expires_at=expires_at)
+            raise UnauthenticatedError("missing metadata `authorization: Bearer TOKEN`")
+        scheme, _, token = header.partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            raise UnauthenticatedError("malformed metadata `authorization`: expected Bearer TOKEN")
+        claims = _claims_of(self._decode(token.strip()))
+        lacking = require & ~claims.capability
+        if lacking:
+            raise NotAuthorizedError(
+                f"the token lacks the capability {_names(lacking)}; it has {_names(claims.capability)}"
+            )
+        return claims
+
+    def _decode(self, token: str) -> dict[str, Any]:
+        for key in self._keys:
+            try:
+                # `Any`: the JSON of a token, checked by `_claims_of`.
+                decoded: dict[str, Any] = jwt.decode(
+                    token,
+                    key,
+                    algorithms=[ALGORITHM, "HS384"],
+                    leeway=LEEWAY_SECONDS,
+                    options={"require": ["exp"], "verify_aud": False},
+                )
+                return decoded
+            except jwt.InvalidSignatureError:
+                continue
+            except jwt.InvalidTokenError as error:
+                raise UnauthenticatedError(f"bad token: {error}") from error
+        raise UnauthenticatedError("bad token: signed with an unknown key")
+
+
+def expiring(
+    capability: Capability,
+    selector: LabelSelector | None = None,
+    *,
+    life_seconds: float = TOKEN_LIFE_SECONDS,
+) -> Claims:
+    """Return claims that expire `life_seconds` from now."""
+    return Claims(
+        capability=capability,
+        selector=selector or LabelSelector(),
+        expires_at=datetime.now(UTC) + timedelta(seconds=life_seconds),
+    )
+
+
+def _decoded(text: str, index: int) -> bytes:
+    try:
+        key = b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        # The text is a secret: name its place only.
+        raise ValidationError(f"auth_keys[{index}]", "expected base64") from error
+    if not key:
+        raise ValidationError(f"auth_keys[{index}]", "expected a key, got none")
+    # HMAC itself pads keys with zeros up to its hash's block. Done here, it changes no signature, and the JWT library
+    # does not warn of keys shorter than a digest, which running clusters may have.
+    return key.ljust(_PADDED_KEY_BYTES, b"\0")
+
+
+def _authorization_of(metadata: Metadata | None) -> str | None:
+    for key, value in metadata or ():
+        if key.lower() == AUTHORIZATION:
+            return value.decode(errors="replace") if isinstance(value, bytes) else value
+    return None
+
+
+def _claims_of(decoded: dict[str, Any]) -> Claims:
+    capability, selector = decoded.get("cap", 0), decoded.get("sel") or {}
+    if not isinstance(capability, int) or not 0 <= capability <= Capability.ALL:
+        raise UnauthenticatedError("bad token: expected `cap` to be a 32-bit mask")
+    try:
+        return Claims(
+            capability=Capability(capability),
+            selector=_selector_from_json(selector),
+            expires_at=datetime.fromtimestamp(decoded["exp"], UTC),
+        )
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        raise UnauthenticatedError(f"bad token: malformed claims: {error}") from error
+
+
+def _selector_to_json(selector: LabelSelector) -> dict[str, object]:
+    return {
+        half: {
+            "labels": [
+                {"name": label.name, "value": label.value}
+                | ({"prefix": True} if label.prefix else {})
+                for label in labels.labels
+            ]
+        }
+        for half, labels in (("include", selector.include), ("exclude", selector.exclude))
+    }
+
+
+def _selector_from_json(selector: dict[str, Any]) -> LabelSelector:
+    def half(name: str) -> LabelSet:
+        labels = (selector.get(name) or {}).get("labels") or []
+        return LabelSet(
+            labels=[
+                Label(
+                    name=label.get("name", ""),
+                    value=label.get("value", ""),
+                    prefix=label.get("prefix", False),
+                )
+                for label in labels
+            ]
+        )
+
+    return LabelSelector(include=half("include"), exclude=half("exclude"))
+
+
+def _names(capability: Capability) -> str:
+    if capability == Capability.ALL:
+        return "ALL"
+    return "+".join(bit.name or hex(bit) for bit in capability) or "none"

@@ -1,0 +1,171 @@
+"""Label sets and selectors: how they are built, combined, matched and written as text.
+
+A label set is sorted by (name, value) and holds each pair once; a name may have several values. A selector picks the
+sets in which every included name has one of its listed values and no excluded name has any. An empty listed value
+stands for any value; a `prefix` label for every value that starts with it.
+
+Source: gazette/core broker/protocol/label_extensions.go, label_selector_extensions.go, labels/labels.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from consumer.protocol.journal_pb2 import Label, LabelSelector, LabelSet
+from consumer.protocol.selector_text import format_selector as format_selector
+from consumer.protocol.selector_text import parse_selector as parse_selector
+
+CONTENT_TYPE = "content-type"
+"""How messages are framed in a journal."""
+MESSAGE_TYPE = "app.gazette.dev/message-type"
+"""Name of the messages' type; needs a content type."""
+MESSAGE_SUBTYPE = "app.gazette.dev/message-subtype"
+"""Refines the message type."""
+MANAGED_BY = "app.gazette.dev/managed-by"
+"""The tool that owns the spec."""
+INSTANCE = "app.gazette.dev/instance"
+"""The application instance that a journal or shard belongs to."""
+REGION = "app.gazette.dev/region"
+"""Where it is served."""
+TAG = "app.gazette.dev/tag"
+"""Free tags; may have many values."""
+NAME = "name"
+"""Meta-label of a journal: its name. Not allowed in specs."""
+PREFIX = "prefix"
+"""Meta-label of a journal: a path that its name starts with. Not allowed in specs."""
+ID = "id"
+"""Meta-label of a shard: its id. Not allowed in specs."""
+SINGLE_VALUED = (CONTENT_TYPE, INSTANCE, MANAGED_BY, MESSAGE_SUBTYPE, MESSAGE_TYPE, REGION)
+"""Names that may have one value at most."""
+CONTENT_TYPE_JSON_LINES = "application/x-ndjson"
+"""One JSON document a line."""
+CONTENT_TYPE_PROTOBUF_FIXED = "application/x-protobuf-fixed"
+"""Magic word, little-endian length, protobuf message."""
+CONTENT_TYPE_RECOVERY_LOG = "application/x-gazette-recoverylog"
+"""Operations of a recovery log."""
+CONTENT_TYPE_CSV = "text/csv"
+"""Comma-separated lines."""
+
+Pair = tuple[str, str]
+
+
+def label_set(*pairs: Pair | Mapping[str, str]) -> LabelSet:
+    """Build a label set, sorted and free of duplicates.
+
+    Args:
+        pairs: (name, value) pairs and mappings of values by name, in any order.
+    """
+    found: set[Pair] = set()
+    for pair in pairs:
+        if isinstance(pair, Mapping):
+            found.update(pair.items())
+        else:
+            found.add(pair)
+    return LabelSet(labels=[Label(name=name, value=value) for name, value in sorted(found)])
+
+
+def selector(include: LabelSet | None = None, exclude: LabelSet | None = None) -> LabelSelector:
+    """Build a selector of its two halves."""
+    return LabelSelector(include=include, exclude=exclude)
+
+
+def values_of(labels: LabelSet, name: str) -> list[str]:
+    """Return the values of one name, in order; none if the set lacks it."""
+    return [label.value for label in labels.labels if label.name == name]
+
+
+def value_of(labels: LabelSet, name: str, default: str = "") -> str:
+    """Return the first value of one name, or `default` if the set lacks it."""
+    return next((label.value for label in labels.labels if label.name == name), default)
+
+
+def union(labels: LabelSet, added: LabelSet) -> LabelSet:
+    """Return `labels` in which each name of `added` has exactly the values of `added`."""
+    by_name = _by_name(labels.labels) | _by_name(added.labels)
+    return _from_lists(by_name)
+
+
+def subtract(labels: LabelSet, removed: LabelSet) -> LabelSet:
+    """Return `labels` without each name whose whole list of values is the one that `removed` gives it."""
+    removed_by_name = _by_name(removed.labels)
+    kept = {
+        name: values
+        for name, values in _by_name(labels.labels).items()
+        if _pairs(removed_by_name.get(name, [])) != _pairs(values)
+    }
+    return _from_lists(kept)
+
+
+def matches(
+    wanted: LabelSelector, labels: LabelSet, *, meta: Mapping[str, str] | None = None
+) -> bool:
+    """Tell whether a selector picks a label set.
+
+    Args:
+        wanted: The selector. An empty one picks everything.
+        labels: The set.
+        meta: Meta-labels that count as part of the set, e.g. `{"name": journal}`.
+    """
+    values: dict[str, list[str]] = {}
+    for label in labels.labels:
+        values.setdefault(label.name, []).append(label.value)
+    for name, value in (meta or {}).items():
+        values.setdefault(name, []).append(value)
+    included = _by_name(wanted.include.labels)
+    excluded = _by_name(wanted.exclude.labels)
+    return not any(_agrees(listed, values.get(name)) for name, listed in excluded.items()) and all(
+        _agrees(listed, values.get(name)) for name, listed in included.items()
+    )
+
+
+def registers_match(wanted: LabelSelector, registers: LabelSet) -> bool:
+    """Tell whether a check of a journal's registers passes: an empty register set satisfies any check."""
+    return not registers.labels or matches(wanted, registers)
+
+
+def expand_prefix(wanted: LabelSelector) -> LabelSelector:
+    """Return the selector with the meta-label `prefix` rewritten to a prefix match on `name`.
+
+    Including both `name=a` and `prefix=b/` therefore means "is a, or starts with b/".
+    """
+    return LabelSelector(
+        include=_expand_set(wanted.include) if wanted.HasField("include") else None,
+        exclude=_expand_set(wanted.exclude) if wanted.HasField("exclude") else None,
+    )
+
+
+def _expand_set(labels: LabelSet) -> LabelSet:
+    rewritten = [
+        Label(name=NAME, value=label.value, prefix=True) if label.name == PREFIX else label
+        for label in labels.labels
+    ]
+    return LabelSet(labels=sorted(rewritten, key=_key))
+
+
+def _agrees(listed: Iterable[Label], values: Iterable[str] | None) -> bool:
+    return values is not None and any(
+        not label.value or (value.startswith(label.value) if label.prefix else value == label.value)
+        for label in listed
+        for value in values
+    )
+
+
+def _by_name(labels: Iterable[Label]) -> dict[str, list[Label]]:
+    by_name: dict[str, list[Label]] = {}
+    for label in labels:
+        by_name.setdefault(label.name, []).append(label)
+    return by_name
+
+
+def _from_lists(by_name: Mapping[str, Iterable[Label]]) -> LabelSet:
+    return LabelSet(
+        labels=sorted((label for labels in by_name.values() for label in labels), key=_key)
+    )
+
+
+def _key(label: Label) -> Pair:
+    return label.name, label.value
+
+
+def _pairs(labels: Iterable[Label]) -> list[Pair]:
+    return [_key(label) for label in labels]

@@ -1,0 +1,270 @@
+"""Rules of shards: their declarations, their members' and replicas' values, and the requests of their service.
+
+Each function raises `ValidationError` for the first rule broken, with the path of its field in snake case
+(`changes[0].upsert.sources[1].journal`).
+
+Source: gazette/core consumer/protocol/shard_spec_extensions.go, rpc_extensions.go.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+
+from consumer.protocol.alphabet import (
+    below,
+    require,
+    shown,
+    validate_journal,
+    validate_journal_name,
+    validate_token,
+    within,
+)
+from consumer.protocol.labels import ID, SINGLE_VALUED, values_of
+from consumer.protocol.recorded_op_pb2 import FSMHints, Segment
+from consumer.protocol.shard_pb2 import (
+    ApplyRequest,
+    ConsumerSpec,
+    GetHintsRequest,
+    ListRequest,
+    ReplicaStatus,
+    ShardSpec,
+    StatRequest,
+    UnassignRequest,
+)
+from consumer.protocol.validation_journal import validate_expected_revision
+from consumer.protocol.validation_terms import (
+    validate_header,
+    validate_label_set,
+    validate_process_spec,
+    validate_selector,
+    validate_single_valued,
+)
+
+SHARD_ID_BYTES = (4, 512)
+"""Shortest and longest shard id, bytes."""
+
+
+def validate_shard_id(shard_id: str, field_path: str = "id") -> None:
+    """Check a shard id: a token, which unlike a journal name may start with `/` and need not be clean.
+
+    Raises:
+        ValidationError: its length or alphabet is wrong.
+    """
+    validate_token(shard_id, field_path, bytes_range=SHARD_ID_BYTES)
+
+
+def validate_shard_spec(spec: ShardSpec) -> None:
+    """Check a shard's declaration.
+
+    Raises:
+        ValidationError: the first rule broken, with the path of its field.
+    """
+    validate_shard_id(spec.id)
+    _validate_recovery(spec)
+    require(
+        spec.min_txn_duration.ToNanoseconds() >= 0,
+        "min_txn_duration",
+        f"expected 0 s or more, got {spec.min_txn_duration.ToNanoseconds() / 1e9:g} s",
+    )
+    require(
+        spec.max_txn_duration.ToNanoseconds() > 0,
+        "max_txn_duration",
+        f"expected more than 0 s, got {spec.max_txn_duration.ToNanoseconds() / 1e9:g} s",
+    )
+    validate_label_set(spec.labels, "labels")
+    validate_single_valued(spec.labels, SINGLE_VALUED, "labels")
+    require(
+        not values_of(spec.labels, ID), "labels", f"expected no label {ID!r}: it is a meta-label"
+    )
+    _validate_sources(spec)
+
+
+def _validate_recovery(spec: ShardSpec) -> None:
+    if spec.recovery_log_prefix:
+        validate_journal_name(f"{spec.recovery_log_prefix}/{spec.id}", "recovery_log_prefix")
+        prefix = spec.hint_prefix
+        # "/" alone is refused too: keys of etcd that start with "//" are never what was meant.
+        require(
+            len(prefix) > 1 and prefix.startswith("/") and posixpath.normpath(prefix) == prefix,
+            "hint_prefix",
+            f"expected an absolute clean path such as /hints, got {shown(prefix)}",
+        )
+    else:
+        require(
+            not spec.hint_prefix,
+            "hint_prefix",
+            f"expected none without a recovery_log_prefix, got {shown(spec.hint_prefix)}",
+        )
+    require(spec.hint_backups >= 0, "hint_backups", f"expected 0 or more, got {spec.hint_backups}")
+
+
+def _validate_sources(spec: ShardSpec) -> None:
+    previous = ""
+    for index, source in enumerate(spec.sources):
+        with within(f"sources[{index}]"):
+            validate_journal(source.journal)
+            require(
+                source.min_offset >= 0, "min_offset", f"expected 0 or more, got {source.min_offset}"
+            )
+            require(
+                previous < source.journal,
+                "journal",
+                f"expected sources strictly ascending by journal, got {shown(source.journal)} "
+                f"after {shown(previous)}",
+            )
+        previous = source.journal
+
+
+def validate_consumer_spec(spec: ConsumerSpec) -> None:
+    """Check a member's value.
+
+    Raises:
+        ValidationError: its process is malformed.
+    """
+    validate_process_spec(spec.process_spec, "process_spec")
+
+
+def validate_replica_status(status: ReplicaStatus) -> None:
+    """Check a replica's status: errors stand beside FAILED, and only there.
+
+    Raises:
+        ValidationError: the code is unknown, or errors and code contradict each other.
+    """
+    require(
+        status.code in ReplicaStatus.Code.values(),
+        "code",
+        f"expected one of {', '.join(ReplicaStatus.Code.keys())}, got {status.code}",
+    )
+    failed = status.code == ReplicaStatus.FAILED
+    require(
+        failed == bool(status.errors),
+        "errors",
+        "expected at least one beside FAILED, got none"
+        if failed
+        else f"expected none beside {ReplicaStatus.Code.Name(status.code)}, got {list(status.errors)}",
+    )
+
+
+def validate_offsets(offsets: Mapping[str, int], parent: str) -> None:
+    """Check a map of offsets by journal.
+
+    Raises:
+        ValidationError: a journal is malformed or an offset negative.
+    """
+    for journal, offset in sorted(offsets.items()):
+        path = f"{parent}[{journal}]"
+        validate_journal(journal, path)
+        require(offset >= 0, path, f"expected an offset of 0 or more, got {offset}")
+
+
+def validate_stat_request(request: StatRequest) -> None:
+    """Check a request for a shard's progress.
+
+    Raises:
+        ValidationError: its header, shard or offsets are malformed.
+    """
+    if request.HasField("header"):
+        validate_header(request.header, "header")
+    validate_shard_id(request.shard, "shard")
+    validate_offsets(request.read_through, "read_through")
+
+
+def validate_list_request(request: ListRequest) -> None:
+    """Check a request to list shards.
+
+    Raises:
+        ValidationError: its selector is malformed.
+    """
+    validate_selector(request.selector, "selector")
+
+
+def validate_shard_apply_request(request: ApplyRequest) -> None:
+    """Check each change of an apply.
+
+    Raises:
+        ValidationError: a change is neither or both of an upsert and a delete, or is malformed.
+    """
+    for index, change in enumerate(request.changes):
+        with within(f"changes[{index}]"):
+            _validate_change(change)
+
+
+def _validate_change(change: ApplyRequest.Change) -> None:
+    upserts = change.HasField("upsert")
+    require(
+        upserts != bool(change.delete),
+        "",
+        f"expected exactly one of upsert and delete, got {'both' if upserts else 'neither'}",
+    )
+    if upserts:
+        with within("upsert"):
+            validate_shard_spec(change.upsert)
+    else:
+        validate_shard_id(change.delete, "delete")
+    validate_expected_revision(change.expect_mod_revision, upserts=upserts)
+    if change.HasField("primary_hints"):
+        require(upserts, "primary_hints", "expected none beside a delete")
+        validate_hints(change.primary_hints, "primary_hints")
+
+
+def validate_hints_request(request: GetHintsRequest) -> None:
+    """Check a request for a shard's hints.
+
+    Raises:
+        ValidationError: its shard id is malformed.
+    """
+    validate_shard_id(request.shard, "shard")
+
+
+def validate_unassign_request(request: UnassignRequest) -> None:
+    """Check a request to unassign shards.
+
+    Raises:
+        ValidationError: a shard id is malformed.
+    """
+    for index, shard_id in enumerate(request.shards):
+        validate_shard_id(shard_id, f"shards[{index}]")
+
+
+def validate_hints(hints: FSMHints, parent: str = "") -> None:
+    """Check recovery hints: each live file's segments are sound, and name a log only if it is another.
+
+    Raises:
+        ValidationError: a segment is malformed.
+    """
+    for node_index, node in enumerate(hints.live_nodes):
+        for index, segment in enumerate(node.segments):
+            path = below(parent, f"live_nodes[{node_index}].segments[{index}]")
+            with within(path):
+                _validate_segment(segment, hints.log)
+
+
+def _validate_segment(segment: Segment, implied_log: str) -> None:
+    require(
+        not segment.log or segment.log != implied_log,
+        "log",
+        f"expected none where it is the hints' own log, got {shown(segment.log)}",
+    )
+    require(segment.author != 0, "author", "expected an author other than 0")
+    require(
+        segment.first_seq_no > 0,
+        "first_seq_no",
+        f"expected a number above 0, got {segment.first_seq_no}",
+    )
+    require(
+        segment.first_offset >= 0,
+        "first_offset",
+        f"expected 0 or more, got {segment.first_offset}",
+    )
+    require(
+        segment.last_seq_no >= segment.first_seq_no,
+        "last_seq_no",
+        f"expected at least first_seq_no {segment.first_seq_no}, got {segment.last_seq_no}",
+    )
+    require(
+        segment.last_offset == 0 or segment.last_offset > segment.first_offset,
+        "last_offset",
+        f"expected 0 (unknown) or more than {segment.first_offset}, got {segment.last_offset}",
+    )
+    validate_journal_name(segment.log or implied_log, "log")

@@ -1,0 +1,242 @@
+"""`shardctl journals`: list, apply, append, read."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+from google.protobuf import text_format
+
+from allocator.errors import ValidationError
+from consumer.cli.conflicts import describe_conflicts
+from consumer.cli.connection import Connection, connection_options, run_command
+from consumer.cli.journal_space import (
+    changes_of,
+    format_journal_space,
+    parse_journal_space,
+    tree_of_listing,
+)
+from consumer.cli.output import (
+    OutputFormat,
+    format_option,
+    print_message,
+    print_table,
+    say,
+    selector_option,
+)
+from consumer.cli.specs_file import read_text, specs_option
+from consumer.errors import ApplyConflictError
+from consumer.journal.client import JournalClient
+from consumer.protocol import journal_pb2
+from consumer.protocol.labels import parse_selector, values_of
+from consumer.protocol.validation_journal import validate_apply_request
+
+APPEND_BYTES_MAX = 4 * 1024 * 1024
+"""Input read before it is appended; whole lines with `--lines`, so that no append splits one."""
+
+
+@click.group()
+def journals() -> None:
+    """Inspect, change, read and write journals."""
+
+
+@journals.command("list")
+@selector_option
+@format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
+@click.option("-L", "--label-columns", multiple=True, help="Also show this label; may be repeated.")
+@connection_options
+def list_journals(
+    connection: Connection, selector: str, output: str, label_columns: tuple[str, ...]
+) -> None:
+    """List journals.
+
+    \b
+    Examples:
+      shardctl journals list
+      shardctl journals list -l 'prefix=flights/' -L content-type
+      shardctl journals list -o yaml > journals.yaml
+    """
+
+    async def work() -> None:
+        async with connection.journals() as client:
+            listing = await client.list(parse_selector(selector))
+            if output == OutputFormat.JSON.value:
+                print_message(
+                    journal_pb2.ListResponse(header=listing.header, journals=listing.journals)
+                )
+            elif output == OutputFormat.YAML.value:
+                click.echo(format_journal_space(tree_of_listing(listing.journals)), nl=False)
+            else:
+                _print_journals(listing.journals, label_columns)
+
+    run_command(work())
+
+
+@journals.command("apply")
+@specs_option
+@click.option(
+    "--dry-run", is_flag=True, help="Check everything and print the changes, but apply nothing."
+)
+@click.option(
+    "--max-txn-size",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Changes per transaction; 0: all in one. With a size, only each batch is atomic.",
+)
+@connection_options
+def apply_journals(connection: Connection, specs: Path, dry_run: bool, max_txn_size: int) -> None:
+    """Create, update and delete journals as a YAML file says.
+
+    \b
+    Examples:
+      shardctl journals apply --specs journals.yaml --dry-run
+      shardctl journals apply --specs -  < journals.yaml
+    """
+
+    async def work() -> None:
+        text, name = read_text(specs)
+        changes = changes_of(parse_journal_space(text, name))
+        validate_apply_request(journal_pb2.ApplyRequest(changes=changes))
+        if dry_run:
+            click.echo(
+                text_format.MessageToString(journal_pb2.ApplyRequest(changes=changes)), nl=False
+            )
+            say(f"dry run: {len(changes)} changes are valid; nothing was applied")
+            return
+        async with connection.journals() as client:
+            await _apply(client, changes, max_txn_size)
+
+    run_command(work())
+
+
+@journals.command("append")
+@click.argument("journal")
+@click.option(
+    "-f",
+    "--file",
+    "stream",
+    type=click.File("rb"),
+    default="-",
+    help="What to append; standard input if absent.",
+)
+@click.option("--lines", is_flag=True, help="Never split a line over two appends.")
+@connection_options
+def append_journal(connection: Connection, journal: str, stream: BinaryIO, lines: bool) -> None:
+    """Append bytes to a journal. Each append of at most 4 MiB is atomic.
+
+    \b
+    Examples:
+      shardctl journals append my/journal -f data.bin
+      generate | shardctl journals append my/journal --lines
+    """
+
+    async def work() -> None:
+        async with connection.journals() as client:
+            begin: int | None = None
+            end = 0
+            for content in _blocks(stream, whole_lines=lines):
+                commit = (await client.append(journal, content)).commit
+                begin = commit.begin if begin is None else begin
+                end = commit.end
+            say("nothing to append" if begin is None else f"appended [{begin}, {end}) to {journal}")
+
+    run_command(work())
+
+
+@journals.command("read")
+@click.argument("journal")
+@click.option(
+    "--offset", type=int, default=0, show_default=True, help="First byte; -1 is the write head."
+)
+@click.option("--end-offset", type=click.IntRange(min=0), default=0, help="Stop before this byte.")
+@click.option("--block", is_flag=True, help="Wait for more at the write head, for ever.")
+@connection_options
+def read_journal(
+    connection: Connection, journal: str, offset: int, end_offset: int, block: bool
+) -> None:
+    """Write a journal's bytes to standard output.
+
+    \b
+    Examples:
+      shardctl journals read my/journal | head
+      shardctl journals read my/journal --offset -1 --block
+    """
+
+    async def work() -> None:
+        async with connection.journals() as client:
+            reader = client.reader(journal, offset=offset, block=block, end_offset=end_offset)
+            async for span in reader:
+                sys.stdout.buffer.write(span.content)
+                sys.stdout.buffer.flush()
+
+    run_command(work())
+
+
+async def _apply(
+    client: JournalClient, changes: Sequence[journal_pb2.ApplyRequest.Change], max_txn_size: int
+) -> None:
+    try:
+        response = await client.apply(changes, batch_size=max_txn_size or None)
+    except ApplyConflictError as error:
+        conflicts = await _conflicts(client, changes)
+        raise ValidationError("revision", conflicts or str(error)) from error
+    say(f"applied {len(changes)} changes at revision {response.header.etcd.revision}")
+
+
+async def _conflicts(
+    client: JournalClient, changes: Sequence[journal_pb2.ApplyRequest.Change]
+) -> str:
+    stored = {listed.spec.name: listed.mod_revision for listed in (await client.list()).journals}
+    return describe_conflicts(
+        ((change.delete or change.upsert.name, change.expect_mod_revision) for change in changes),
+        stored,
+    )
+
+
+def _blocks(stream: BinaryIO, *, whole_lines: bool) -> Iterator[bytes]:
+    rest = b""
+    while block := stream.read(APPEND_BYTES_MAX - len(rest)):
+        content = rest + block
+        cut = content.rfind(b"\n") + 1 if whole_lines else len(content)
+        if cut == 0 and len(content) >= APPEND_BYTES_MAX:
+            raise ValidationError("--lines", f"a line exceeds {APPEND_BYTES_MAX} bytes")
+        if cut:
+            yield content[:cut]
+        rest = content[cut:]
+    if rest:
+        yield rest
+
+
+def _print_journals(
+    listed: Sequence[journal_pb2.ListResponse.Journal], label_columns: Sequence[str]
+) -> None:
+    columns = [
+        "NAME",
+        "REPLICATION",
+        "PRIMARY",
+        "REVISION",
+        *(label.upper() for label in label_columns),
+    ]
+    rows = []
+    for journal in listed:
+        route = journal.route
+        primary = (
+            route.members[route.primary].suffix
+            if route.members and route.primary >= 0
+            else "<none>"
+        )
+        labels = [",".join(values_of(journal.spec.labels, label)) for label in label_columns]
+        rows.append(
+            [
+                journal.spec.name,
+                str(journal.spec.replication),
+                primary,
+                str(journal.mod_revision),
+                *labels,
+            ]
+        )
+    print_table(columns, rows)

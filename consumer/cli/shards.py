@@ -1,0 +1,332 @@
+"""`shardctl shards`: list, apply, stat, unassign, hints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from google.protobuf import text_format
+
+from allocator.errors import ValidationError
+from consumer.cli.conflicts import describe_conflicts
+from consumer.cli.connection import Connection, connection_options, run_command
+from consumer.cli.output import (
+    OutputFormat,
+    format_option,
+    print_message,
+    print_table,
+    say,
+    selector_option,
+)
+from consumer.cli.shard_space import (
+    changes_of,
+    format_shard_space,
+    parse_shard_space,
+    space_of_listing,
+)
+from consumer.cli.specs_file import read_text, specs_option
+from consumer.client import ShardClient
+from consumer.errors import ApplyConflictError
+from consumer.journal.client import JournalClient
+from consumer.protocol import shard_pb2
+from consumer.protocol.labels import parse_selector, values_of
+from consumer.protocol.validation_shard import validate_shard_apply_request
+
+UNASSIGN_BATCH = 100
+"""Shards an Unassign request names; each takes at most a few operations of etcd's 128."""
+
+
+@click.group()
+def shards() -> None:
+    """Inspect and change shards."""
+
+
+@shards.command("list")
+@selector_option
+@format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
+@click.option("-L", "--label-columns", multiple=True, help="Also show this label; may be repeated.")
+@click.option("-r", "--replicas", is_flag=True, help="Also show every replica.")
+@click.option("--lag", is_flag=True, help="Also show unread bytes by source (asks each primary).")
+@connection_options
+def list_shards(
+    connection: Connection,
+    selector: str,
+    output: str,
+    label_columns: tuple[str, ...],
+    replicas: bool,
+    lag: bool,
+) -> None:
+    """List shards with their state.
+
+    \b
+    Examples:
+      shardctl shards list
+      shardctl shards list -l 'id:prefix=flights/' --lag
+      shardctl shards list -o yaml > specs.yaml     # edit, then: shardctl shards apply --specs specs.yaml
+    """
+
+    async def work() -> None:
+        async with connection.shards() as client:
+            listing = await client.list(parse_selector(selector))
+            if output == OutputFormat.JSON.value:
+                print_message(listing)
+            elif output == OutputFormat.YAML.value:
+                click.echo(format_shard_space(space_of_listing(listing.shards)), nl=False)
+            else:
+                lags = await _lags(connection, client, listing.shards) if lag else {}
+                _print_shards(
+                    listing.shards, label_columns, replicas=replicas, lags=lags if lag else None
+                )
+
+    run_command(work())
+
+
+@shards.command("apply")
+@specs_option
+@click.option(
+    "--dry-run", is_flag=True, help="Check everything and print the changes, but apply nothing."
+)
+@click.option(
+    "--max-txn-size",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Changes per transaction; 0: all in one. Beyond etcd's 128 operations a size is needed, "
+    "and then only each batch is atomic.",
+)
+@click.option(
+    "--no-verify-journals",
+    is_flag=True,
+    help="Do not check at the broker that sources and recovery logs exist.",
+)
+@connection_options
+def apply_shards(
+    connection: Connection,
+    specs: Path,
+    dry_run: bool,
+    max_txn_size: int,
+    no_verify_journals: bool,
+) -> None:
+    """Create, update and delete shards as a YAML file says.
+
+    \b
+    Examples:
+      shardctl shards apply --specs specs.yaml --dry-run
+      shardctl shards list -o yaml | sed s/1s/2s/ | shardctl shards apply --specs -
+      shardctl shards apply --specs many.yaml --max-txn-size 100
+    """
+
+    async def work() -> None:
+        text, name = read_text(specs)
+        changes = changes_of(parse_shard_space(text, name))
+        validate_shard_apply_request(shard_pb2.ApplyRequest(changes=changes))
+        async with connection.shards() as client, connection.journals() as journals:
+            if not no_verify_journals:
+                await client.verify_referenced_journals(changes, journals)
+            if dry_run:
+                click.echo(
+                    text_format.MessageToString(shard_pb2.ApplyRequest(changes=changes)), nl=False
+                )
+                say(f"dry run: {len(changes)} changes are valid; nothing was applied")
+                return
+            await _apply(client, changes, max_txn_size)
+
+    run_command(work())
+
+
+@shards.command("stat")
+@click.argument("shard")
+@click.option(
+    "--read-through",
+    multiple=True,
+    metavar="JOURNAL=OFFSET",
+    help="Wait until the shard has read this far; may be repeated.",
+)
+@format_option(OutputFormat.TABLE, OutputFormat.JSON)
+@connection_options
+def stat_shard(
+    connection: Connection, shard: str, read_through: tuple[str, ...], output: str
+) -> None:
+    """Ask a shard's primary how far it has come.
+
+    \b
+    Examples:
+      shardctl shards stat flights/part-000
+      shardctl shards stat flights/part-000 --read-through flights/legs/part-000=1048576
+    """
+
+    async def work() -> None:
+        async with connection.shards() as client:
+            answer = await client.stat(shard, read_through=_offsets(read_through))
+            if output == OutputFormat.JSON.value:
+                print_message(answer)
+                return
+            rows = [
+                [journal, "read through", str(offset)]
+                for journal, offset in sorted(answer.read_through.items())
+            ]
+            rows += [
+                [journal, "published at", str(offset)]
+                for journal, offset in sorted(answer.publish_at.items())
+            ]
+            print_table(["JOURNAL", "PROGRESS", "OFFSET"], rows)
+
+    run_command(work())
+
+
+@shards.command("unassign")
+@click.option("-l", "--selector", required=True, help="Label selector; 'id=...' names one shard.")
+@click.option("--failed", is_flag=True, help="Only replicas that FAILED.")
+@click.option(
+    "--dry-run", is_flag=True, help="Print which shards would be unassigned, but change nothing."
+)
+@connection_options
+def unassign_shards(connection: Connection, selector: str, failed: bool, dry_run: bool) -> None:
+    """Take shards from their members; the allocator assigns them anew, which restarts them.
+
+    \b
+    Examples:
+      shardctl shards unassign -l id=flights/part-000
+      shardctl shards unassign -l 'app=flights' --failed --dry-run
+    """
+
+    async def work() -> None:
+        async with connection.shards() as client:
+            listing = await client.list(parse_selector(selector))
+            wanted = [
+                listed.spec.id for listed in listing.shards if not failed or _any_failed(listed)
+            ]
+            affected: list[str] = []
+            for start in range(0, len(wanted), UNASSIGN_BATCH):
+                batch = wanted[start : start + UNASSIGN_BATCH]
+                affected.extend(await client.unassign(batch, only_failed=failed, dry_run=dry_run))
+            for shard_id in affected:
+                click.echo(shard_id)
+            say(
+                f"{'would unassign' if dry_run else 'unassigned'} {len(affected)} of {len(wanted)} shards"
+            )
+
+    run_command(work())
+
+
+@shards.command("hints")
+@click.argument("shard")
+@connection_options
+def shard_hints(connection: Connection, shard: str) -> None:
+    """Print a shard's recovery hints as JSON.
+
+    \b
+    Example:
+      shardctl shards hints flights/part-000
+    """
+
+    async def work() -> None:
+        async with connection.shards() as client:
+            print_message(await client.get_hints(shard))
+
+    run_command(work())
+
+
+async def _apply(
+    client: ShardClient, changes: Sequence[shard_pb2.ApplyRequest.Change], max_txn_size: int
+) -> None:
+    try:
+        response = await client.apply(changes, batch_size=max_txn_size)
+    except ApplyConflictError as error:
+        conflicts = await _conflicts(client, changes)
+        raise ValidationError("revision", conflicts or str(error)) from error
+    say(f"applied {len(changes)} changes at revision {response.header.etcd.revision}")
+
+
+async def _conflicts(client: ShardClient, changes: Sequence[shard_pb2.ApplyRequest.Change]) -> str:
+    stored = {listed.spec.id: listed.mod_revision for listed in (await client.list()).shards}
+    return describe_conflicts(
+        ((change.delete or change.upsert.id, change.expect_mod_revision) for change in changes),
+        stored,
+    )
+
+
+def _offsets(texts: Sequence[str]) -> dict[str, int]:
+    offsets = {}
+    for text in texts:
+        journal, separator, offset = text.rpartition("=")
+        if not separator or not offset.isdecimal():
+            raise ValidationError("--read-through", f"expected JOURNAL=OFFSET, got {text!r}")
+        offsets[journal] = int(offset)
+    return offsets
+
+
+def _any_failed(listed: shard_pb2.ListResponse.Shard) -> bool:
+    return any(status.code == shard_pb2.ReplicaStatus.FAILED for status in listed.status)
+
+
+async def _lags(
+    connection: Connection, client: ShardClient, listed: Sequence[shard_pb2.ListResponse.Shard]
+) -> dict[str, str]:
+    lags: dict[str, str] = {}
+    async with connection.journals() as journals:
+        for shard in listed:
+            if not any(status.code == shard_pb2.ReplicaStatus.PRIMARY for status in shard.status):
+                lags[shard.spec.id] = "<no primary>"
+                continue
+            progress = (await client.stat(shard.spec.id)).read_through
+            lags[shard.spec.id] = await _lag_of(journals, dict(progress))
+    return lags
+
+
+async def _lag_of(journals: JournalClient, read_through: dict[str, int]) -> str:
+    parts = []
+    for journal, offset in sorted(read_through.items()):
+        head = await journals.write_head(journal.partition(";")[0])
+        parts.append(f"{journal}:{head - offset}")
+    return " ".join(parts)
+
+
+def _print_shards(
+    listed: Sequence[shard_pb2.ListResponse.Shard],
+    label_columns: Sequence[str],
+    *,
+    replicas: bool,
+    lags: dict[str, str] | None,
+) -> None:
+    columns = ["ID", "STATUS", "RF", "PRIMARY", *(["REPLICAS"] if replicas else [])]
+    columns += [label.upper() for label in label_columns]
+    columns += ["LAG"] if lags is not None else []
+    rows = []
+    for shard in listed:
+        row = [shard.spec.id, _status_of(shard), _replication_of(shard.spec), _primary_of(shard)]
+        if replicas:
+            row.append(" ".join(_replica_texts(shard)))
+        row += [",".join(values_of(shard.spec.labels, label)) for label in label_columns]
+        if lags is not None:
+            row.append(lags.get(shard.spec.id, ""))
+        rows.append(row)
+    print_table(columns, rows)
+    for shard in listed:
+        for status in shard.status:
+            for error in status.errors:
+                say(f"{shard.spec.id}: {error}")
+
+
+def _status_of(shard: shard_pb2.ListResponse.Shard) -> str:
+    if shard.spec.disable:
+        return "DISABLED"
+    code = max((status.code for status in shard.status), default=None)
+    return "UNASSIGNED" if code is None else shard_pb2.ReplicaStatus.Code.Name(code)
+
+
+def _replication_of(spec: shard_pb2.ShardSpec) -> str:
+    return "0" if spec.disable else str(1 + spec.hot_standbys)
+
+
+def _replica_texts(shard: shard_pb2.ListResponse.Shard) -> list[str]:
+    return [
+        f"{member.suffix}:{shard_pb2.ReplicaStatus.Code.Name(status.code)}"
+        for member, status in zip(shard.route.members, shard.status, strict=True)
+    ]
+
+
+def _primary_of(shard: shard_pb2.ListResponse.Shard) -> str:
+    primary = shard.route.primary
+    return "<none>" if primary < 0 or not shard.route.members else _replica_texts(shard)[primary]

@@ -15,6 +15,7 @@ ConsumerError
 ├── CommitFencedError(shard_fqn, held, current)
 ├── ApplicationError(shard_id, operation)   wraps what the application raised
 ├── EndpointError(address, detail)          a server cannot be reached
+├── EmbeddedServerError(server, detail)     a server of our own cannot be found or started
 └── JournalError(journal)
     ├── JournalNotFoundError
     ├── JournalNotAllowedError              the journal's flags forbid it
@@ -135,6 +136,15 @@ class EndpointError(ConsumerError):
     def __init__(self, address: str, detail: str) -> None:
         super().__init__(f"cannot reach {address}: {detail}")
         self.address = address
+        self.detail = detail
+
+
+class EmbeddedServerError(ConsumerError):
+    """A server that we start ourselves was not found, did not start, or died; `detail` says why and what to do."""
+
+    def __init__(self, server: str, detail: str) -> None:
+        super().__init__(f"embedded {server}: {detail}")
+        self.server = server
         self.detail = detail
 
 

@@ -1,0 +1,110 @@
+"""A child process that cannot outlive its parent.
+
+Linux sends the child a signal when the *thread* that started it ends (prctl(2), PR_SET_PDEATHSIG). So each child has a
+keeper thread that starts it, waits for it and reaps it: that thread lives exactly as long as the child, whoever asked
+for it, unless the whole process goes, which is what must take the child along.
+
+The child asks for the signal itself, in a small launcher that then becomes the program. A `preexec_fn` would run
+Python between fork and exec of a process that has threads, and gRPC forbids that.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_LAUNCHER = """
+import ctypes, os, sys
+parent, program = int(sys.argv[1]), sys.argv[2:]
+ctypes.CDLL(None, use_errno=True).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+if os.getppid() != parent:
+    sys.exit("the parent ended during the start")
+os.execv(program[0], program)
+"""
+KILL_TIMEOUT_SECONDS = 10.0
+"""A killed process is gone at once, unless the kernel is busy writing its memory away."""
+
+
+class ChildProcess:
+    """A running program; it starts on construction."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        directory: Path,
+        log_file: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start the program.
+
+        Args:
+            command: An absolute path and its arguments.
+            directory: Its working directory.
+            log_file: Where its standard output and error go, appended.
+            environment: Its environment; this process' own if None.
+        """
+        self._command = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command]
+        self._directory = directory
+        self._log_file = log_file
+        self._environment = environment
+        started: queue.SimpleQueue[subprocess.Popen[bytes] | OSError] = queue.SimpleQueue()
+        self._keeper = threading.Thread(
+            target=self._keep, args=(started,), name=f"keep-{Path(command[0]).name}", daemon=True
+        )
+        self._keeper.start()
+        process = started.get()
+        if isinstance(process, OSError):
+            raise process
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        """The program's own process id."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; a negative number is the signal that ended it."""
+        return self._process.returncode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal, unless it has ended."""
+        self._process.send_signal(number)
+
+    def terminate(self, *, timeout_seconds: float) -> None:
+        """Ask it to end, and kill it if it does not in time. Idempotent."""
+        self.send_signal(signal.SIGTERM)
+        self.send_signal(signal.SIGCONT)  # a stopped process cannot act on a request to end
+        self._keeper.join(timeout_seconds)
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill -9 and wait until it is gone. Idempotent."""
+        self.send_signal(signal.SIGKILL)
+        self._keeper.join(KILL_TIMEOUT_SECONDS)
+
+    def _keep(self, started: queue.SimpleQueue[subprocess.Popen[bytes] | OSError]) -> None:
+        try:
+            with self._log_file.open("ab") as log:
+                process = subprocess.Popen(  # noqa: S603 - the program is the caller's choice
+                    self._command,
+                    cwd=self._directory,
+                    env=self._environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    # Ctrl-C in a terminal is for the parent, which then ends the child in its own order.
+                    start_new_session=True,
+                )
+        except OSError as error:
+            started.put(error)
+            return
+        started.put(process)
+        process.wait()

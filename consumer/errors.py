@@ -28,7 +28,9 @@ ConsumerError
     ├── OffsetNotYetAvailableError(offset, write_head)
     ├── AppendOutcomeUnknownError(detail)   the commit was sent, its answer was lost
     ├── JournalProtocolError(detail)        the broker broke the protocol
-    └── FramingError(offset, detail)        bytes that are no message of the journal's content type
+    ├── FramingError(offset, detail)        bytes that are no message of the journal's content type
+    ├── PublishError(content_type, detail)  a message cannot be written there
+    └── ReplayError(detail)                 re-reading gave other messages than those asked for
 """
 
 from __future__ import annotations
@@ -148,6 +150,26 @@ class EmbeddedServerError(ConsumerError):
         self.detail = detail
 
 
+class NoPartitionsError(ConsumerError):
+    """A mapping's partitions are empty: no journal matches the topic's selector (yet)."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no journal to map the message to: the topic has no partitions; create one, or check its selector"
+        )
+
+
+class ContentTypeError(ConsumerError):
+    """A journal's content type has no message framing, or another one than the message type's."""
+
+    def __init__(self, journal: str, content_type: str, detail: str) -> None:
+        named = f"content type {content_type!r}" if content_type else "missing content type"
+        super().__init__(f"journal {journal or '(unnamed)'} has {named}: {detail}")
+        self.journal = journal
+        self.content_type = content_type
+        self.detail = detail
+
+
 class JournalError(ConsumerError):
     """A journal operation was refused or failed."""
 
@@ -243,3 +265,19 @@ class FramingError(JournalError):
     def __init__(self, journal: str, *, offset: int, detail: str) -> None:
         super().__init__(journal, f"at offset {offset}: {detail}")
         self.offset = offset
+
+
+class PublishError(JournalError):
+    """A message cannot be written to the journal it was mapped to."""
+
+    problem = "cannot take a message"
+
+    def __init__(self, journal: str, *, content_type: str, detail: str) -> None:
+        super().__init__(journal, f"as {content_type}: {detail}")
+        self.content_type = content_type
+
+
+class ReplayError(JournalError):
+    """Re-reading a range of the journal gave messages outside of it: it is not the journal first read."""
+
+    problem = "was replayed wrongly"

@@ -1,0 +1,105 @@
+"""Choose the journal that a published message goes to.
+
+A mapping is a function of the message. Those made here spread messages over *partitions*: a callback that returns the
+journals to choose among, asked at every message so that a growing topic is noticed.
+
+Source: gazette/core message/routines.go (ModuloMapping, RendezvousMapping, RandomMapping): the hash and its use, so
+that Go and Python publishers of one topic agree on each key's journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from random import Random
+from typing import Any, Final, TypeAlias
+
+from consumer.errors import NoPartitionsError
+
+
+@dataclass(frozen=True, slots=True)
+class MappedJournal:
+    """Where a message goes, and the content type that tells how it is framed there."""
+
+    journal: str
+    content_type: str
+
+
+# `Any` stands for the application's own message class.
+Mapping: TypeAlias = Callable[[Any], MappedJournal]
+KeyFunction: TypeAlias = Callable[[Any], bytes]
+Partitions: TypeAlias = Callable[[], Sequence[MappedJournal]]
+"""Returns the journals to choose among, in a stable order; the same object as long as they did not change."""
+
+_CACHED_KEYS_MAX: Final = 65_536
+"""Hashing is a loop in Python; keys repeat. Some 10 MiB at 100-byte keys."""
+
+
+def fnv1a_32(data: bytes) -> int:
+    """Return the 32-bit FNV-1a hash of `data`."""
+    value = 0x811C9DC5
+    for byte in data:
+        value = ((value ^ byte) * 0x01000193) & 0xFFFFFFFF
+    return value
+
+
+def modulo_mapping(key: KeyFunction, partitions: Partitions) -> Mapping:
+    """Map a key to the partition whose index is the key's hash modulo their number.
+
+    Cheap, but nearly every key moves when partitions are added.
+    """
+    hash_of = lru_cache(maxsize=_CACHED_KEYS_MAX)(fnv1a_32)
+
+    def mapping(message: Any) -> MappedJournal:
+        choices = _some(partitions())
+        return choices[hash_of(key(message)) % len(choices)]
+
+    return mapping
+
+
+def rendezvous_mapping(key: KeyFunction, partitions: Partitions) -> Mapping:
+    """Map a key to the partition whose own hash, combined with the key's, is the greatest.
+
+    Only one key in N+1 moves when an (N+1)-th partition is added.
+    """
+    ranking = _Ranking(())
+
+    def mapping(message: Any) -> MappedJournal:
+        nonlocal ranking
+        choices = _some(partitions())
+        if ranking.choices is not choices:
+            ranking = _Ranking(choices)
+        return ranking.best(key(message))
+
+    return mapping
+
+
+def random_mapping(partitions: Partitions, random: Random) -> Mapping:
+    """Map each message to any partition, whatever it says."""
+
+    def mapping(message: Any) -> MappedJournal:
+        del message
+        return random.choice(_some(partitions()))
+
+    return mapping
+
+
+class _Ranking:
+    """The hashes of one list of partitions, and the best partition of recent keys."""
+
+    def __init__(self, choices: Sequence[MappedJournal]) -> None:
+        self.choices = choices
+        self._hashes = [fnv1a_32(choice.journal.encode()) for choice in choices]
+        self.best = lru_cache(maxsize=_CACHED_KEYS_MAX)(self._best)
+
+    def _best(self, key: bytes) -> MappedJournal:
+        key_hash = fnv1a_32(key)
+        scores = [key_hash ^ name_hash for name_hash in self._hashes]
+        return self.choices[scores.index(max(scores))]
+
+
+def _some(choices: Sequence[MappedJournal]) -> Sequence[MappedJournal]:
+    if not choices:
+        raise NoPartitionsError
+    return choices

@@ -1,0 +1,341 @@
+"""When a transaction begins, takes input, closes, commits and acknowledges: a pure state machine.
+
+    events ──► TransactionMachine ──► instructions          transaction N+1:   begin ─ deliver … ─ finalize ─ start commit
+                                                            transaction N:     ── committing ── acknowledging ──┘
+
+Transaction N+1 consumes while N commits, but it closes only after N is durable *and* N's acknowledgements are written;
+so at most two transactions exist and commits never overlap. A transaction closes
+
+* not before it consumed something, nor before its minimum duration,
+* not while a producer's messages were read but not yet acknowledged (unless told not to wait),
+* then at the first instant at which no input is ready (the *stall rule*),
+* at the latest when its maximum duration is over: input is left to the next transaction, even in the middle of a
+  committed sequence, and the checkpoint says where to resume.
+
+Acknowledgements are not delivered to the application; they count as consumed, because they move the offset.
+
+Source: gazette/core consumer/transaction.go (the rules; here batch-wise, with callbacks that answer by events).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import assert_never
+
+from consumer.core import transaction_events as tx
+from consumer.core.checkpoint import build_checkpoint, read_through_of
+from consumer.core.delivery import DeliveryLimits, before_ack, bounded, leading_acks
+from consumer.core.transaction_events import Demand, Event, Instruction, TxnLimits
+from consumer.core.transaction_records import PriorTxn, RunningTxn
+from consumer.message.batch import MessageBatch
+from consumer.message.sequencer import Sequencer
+from consumer.protocol.shard_pb2 import Checkpoint
+
+
+class _Phase(Enum):
+    """Which callback is under way, or that none is."""
+
+    CONSUMING = "consuming"
+    BEGINNING = "beginning"
+    DELIVERING = "delivering"
+    FINALIZING = "finalizing"
+    COMMITTING = "committing"
+    """`start_commit` is being called; the commit itself goes on during the next transaction."""
+    ENDED = "ended"
+
+
+class TransactionMachine:
+    """Runs transactions of one sequencer, from one restored checkpoint on."""
+
+    def __init__(
+        self,
+        sequencer: Sequencer,
+        recovered: Checkpoint,
+        *,
+        limits: TxnLimits,
+        delivery: DeliveryLimits | None = None,
+    ) -> None:
+        """Create a machine; call `start` once.
+
+        Args:
+            sequencer: Made from the same checkpoint; the machine's own from now on.
+            recovered: The checkpoint that the store restored.
+            limits: When transactions close.
+            delivery: How much is handed to the application at once.
+        """
+        self._sequencer = sequencer
+        self._recovered = recovered
+        self._limits = limits
+        self._delivery = delivery or DeliveryLimits()
+        self._phase = _Phase.CONSUMING
+        self._input: MessageBatch | None = None
+        self._input_next = 0
+        self._input_open = True
+        self._input_idle = False
+        self._stopping = False
+        self._replaying = False
+        self._delivered: MessageBatch | None = None
+        self._timer: float | None = None
+        self._out: list[Instruction] = []
+        self._demand = Demand.NOTHING
+        self._running = RunningTxn(limits, 0.0)
+        self._prior: PriorTxn | None = None
+
+    @property
+    def demand(self) -> Demand:
+        """What input the machine can take, as of the last event."""
+        return self._demand
+
+    def start(self, now: float) -> tuple[Instruction, ...]:
+        """Begin: as if the transaction of the restored checkpoint had just committed, and acknowledge it again.
+
+        Args:
+            now: Monotonic seconds.
+        """
+        intents = dict(self._recovered.ack_intents)
+        self._running.prior_prepared = now
+        self._prior = PriorTxn(read_through_of(self._recovered), intents, committed=now)
+        if intents:
+            self._out.append(tx.AppendAcks(intents, recovered=True))
+        return self._settle(now)
+
+    def on(self, event: Event, now: float) -> tuple[Instruction, ...]:
+        """Take in what happened and return what is to be done.
+
+        Args:
+            event: What happened.
+            now: Monotonic seconds.
+        """
+        if self._phase is _Phase.ENDED:
+            return ()
+        self._input_idle = False
+        self._take(event, now)
+        return self._settle(now)
+
+    def _settle(self, now: float) -> tuple[Instruction, ...]:
+        if self._phase is not _Phase.ENDED:
+            self._complete_prior(now)
+        if self._phase is _Phase.CONSUMING:
+            self._advance(now)
+        else:
+            self._demand = Demand.NOTHING
+        out, self._out = tuple(self._out), []
+        return out
+
+    # -- events
+
+    def _take(self, event: Event, now: float) -> None:  # noqa: C901, PLR0912 - one line a word
+        match event:
+            case tx.BatchRead(batch):
+                assert self._input is None, "a batch was handed over unasked"
+                self._input, self._input_next = batch, 0
+            case tx.InputIdle():
+                self._input_idle = True
+            case tx.SourcesClosed():
+                self._input_open = False
+            case tx.SourceFailed(error) | tx.CallbackFailed(error):
+                self._fail(error)
+            case tx.ReplayRead(batch):
+                self._sequencer.feed_replay(batch)
+            case tx.ReplayEnded():
+                self._replaying = False
+                self._sequencer.end_replay()
+            case tx.Ticked():
+                self._timer = None
+            case tx.TxnBegan():
+                self._running.began = now
+                self._phase = _Phase.CONSUMING
+            case tx.BatchDelivered(consumed):
+                self._on_delivered(consumed)
+            case tx.TxnFinalized(ack_intents):
+                self._on_finalized(ack_intents)
+            case tx.CommitStarted():
+                self._on_commit_started(now)
+            case tx.CommitResolved(error):
+                self._on_commit_resolved(error, now)
+            case tx.AckResolved():
+                self._on_ack_resolved(event)
+            case tx.LimitsChanged(limits):
+                self._limits = limits
+            case tx.StopRequested():
+                self._stopping = True
+            case _:
+                assert_never(event)
+
+    def _on_delivered(self, consumed: int) -> None:
+        batch = self._delivered
+        assert batch is not None, "nothing was delivered"
+        assert 0 <= consumed <= len(batch), f"{consumed} of {len(batch)} messages consumed"
+        self._delivered = None
+        self._phase = _Phase.CONSUMING
+        self._consume(batch, consumed)
+        if consumed < len(batch):
+            assert self._running.messages > 0, "the first message of a transaction was deferred"
+            self._running.accepts_input = False
+
+    def _on_finalized(self, ack_intents: Mapping[str, bytes]) -> None:
+        checkpoint = build_checkpoint(self._sequencer.checkpoint(), ack_intents)
+        self._phase = _Phase.COMMITTING
+        # The prior transaction is complete by now; what commits takes its place before its outcome can be known.
+        self._prior = PriorTxn(read_through_of(checkpoint), ack_intents, closed=self._running)
+        self._out.append(tx.StartCommit(checkpoint))
+
+    def _on_commit_started(self, now: float) -> None:
+        assert self._phase is _Phase.COMMITTING, "no commit was asked for"
+        assert self._prior is not None, "the committing transaction is the prior one"
+        self._prior.prepared = now
+        if self._prior.ack_intents:
+            self._out.append(tx.AppendAcks(self._prior.ack_intents, recovered=False))
+        self._running = RunningTxn(self._limits, prior_prepared=now)
+        self._timer = None
+        self._phase = _Phase.CONSUMING
+
+    def _on_commit_resolved(self, error: BaseException | None, now: float) -> None:
+        assert self._prior is not None, "no commit is under way"
+        if error is not None:
+            self._fail(error)
+            return
+        self._prior.committed = now
+
+    def _on_ack_resolved(self, event: tx.AckResolved) -> None:
+        prior = self._prior
+        assert prior is not None, "no acknowledgement is under way"
+        prior.unacknowledged.discard(event.journal)
+        if event.error is not None:
+            prior.ack_error = event.error
+        elif event.committed_end is not None:
+            prior.publish_at[event.journal] = event.committed_end
+
+    def _complete_prior(self, now: float) -> None:
+        """Notice that the prior transaction is durable and acknowledged, or that its acknowledgements failed."""
+        prior = self._prior
+        if prior is None or prior.committed is None or self._phase is _Phase.COMMITTING:
+            return
+        if prior.ack_error is not None:
+            self._fail(prior.ack_error)
+            return
+        if prior.unacknowledged:
+            return
+        self._prior = None
+        self._out.append(tx.PublishProgress(prior.read_through, prior.publish_at))
+        record = prior.record_or_none(now)
+        if record is not None:
+            self._out.append(record)
+
+    def _fail(self, cause: BaseException) -> None:
+        # Once `StartCommit` was given, the application has its commit future and learns from that.
+        began = self._running.began is not None and self._phase is not _Phase.COMMITTING
+        self._phase = _Phase.ENDED
+        self._out.append(tx.Fail(cause, began))
+
+    # -- decisions, made whenever no callback is under way
+
+    def _advance(self, now: float) -> None:
+        running = self._running
+        if running.max_elapsed(now) or self._stopping:
+            running.accepts_input = False
+        while running.accepts_input:
+            if not self._sequencer.emitting and not self._sequence():
+                break
+            if self._draw(now):
+                return
+        if not running.accepts_input and running.stalled is None and self._prior is not None:
+            running.stalled = now
+        self._close_or_wait(now)
+
+    def _sequence(self) -> bool:
+        """Sequence the input at hand until messages commit; False if it is used up."""
+        while self._input is not None:
+            queued = self._sequencer.queue(self._input, self._input_next)
+            if queued.duplicates_through is not None:
+                self._note_duplicates(self._input.journal, queued.duplicates_through)
+            self._input_next = queued.next_index
+            if self._input_next >= len(self._input):
+                self._input = None
+            if queued.emitting:
+                return True
+        return False
+
+    def _note_duplicates(self, journal: str, through: int) -> None:
+        """Make it visible that messages were read which will never be delivered, or a reader might wait for ever."""
+        if self._running.messages > 0:
+            return  # Its own commit will tell.
+        if self._prior is None:
+            self._out.append(tx.PublishProgress({journal: through}, {}))
+            return
+        self._prior.extend(journal, through)
+
+    def _draw(self, now: float) -> bool:
+        """Take committed messages; return whether the machine must now await an answer."""
+        batch = self._sequencer.peek(self._delivery.messages_max)
+        if batch is None:
+            self._ask_replay(now)
+            return True
+        if self._running.began is None:
+            self._phase = _Phase.BEGINNING
+            self._out.append(tx.BeginTxn())
+            self._demand = Demand.NOTHING
+            return True
+        acks = leading_acks(batch)
+        if acks > 0:
+            self._consume(batch, acks)
+            return False
+        self._delivered = bounded(before_ack(batch), self._delivery.bytes_max)
+        self._phase = _Phase.DELIVERING
+        self._out.append(tx.Deliver(self._delivered, first=self._running.messages == 0))
+        self._demand = Demand.NOTHING
+        return True
+
+    def _consume(self, batch: MessageBatch, count: int) -> None:
+        self._sequencer.consume(count)
+        self._running.messages += count
+        self._running.message_bytes += sum(batch.ends[:count]) - sum(batch.begins[:count])
+
+    def _ask_replay(self, now: float) -> None:
+        if not self._replaying:
+            replay = self._sequencer.replay_range()
+            assert replay is not None, "the sequencer wants neither input nor a replay"
+            self._replaying = True
+            self._out.append(tx.StartReplay(replay.journal, replay.begin, replay.end))
+        self._demand = Demand.REPLAY
+        self._arm(now)
+
+    def _close_or_wait(self, now: float) -> None:
+        running = self._running
+        can_read = running.accepts_input and self._input_open
+        wait = Demand.BATCH if can_read else Demand.NOTHING
+        if self._prior is not None:
+            self._wait(wait, now)
+        elif running.messages == 0:
+            if self._stopping or not self._input_open:
+                self._phase = _Phase.ENDED
+                self._demand = Demand.NOTHING
+                self._out.append(tx.Finish())
+            else:
+                self._wait(wait, now)
+        elif not (self._stopping or running.min_elapsed(now)):
+            self._wait(wait, now)
+        elif can_read and running.limits.wait_for_ack and self._sequencer.has_pending():
+            self._wait(wait, now)
+        elif can_read and not self._input_idle:
+            self._wait(Demand.BATCH_IF_READY, now)
+        else:
+            self._close(now)
+
+    def _wait(self, demand: Demand, now: float) -> None:
+        self._demand = demand
+        self._arm(now)
+
+    def _arm(self, now: float) -> None:
+        """Set the timer to the next moment at which the running transaction decides anew."""
+        at = self._running.next_decision(now)
+        if at is not None and at != self._timer:
+            self._timer = at
+            self._out.append(tx.SetTimer(at))
+
+    def _close(self, now: float) -> None:
+        self._running.finalizing = now
+        self._phase = _Phase.FINALIZING
+        self._demand = Demand.NOTHING
+        self._out.append(tx.Finalize())

@@ -1,0 +1,280 @@
+"""The words between the transaction machine and what performs it: events go in, instructions come out.
+
+Events are things that happened (past tense), instructions are orders (imperative). At most one of `BeginTxn`, `Deliver`,
+`Finalize` and `StartCommit` is under way at a time; its answer is the event named beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from consumer.message.batch import MessageBatch
+from consumer.protocol import shard_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TxnLimits:
+    """When a transaction may and must close; read from the spec at its start."""
+
+    min_seconds: float
+    """It stays open at least so long after its begin, and longer while input is ready."""
+    max_seconds: float
+    """It takes no more input after so long."""
+    wait_for_ack: bool
+    """It stays open while a producer's messages have been read but not its acknowledgement."""
+
+
+class Demand(Enum):
+    """What input the machine can take now."""
+
+    NOTHING = "nothing"
+    BATCH = "batch"
+    """Hand over the next batch whenever there is one."""
+    BATCH_IF_READY = "batch if ready"
+    """Hand over a batch that is ready now; if none is, say `InputIdle` at once."""
+    REPLAY = "replay"
+    """Hand over the next batch of the replay that was asked for."""
+
+
+# -- events
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRead:
+    """Messages arrived from a source."""
+
+    batch: MessageBatch
+
+
+@dataclass(frozen=True, slots=True)
+class InputIdle:
+    """No batch is ready; answers `Demand.BATCH_IF_READY`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourcesClosed:
+    """No more batches will come."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFailed:
+    """A source, or a replay, cannot be read."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRead:
+    """Messages of a replay arrived; answers `Demand.REPLAY`."""
+
+    batch: MessageBatch
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayEnded:
+    """The replay reached its end; answers `Demand.REPLAY`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """The timer fired."""
+
+
+@dataclass(frozen=True, slots=True)
+class TxnBegan:
+    """Answers `BeginTxn`."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDelivered:
+    """Answers `Deliver`: the application consumed the first `consumed` messages and defers the others."""
+
+    consumed: int
+
+
+@dataclass(frozen=True, slots=True)
+class TxnFinalized:
+    """Answers `Finalize`, with the acknowledgements of what the transaction published, framed, by journal."""
+
+    ack_intents: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitStarted:
+    """Answers `StartCommit`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackFailed:
+    """Answers any of the four: the application or its store raised."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResolved:
+    """The commit is durable, or has failed."""
+
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AckResolved:
+    """One acknowledgement was appended, was dropped with its journal, or has failed."""
+
+    journal: str
+    committed_end: int | None = None
+    """End of the append in the journal, bytes; None if it was dropped or failed."""
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsChanged:
+    """The spec changed; holds from the next transaction on."""
+
+    limits: TxnLimits
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """Take no more input, commit what was consumed, then finish."""
+
+
+Event = (
+    BatchRead
+    | InputIdle
+    | SourcesClosed
+    | SourceFailed
+    | ReplayRead
+    | ReplayEnded
+    | Ticked
+    | TxnBegan
+    | BatchDelivered
+    | TxnFinalized
+    | CommitStarted
+    | CallbackFailed
+    | CommitResolved
+    | AckResolved
+    | LimitsChanged
+    | StopRequested
+)
+
+
+# -- instructions
+
+
+@dataclass(frozen=True, slots=True)
+class BeginTxn:
+    """Tell the application that a transaction begins. Answer: `TxnBegan`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Have the application consume a run of committed messages. Answer: `BatchDelivered`."""
+
+    batch: MessageBatch
+    first: bool
+    """The transaction consumed nothing yet, so that at least one message must be consumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finalize:
+    """Have the application finish the transaction; then build its acknowledgements. Answer: `TxnFinalized`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartCommit:
+    """Have the store start to commit, after every append now pending. Answer: `CommitStarted`, then `CommitResolved`."""
+
+    checkpoint: shard_pb2.Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class AppendAcks:
+    """Append acknowledgements, one `AckResolved` each: once the commit is durable, or at once if `recovered`."""
+
+    intents: Mapping[str, bytes]
+    recovered: bool
+    """They are of the transaction that the restored checkpoint ended; a journal deleted since is no error."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartReplay:
+    """Read [begin, end) of a journal once more, and hand its batches over when `Demand.REPLAY` asks."""
+
+    journal: str
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Say `Ticked` at this time; replaces the timer set before."""
+
+    at_monotonic_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PublishProgress:
+    """Make progress visible to those who wait for it."""
+
+    read_through: Mapping[str, int]
+    """Offsets that completed transactions have read, bytes by journal."""
+    publish_at: Mapping[str, int]
+    """Ends of acknowledgements written, bytes by journal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TxnTimings:
+    """When a completed transaction passed its stations, monotonic seconds, in this order."""
+
+    prior_prepared: float
+    """The transaction before it had started its commit."""
+    began: float
+    stalled: float
+    """It took no more input but had to wait for the transaction before it."""
+    finalizing: float
+    prepared: float
+    """Its commit had started."""
+    committed: float
+    acknowledged: float
+
+
+@dataclass(frozen=True, slots=True)
+class RecordTxn:
+    """Count a completed transaction."""
+
+    messages: int
+    message_bytes: int
+    timings: TxnTimings
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The loop ended: input is closed (or a stop was asked for), and everything consumed is committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The loop ended with an error."""
+
+    cause: BaseException
+    began: bool
+    """A transaction had begun whose commit was not started: tell the application that it failed."""
+
+
+Instruction = (
+    BeginTxn
+    | Deliver
+    | Finalize
+    | StartCommit
+    | AppendAcks
+    | StartReplay
+    | SetTimer
+    | PublishProgress
+    | RecordTxn
+    | Finish
+    | Fail
+)

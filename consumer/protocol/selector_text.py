@@ -24,10 +24,9 @@ _TERM = re.compile(
     r"""\s*
     (?P<absent>!\s*)?
     (?P<name>[\w\-+/.]{2,})(?P<prefix>:prefix)?
-    \s*
     (?:
-        (?P<set_operator>not\s*in|in)\s*\((?P<values>[^()]*)\)
-      | (?P<operator>!=|==|=)\s*(?P<value>[\w\-+/.=%]*)
+        \s+(?P<set_operator>not\s*in|in)\s*\((?P<values>[^()]*)\)
+      | \s*(?P<operator>!=|==|=)\s*(?P<value>[\w\-+/.=%]*)
     )?
     \s*(?P<end>,|$)""",
     re.VERBOSE,

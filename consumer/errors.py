@@ -15,6 +15,7 @@ ConsumerError
 ├── CommitFencedError(shard_fqn, held, current)
 ├── ApplicationError(shard_id, operation)   wraps what the application raised
 ├── EndpointError(address, detail)          a server cannot be reached
+├── RpcFailedError(address, code, detail)   a server answered a request with an unexpected gRPC status
 ├── EmbeddedServerError(server, detail)     a server of our own cannot be found or started
 └── JournalError(journal)
     ├── JournalNotFoundError
@@ -138,6 +139,16 @@ class EndpointError(ConsumerError):
     def __init__(self, address: str, detail: str) -> None:
         super().__init__(f"cannot reach {address}: {detail}")
         self.address = address
+        self.detail = detail
+
+
+class RpcFailedError(ConsumerError):
+    """A server was reached but failed the request; `code` is the name of the gRPC status."""
+
+    def __init__(self, address: str, code: str, detail: str) -> None:
+        super().__init__(f"{address} failed the request: {code}: {detail}")
+        self.address = address
+        self.code = code
         self.detail = detail
 
 

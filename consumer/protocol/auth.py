@@ -1,7 +1,7 @@
 """Bearer tokens: who may do what to which journals and shards.
 
 A token is a JWT whose `cap` is a bit mask of capabilities and whose `sel` is a selector over what it is good for.
-Servers verify (`TokenVerifier`), clients present (`Credentials`); both hold the same keys.
+Servers verify (`TokenVerifier`), clients present (`ClientAuth`); both hold the same keys.
 
 Two failures are told apart: a token that is missing, malformed, expired or signed with an unknown key
 (`UnauthenticatedError`), and a sound one that lacks a capability (`NotAuthorizedError`).
@@ -65,7 +65,7 @@ class Claims:
     """None: `TOKEN_LIFE_SECONDS` after it is signed; in verified claims, never."""
 
 
-class Credentials(Protocol):
+class ClientAuth(Protocol):
     """What a client attaches to its requests."""
 
     def metadata(self, claims: Claims) -> tuple[tuple[str, str], ...]:

@@ -13,8 +13,11 @@ ConsumerError
 ├── ProxyHeaderError(detail)                a request proxied to the wrong cluster or process
 ├── BoundExceededError(detail)              more than one request may carry; says how to split it
 ├── CommitFencedError(shard_fqn, held, current)
+├── StoreError(shard_fqn, detail)           a store cannot be opened, read or committed
+│   └── StoreClosedError                    it was destroyed; the commit was not made
 ├── ApplicationError(shard_id, operation)   wraps what the application raised
 ├── EndpointError(address, detail)          a server cannot be reached
+├── BrokerDataError(path, detail)           a broker's data directory cannot be used
 ├── RpcFailedError(address, code, detail)   a server answered a request with an unexpected gRPC status
 ├── EmbeddedServerError(server, detail)     a server of our own cannot be found or started
 └── JournalError(journal)
@@ -124,6 +127,22 @@ class CommitFencedError(ConsumerError):
         self.current = current
 
 
+class StoreError(ConsumerError):
+    """A shard's store cannot be opened, read or committed; `detail` says what to do about it."""
+
+    def __init__(self, shard_fqn: str, detail: str) -> None:
+        super().__init__(f"store of shard {shard_fqn}: {detail}")
+        self.shard_fqn = shard_fqn
+        self.detail = detail
+
+
+class StoreClosedError(StoreError):
+    """The store was destroyed before the commit could be made; nothing of it is durable."""
+
+    def __init__(self, shard_fqn: str) -> None:
+        super().__init__(shard_fqn, "destroyed before the commit was made")
+
+
 class ApplicationError(ConsumerError):
     """The application raised; `operation` says in which of its callbacks."""
 
@@ -178,6 +197,15 @@ class ContentTypeError(ConsumerError):
         super().__init__(f"journal {journal or '(unnamed)'} has {named}: {detail}")
         self.journal = journal
         self.content_type = content_type
+        self.detail = detail
+
+
+class BrokerDataError(ConsumerError):
+    """A broker's data directory is in use, damaged, or of another version; `path` is where."""
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(f"broker data at {path}: {detail}")
+        self.path = path
         self.detail = detail
 
 

@@ -1,0 +1,362 @@
+"""Turn messages as read into messages as committed: duplicates dropped, transactions whole or not at all.
+
+Pure: batches in, batches out. Each (journal, producer) is sequenced by itself, so none holds up another:
+
+    CONTINUE --> pending --> ACK, clock > min --> emitting --> consumed: offset and min move on
+                    |
+                    +------> ACK, clock <= min --> rolled back
+
+The caller's loop:
+
+    queued = sequencer.queue(batch, start)      # until something commits, or the batch ends
+    while sequencer.emitting:
+        run = sequencer.peek(limit)
+        if run is not None:
+            sequencer.consume(len(run))
+        else:                                   # read sequencer.replay_range() again
+            sequencer.feed_replay(...), ...; sequencer.end_replay()
+
+A checkpoint may be taken between any two calls. Restored from it, a sequencer that is fed the journals from its offsets
+emits exactly what was not consumed before.
+
+Source: gazette/core message/sequencer.go (QueueUncommitted, Step, Checkpoint: the classification). Messages that commit
+by themselves are emitted in runs here, not one at a time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from consumer.message.batch import MessageBatch
+from consumer.message.emission import ReplayRange, RunEmission, SequenceEmission, rows_of
+from consumer.message.outcome import Outcome
+from consumer.message.producers import NOTHING_PENDING, Producer, restored, source_of, stale_ids
+from consumer.message.ring import Ring, Row, Span
+from consumer.message.run import commits_itself, scan_run
+from consumer.message.uuid import Flags
+from consumer.protocol import shard_pb2
+
+RING_MESSAGES: Final = 8192
+RING_BYTES: Final = 32 << 20
+"""Of one shard; a member may host some dozens."""
+PRUNE_HORIZON_SECONDS: Final = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """What became of the messages given to `Sequencer.queue`."""
+
+    next_index: int
+    """The batch's first message that was not sequenced; its length if all were."""
+    emitting: bool
+    """Whether committed messages now await `peek` and `consume`."""
+    outcomes: Mapping[Outcome, int]
+    """Messages by what became of them."""
+    visible_through: int | None
+    """If nothing is emitted, the end of the last duplicate or rollback, bytes: no message will result from it, so its
+    reading must be made visible to those who wait for it. None if there is none."""
+
+
+class Sequencer:
+    """Sequences the messages of one shard's sources."""
+
+    def __init__(
+        self,
+        sources: Mapping[str, shard_pb2.Checkpoint.Source],
+        *,
+        ring_messages: int = RING_MESSAGES,
+        ring_bytes: int = RING_BYTES,
+    ) -> None:
+        """Go on from a checkpoint.
+
+        Args:
+            sources: Of the checkpoint; empty at the very beginning.
+            ring_messages: Pending messages kept in memory; at least one is.
+            ring_bytes: Framed bytes of pending messages kept in memory.
+        """
+        self._producers = restored(sources)
+        self._offsets = {journal: source.read_through for journal, source in sources.items()}
+        self._ring = Ring(messages_max=ring_messages, bytes_max=ring_bytes)
+        self._pending: set[Producer] = set()
+        self._emission: RunEmission | SequenceEmission | None = None
+        self._emitted: Producer | None = None
+        """Whose sequence is emitted; None during a run."""
+        self._rows: tuple[MessageBatch, list[Row]] | None = None
+        """The batch under way as rows: a batch is queued again and again as its messages commit."""
+        self._outcomes: dict[Outcome, int] = {}
+        self._visible_through: int | None = None
+
+    @property
+    def emitting(self) -> bool:
+        """Whether committed messages await `peek` and `consume`."""
+        return self._emission is not None
+
+    @property
+    def offsets(self) -> Mapping[str, int]:
+        """Offset by journal below which everything was sequenced, bytes. A live view."""
+        return MappingProxyType(self._offsets)
+
+    def has_pending(self) -> bool:
+        """Whether a span that began since the last checkpoint still awaits its acknowledgement.
+
+        A span that a checkpoint passed over counts no more, even if it is extended: a producer that never acknowledges
+        delays one transaction, not all.
+        """
+        return bool(self._pending)
+
+    def queue(self, batch: MessageBatch, start: int = 0) -> Queued:
+        """Sequence the messages of `batch` from index `start` on, until something is emitted or the batch ends.
+
+        Requires:
+            Nothing is being emitted.
+        """
+        assert self._emission is None, "messages were queued while others are emitted"
+        rows = self._rows_of(batch)
+        self._outcomes = {}
+        self._visible_through = None
+        index = start
+        if index < len(rows):
+            self._offsets.setdefault(batch.journal, rows[index][0])
+        while index < len(rows) and self._emission is None:
+            row = rows[index]
+            if commits_itself(row):
+                index = self._queue_run(batch, rows, index)
+            elif row[4] == Flags.CONTINUE_TXN:
+                index = self._queue_pending(batch.journal, rows, index)
+            else:
+                self._queue_acknowledgement(batch, row)
+                index += 1
+        if index == len(rows):
+            self._rows = None
+        emitting = self._emission is not None
+        visible_through = None if emitting else self._visible_through
+        return Queued(index, emitting, self._outcomes, visible_through)
+
+    def replay_range(self) -> ReplayRange | None:
+        """Return what must be read again before the emission can go on; None if nothing."""
+        return self._emission.replay if self._emission else None
+
+    def feed_replay(self, batch: MessageBatch) -> None:
+        """Take messages of the range to replay, in order, of whatever producer.
+
+        Raises:
+            ReplayError: they are not of that range.
+        """
+        sequence = self._sequence()
+        sequence.feed_replay(batch)
+        self._note_next_begin(sequence)
+
+    def end_replay(self) -> None:
+        """Say that the range was read to its end."""
+        sequence = self._sequence()
+        sequence.end_replay()
+        self._note_next_begin(sequence)
+        if sequence.exhausted:
+            self._finish_sequence(sequence)
+
+    def peek(self, limit: int) -> MessageBatch | None:
+        """Return up to `limit` committed messages that come next, an acknowledgement after what it commits.
+
+        Returns:
+            None if the messages must be re-read first (`replay_range`); never an empty batch.
+
+        Requires:
+            Something is being emitted, and `limit` is at least 1.
+        """
+        assert self._emission is not None, "nothing is being emitted"
+        assert limit > 0, "a limit of no messages"
+        return self._emission.peek(limit)
+
+    def consume(self, count: int) -> None:
+        """Say that the next `count` messages were consumed.
+
+        Requires:
+            They were peeked at, and `count` is at least 1.
+        """
+        assert count > 0, "no message was consumed"
+        match self._emission:
+            case RunEmission() as run:
+                self._consume_run(run, count)
+            case SequenceEmission() as sequence:
+                assert self._emitted is not None
+                self._emitted.min_clock = sequence.take(count)[3]
+                self._note_next_begin(sequence)
+                if sequence.exhausted:
+                    self._finish_sequence(sequence)
+            case None:
+                raise AssertionError("nothing is being emitted")
+
+    def take_checkpoint(
+        self, prune_horizon_seconds: float = PRUNE_HORIZON_SECONDS
+    ) -> dict[str, shard_pb2.Checkpoint.Source]:
+        """Return the sources of a checkpoint as of what was consumed; no span counts as pending any more.
+
+        Args:
+            prune_horizon_seconds: Producers silent for longer, compared with the newest of their journal, are
+                forgotten here too; 0 forgets none.
+        """
+        self._pending.clear()
+        for producers in self._producers.values():
+            stale = stale_ids(producers, horizon_seconds=prune_horizon_seconds, keep=self._emitted)
+            for producer_id in stale:
+                self._reset(producers.pop(producer_id), clock=0)
+        return {
+            journal: source_of(offset, self._producers.get(journal, {}))
+            for journal, offset in self._offsets.items()
+        }
+
+    def _rows_of(self, batch: MessageBatch) -> list[Row]:
+        if self._rows is None or self._rows[0] is not batch:
+            self._rows = (batch, rows_of(batch))
+        return self._rows[1]
+
+    def _queue_run(self, batch: MessageBatch, rows: list[Row], start: int) -> int:
+        """Sequence messages that commit by themselves; return the index after them."""
+        journal = batch.journal
+        run = scan_run(rows, start, producers=self._producers.setdefault(journal, {}))
+        self._count(Outcome.OUTSIDE_COMMIT, len(run.rows))
+        self._count(Outcome.OUTSIDE_ALREADY_ACKED, run.duplicates)
+        self._count(Outcome.UNKNOWN_FLAGS, run.unknown_flags)
+        self._count(Outcome.SPAN_DISCARDED, run.spans_discarded)
+        if run.leading_duplicates_end is not None:
+            self._offsets[journal] = self._visible_through = run.leading_duplicates_end
+        if run.rows:
+            self._emission = RunEmission(
+                journal,
+                rows=run.rows,
+                read_through=run.read_through,
+                message_type=batch.message_type,
+            )
+        return run.next_index
+
+    def _queue_pending(self, journal: str, rows: list[Row], start: int) -> int:
+        """Sequence messages that await an acknowledgement; return the index after them."""
+        producers = self._producers.setdefault(journal, {})
+        add_to_ring = self._ring.add
+        extended = 0
+        index = start
+        while index < len(rows):
+            row = rows[index]
+            _, end, producer_id, clock, flags, _ = row
+            if flags != Flags.CONTINUE_TXN or clock == 0:
+                break
+            index += 1
+            producer = producers.get(producer_id)
+            if producer is None:
+                producer = producers[producer_id] = Producer(clock - 1)
+            if clock <= producer.max_clock:
+                self._note_duplicate_pending(producer, clock, end)
+                continue
+            if producer.begin == NOTHING_PENDING:
+                self._begin_span(producer, row)
+            else:
+                extended += 1
+            if producer.span is None:
+                producer.span = Span()
+            producer.max_clock = clock
+            add_to_ring(producer.span, row)
+        self._count(Outcome.CONTINUE_EXTEND_SPAN, extended)
+        self._offsets[journal] = rows[index - 1][1]
+        return index
+
+    def _note_duplicate_pending(self, producer: Producer, clock: int, end: int) -> None:
+        acked = clock <= producer.min_clock
+        self._count(Outcome.CONTINUE_ALREADY_ACKED if acked else Outcome.CONTINUE_DUPLICATE)
+        self._visible_through = end
+
+    def _begin_span(self, producer: Producer, row: Row) -> None:
+        producer.begin = row[0]
+        self._pending.add(producer)
+        self._count(Outcome.CONTINUE_BEGIN_SPAN)
+
+    def _queue_acknowledgement(self, batch: MessageBatch, row: Row) -> None:
+        begin, end, producer_id, clock, _, _ = row
+        producers = self._producers.setdefault(batch.journal, {})
+        producer = producers.get(producer_id)
+        if producer is None:
+            producer = producers[producer_id] = Producer(clock - 1)
+        if clock <= producer.min_clock:
+            lost = clock < producer.min_clock
+            self._count(Outcome.ACK_ROLLBACK_LOST_PROGRESS if lost else Outcome.ACK_ROLLBACK)
+            self._reset(producer, clock=clock)
+            self._offsets[batch.journal] = self._visible_through = end
+            return
+        if producer.begin == NOTHING_PENDING:
+            self._count(Outcome.ACK_EMPTY)
+            producer.begin = begin
+        else:
+            replayed = self._replay_range(batch.journal, producer, row) is not None
+            self._count(Outcome.ACK_COMMIT_REPLAY if replayed else Outcome.ACK_COMMIT_RING)
+        self._emit_sequence(batch, producer, row)
+
+    def _emit_sequence(self, batch: MessageBatch, producer: Producer, acknowledgement: Row) -> None:
+        replay = self._replay_range(batch.journal, producer, acknowledgement)
+        producer.max_clock = acknowledgement[3]
+        sequence = SequenceEmission(
+            batch.journal,
+            rows=self._ring.release(producer.span) if producer.span else deque(),
+            acknowledgement=acknowledgement,
+            last_clock=producer.min_clock,
+            replay=replay,
+            message_type=batch.message_type,
+        )
+        producer.span = None
+        self._emission = sequence
+        self._emitted = producer
+        self._note_next_begin(sequence)
+
+    @staticmethod
+    def _replay_range(journal: str, producer: Producer, acknowledgement: Row) -> ReplayRange | None:
+        """Return what lies before a producer's pending messages in memory, None if nothing does."""
+        span_in_memory = producer.span and producer.span.rows
+        first = span_in_memory[0] if span_in_memory else acknowledgement
+        if first[0] == producer.begin:
+            return None
+        return ReplayRange(journal, producer.begin, first[0])
+
+    def _sequence(self) -> SequenceEmission:
+        assert isinstance(self._emission, SequenceEmission), "no sequence is being emitted"
+        return self._emission
+
+    def _note_next_begin(self, sequence: SequenceEmission) -> None:
+        """Let a checkpoint taken now resume at the message that comes next."""
+        if self._emitted is not None and sequence.next_begin is not None:
+            self._emitted.begin = sequence.next_begin
+
+    def _finish_sequence(self, sequence: SequenceEmission) -> None:
+        """Move past the acknowledgement: only now would a restart not read it again."""
+        assert self._emitted is not None
+        self._offsets[sequence.journal] = sequence.acknowledgement[1]
+        self._reset(self._emitted, clock=sequence.acknowledgement[3])
+        self._emission = self._emitted = None
+
+    def _consume_run(self, run: RunEmission, count: int) -> None:
+        """Consume messages that commit by themselves: what their producers had pending is rolled back."""
+        producers = self._producers[run.journal]
+        last_clocks = {row[2]: row[3] for row in run.take(count) if row[3]}
+        for producer_id, clock in last_clocks.items():
+            producer = producers.get(producer_id)
+            if producer is None:
+                producers[producer_id] = Producer(clock)
+            else:
+                self._reset(producer, clock=clock)
+        self._offsets[run.journal] = run.offset
+        if run.exhausted:
+            self._emission = None
+
+    def _count(self, outcome: Outcome, messages: int = 1) -> None:
+        if messages:
+            self._outcomes[outcome] = self._outcomes.get(outcome, 0) + messages
+
+    def _reset(self, producer: Producer, *, clock: int) -> None:
+        """Let a producer have nothing pending after `clock`."""
+        if producer.span is not None:
+            self._ring.release(producer.span)
+            producer.span = None
+        producer.min_clock = producer.max_clock = clock
+        producer.begin = NOTHING_PENDING
+        self._pending.discard(producer)

@@ -8,6 +8,9 @@ AllocatorError
 ├── EtcdError
 │   ├── EtcdUnavailableError(endpoints, detail)
 │   ├── EtcdLimitError(limit, detail)
+│   ├── EtcdAuthenticationError(endpoints, detail)
+│   ├── EtcdRequestError(detail)
+│   │   └── LeaseNotFoundError(detail)
 │   ├── TxnConflictError(keys)
 │   └── ClusterMismatchError(expected, actual)
 ├── LeaseLostError(lease_id, reason)
@@ -52,12 +55,14 @@ class KeyDecodeError(KeySpaceError):
 
 
 class RevisionCompactedError(KeySpaceError):
-    """Etcd no longer has the revision asked for. The watcher reloads and compares."""
+    """Etcd no longer has the revision asked for. The watcher reloads and compares.
+
+    `compact_revision` is 0 where etcd does not say it.
+    """
 
     def __init__(self, revision: int, compact_revision: int) -> None:
-        super().__init__(
-            f"revision {revision} was compacted (etcd kept {compact_revision} and later)"
-        )
+        kept = f" (etcd kept {compact_revision} and later)" if compact_revision else ""
+        super().__init__(f"revision {revision} was compacted{kept}")
         self.revision = revision
         self.compact_revision = compact_revision
 
@@ -82,6 +87,30 @@ class EtcdLimitError(EtcdError):
         super().__init__(f"etcd limit exceeded: {limit} ({detail})")
         self.limit = limit
         self.detail = detail
+
+
+class EtcdAuthenticationError(EtcdError):
+    """Etcd does not accept our user, password, certificate or permissions."""
+
+    def __init__(self, endpoints: tuple[str, ...], detail: str) -> None:
+        super().__init__(
+            f"etcd at {', '.join(endpoints)} refused our credentials: {detail};"
+            " check the user name, password and certificate, and what the user may do"
+        )
+        self.endpoints = endpoints
+        self.detail = detail
+
+
+class EtcdRequestError(EtcdError):
+    """Etcd refuses this request, and would again: it is malformed or names what does not exist."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"etcd refused the request: {detail}")
+        self.detail = detail
+
+
+class LeaseNotFoundError(EtcdRequestError):
+    """A key was to live on a lease that has ended; nothing of the request was applied."""
 
 
 class TxnConflictError(EtcdError):

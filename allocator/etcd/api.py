@@ -60,11 +60,17 @@ class KeyDeleted:
 WatchEvent = KeyPut | KeyDeleted
 
 
+def mod_revision_of(event: WatchEvent) -> int:
+    """Return the revision that an event belongs to."""
+    return event.kv.mod_revision if isinstance(event, KeyPut) else event.mod_revision
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchBatch:
     """Every event of one or more whole revisions, in order; or, without events, a note of progress."""
 
     header: Header
+    """`header.revision` is that of the last event; of a note of progress, a revision until which nothing is missing."""
     events: tuple[WatchEvent, ...]
 
 

@@ -1,0 +1,213 @@
+"""One call to etcd: pick an endpoint, attach the token, and repeat what may be repeated until the deadline.
+
+* What is idempotent is repeated on any failure that may pass; a write only if the failure proves that no server saw it.
+* Every answer must come from the cluster that answered first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar, cast
+
+import grpc
+import grpc.aio
+import tenacity
+from google.protobuf.message import Message
+
+from allocator.errors import AllocatorError, ClusterMismatchError, EtcdUnavailableError
+from allocator.etcd import rpc_pb2
+from allocator.etcd.channel import ChannelPool, EndpointChannel
+from allocator.etcd.config import EtcdConfig
+from allocator.etcd.status import Outcome, outcome_of, translated
+from allocator.runtime.clock import Clock
+
+RequestT = TypeVar("RequestT", bound=Message)
+ResponseT = TypeVar("ResponseT", bound=Message)
+RETRY_DELAY_SECONDS_MAX = 0.5
+AUTHENTICATE_PATH = "/etcdserverpb.Auth/Authenticate"
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+class _HasHeader(Protocol):
+    @property
+    def header(self) -> rpc_pb2.ResponseHeader: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[RequestT, ResponseT]):
+    """A unary method of etcd's."""
+
+    path: str
+    response_type: type[ResponseT]
+
+    async def invoke(
+        self, channel: grpc.aio.Channel, request: RequestT, metadata: Metadata, timeout: float
+    ) -> ResponseT:
+        """Call it once."""
+        stub = channel.unary_unary(
+            self.path,
+            request_serializer=_serialized,
+            response_deserializer=self.response_type.FromString,
+        )
+        return await stub(request, metadata=metadata, timeout=timeout)
+
+
+Invocation = Callable[[grpc.aio.Channel, Metadata, float], Awaitable[ResponseT]]
+"""One attempt on a channel, with metadata and a timeout in seconds."""
+
+
+class NoAnswerError(Exception):
+    """Raised by an invocation whose stream ended well but without an answer."""
+
+
+class _AgainError(Exception):
+    """An attempt failed and may be repeated; `error` is what it becomes if it is not."""
+
+    def __init__(self, error: AllocatorError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Caller:
+    """Makes calls on a pool of channels."""
+
+    def __init__(self, pool: ChannelPool, config: EtcdConfig, clock: Clock) -> None:
+        self.pool = pool
+        self._config = config
+        self._clock = clock
+        self._token: str | None = None
+        self._cluster_id = 0
+
+    @property
+    def request_timeout_seconds(self) -> float:
+        """Deadline of one call."""
+        return self._config.request_timeout_seconds
+
+    async def unary(
+        self, method: Method[RequestT, ResponseT], request: RequestT, *, idempotent: bool
+    ) -> ResponseT:
+        """Call a unary method; see `call`."""
+        return await self.call(
+            lambda channel, metadata, timeout: method.invoke(channel, request, metadata, timeout),
+            idempotent=idempotent,
+        )
+
+    async def call(self, invocation: Invocation[ResponseT], *, idempotent: bool) -> ResponseT:
+        """Attempt a call until it is answered, cannot be repeated, or its deadline passes.
+
+        Args:
+            invocation: One attempt.
+            idempotent: Whether it may be repeated although a server may have performed it.
+
+        Raises:
+            EtcdUnavailableError: no answer in time.
+            EtcdError: the answer is a refusal.
+        """
+        deadline = self._clock.monotonic_seconds() + self._config.request_timeout_seconds
+        try:
+            return await self._attempt(invocation, idempotent=idempotent, deadline=deadline)
+        except _AgainError as again:
+            # Nearly every call ends above, without paying for the machinery below.
+            remaining = deadline - self._clock.monotonic_seconds()
+            if remaining <= 0:
+                raise again.error from again.__cause__
+        retrying = tenacity.AsyncRetrying(
+            stop=tenacity.stop_before_delay(remaining),
+            wait=tenacity.wait_random_exponential(multiplier=0.02, max=RETRY_DELAY_SECONDS_MAX),
+            retry=tenacity.retry_if_exception_type(_AgainError),
+            reraise=True,
+        )
+        try:
+            return await retrying(
+                self._attempt, invocation, idempotent=idempotent, deadline=deadline
+            )
+        except _AgainError as again:
+            raise again.error from again.__cause__
+
+    async def metadata(self, channel: EndpointChannel) -> Metadata:
+        """Return the metadata that authenticates a call, logging in first if need be."""
+        if self._config.username is None or self._config.password is None:
+            return ()
+        token = self._token
+        if token is None:
+            method: Method[rpc_pb2.AuthenticateRequest, rpc_pb2.AuthenticateResponse] = Method(
+                AUTHENTICATE_PATH, rpc_pb2.AuthenticateResponse
+            )
+            request = rpc_pb2.AuthenticateRequest(
+                name=self._config.username, password=self._config.password
+            )
+            response = await method.invoke(
+                channel.channel, request, (), self._config.request_timeout_seconds
+            )
+            token = self._token = response.token
+        return (("token", token),)
+
+    def can_log_in(self) -> bool:
+        """Whether a refused token can be replaced."""
+        return self._config.username is not None
+
+    def forget_token(self, metadata: Metadata) -> None:
+        """Log in again before the next call, unless someone did since `metadata` was made."""
+        if metadata == (("token", self._token),):
+            self._token = None
+
+    def check_cluster(self, header: rpc_pb2.ResponseHeader) -> None:
+        """Demand that an answer comes from the cluster first met.
+
+        Raises:
+            ClusterMismatchError: it comes from another.
+        """
+        if header.cluster_id == self._cluster_id or not header.cluster_id:
+            return
+        if self._cluster_id:
+            raise ClusterMismatchError(self._cluster_id, header.cluster_id)
+        self._cluster_id = header.cluster_id
+
+    async def _attempt(
+        self, invocation: Invocation[ResponseT], *, idempotent: bool, deadline: float
+    ) -> ResponseT:
+        remaining = deadline - self._clock.monotonic_seconds()
+        if remaining <= 0:
+            raise EtcdUnavailableError(self.pool.endpoints, "the deadline passed")
+        channel = await self.pool.pick(timeout_seconds=remaining)
+        remaining = deadline - self._clock.monotonic_seconds()
+        # Leave time to ask another endpoint if this one turns out to be silent.
+        share = 0.5 if idempotent and len(self.pool) > 1 else 1.0
+        metadata: Metadata = ()
+        try:
+            metadata = await self.metadata(channel)
+            response = await invocation(channel.channel, metadata, max(remaining * share, 0.001))
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                self.pool.suspect(channel)
+            failure = translated(error, self.pool.endpoints)
+            if self._may_repeat(outcome_of(error), metadata, idempotent=idempotent):
+                raise _AgainError(failure) from error
+            raise failure from error
+        except NoAnswerError as error:
+            failure = EtcdUnavailableError(self.pool.endpoints, "the stream ended unanswered")
+            if idempotent:
+                raise _AgainError(failure) from error
+            raise failure from error
+        # Every answer of etcd's has a header; the type of a generic message does not say so.
+        self.check_cluster(cast("_HasHeader", response).header)
+        return response
+
+    def _may_repeat(self, outcome: Outcome, metadata: Metadata, *, idempotent: bool) -> bool:
+        match outcome:
+            case Outcome.NOT_SENT:
+                return True
+            case Outcome.NEW_TOKEN_NEEDED:
+                self.forget_token(metadata)
+                # Without a token in the metadata it is the login itself that failed.
+                return bool(metadata)
+            case Outcome.UNKNOWN:
+                return idempotent
+            case Outcome.REFUSED:
+                return False
+
+
+def _serialized(message: Message) -> bytes:
+    return message.SerializeToString()

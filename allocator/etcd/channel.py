@@ -1,0 +1,177 @@
+"""Connections to the members of an etcd cluster, and the choice of one for each call.
+
+One gRPC channel an endpoint. Calls rotate over those that are connected, so that a dead endpoint stalls nobody; one
+that timed out although connected is left alone for a while. gRPC's own balancing over many addresses would hide which
+one failed, and cannot mix unix sockets with TCP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import grpc
+import grpc.aio
+
+from allocator.errors import EtcdUnavailableError
+from allocator.etcd.config import Endpoint, EtcdConfig, parse_endpoint
+from allocator.runtime.clock import Clock
+from allocator.runtime.task_group import TaskGroup
+
+RECEIVE_BYTES_MAX = 512 * 1024 * 1024
+"""Bound of one answer. A page of 1,000 keys is far below it unless their values are near etcd's limit of 1.5 MiB."""
+CONNECT_ATTEMPT_MILLISECONDS = 1_000
+"""Bound of one attempt to connect, and of the pause between two: an etcd that restarts is found within a second."""
+SUSPICION_SECONDS = 5.0
+"""How long an endpoint that was connected but silent is asked last."""
+_LAST_CHANCE_SHARE = 0.05
+"""Part of a call's time kept for one attempt without a connection, whose error says why there is none."""
+
+
+class EndpointChannel:
+    """One endpoint, its channel, and whether it was silent lately."""
+
+    def __init__(self, endpoint: Endpoint, channel: grpc.aio.Channel) -> None:
+        self.endpoint = endpoint
+        self.channel = channel
+        self.suspect_until_monotonic_seconds = float("-inf")
+
+    def is_ready(self) -> bool:
+        """Whether it is connected; if not, have gRPC connect."""
+        state = self.channel.get_state(try_to_connect=True)
+        return state is grpc.ChannelConnectivity.READY
+
+
+class ChannelPool:
+    """Opens channels to every endpoint and hands them out in turn."""
+
+    def __init__(self, config: EtcdConfig, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._channels: tuple[EndpointChannel, ...] = ()
+        self._turn = 0
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """The endpoints as they were written."""
+        return self._config.endpoints
+
+    def __len__(self) -> int:
+        return len(self._config.endpoints)
+
+    async def __aenter__(self) -> Self:
+        parsed = [
+            parse_endpoint(text, tls_by_default=self._config.tls_by_default)
+            for text in self._config.endpoints
+        ]
+        credentials = await asyncio.to_thread(_credentials, self._config)
+        options = _options(self._config)
+        self._channels = tuple(
+            EndpointChannel(
+                endpoint,
+                grpc.aio.secure_channel(endpoint.target, credentials, options=options)
+                if endpoint.tls
+                else grpc.aio.insecure_channel(endpoint.target, options=options),
+            )
+            for endpoint in parsed
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        channels, self._channels = self._channels, ()
+        for each in channels:
+            await each.channel.close()
+
+    async def pick(self, *, timeout_seconds: float) -> EndpointChannel:
+        """Return a connected channel, waiting for one if need be.
+
+        If none connects in time, return the next in turn all the same: a call on it fails at once and says why.
+
+        Args:
+            timeout_seconds: What is left of the call's deadline; a small part is kept for that last attempt.
+        """
+        self._check_open()
+        ready = self._next_ready_or_none()
+        if ready is not None:
+            return ready
+        try:
+            async with asyncio.timeout(timeout_seconds * (1 - _LAST_CHANCE_SHARE)):
+                await self._wait_for_any()
+        except TimeoutError:
+            self._check_open()
+            return self._in_turn()[0]
+        return self._next_ready_or_none() or self._in_turn()[0]
+
+    def suspect(self, channel: EndpointChannel) -> None:
+        """Ask this endpoint last for a while: it is connected but did not answer."""
+        now = self._clock.monotonic_seconds()
+        channel.suspect_until_monotonic_seconds = now + SUSPICION_SECONDS
+
+    def _check_open(self) -> None:
+        if not self._channels:
+            raise EtcdUnavailableError(self.endpoints, "the client is not open")
+
+    def _in_turn(self) -> list[EndpointChannel]:
+        self._turn = (self._turn + 1) % len(self._channels)
+        return [*self._channels[self._turn :], *self._channels[: self._turn]]
+
+    def _next_ready_or_none(self) -> EndpointChannel | None:
+        if len(self._channels) == 1:
+            only = self._channels[0]
+            return only if only.is_ready() else None
+        # A list, not a generator: asking each for its state is what makes the others connect.
+        ready = [each for each in self._in_turn() if each.is_ready()]
+        if not ready:
+            return None
+        now = self._clock.monotonic_seconds()
+        trusted = (each for each in ready if each.suspect_until_monotonic_seconds <= now)
+        return next(trusted, ready[0])
+
+    async def _wait_for_any(self) -> None:
+        async with TaskGroup() as group:
+
+            async def wait(each: EndpointChannel) -> None:
+                await each.channel.channel_ready()
+                group.stop()
+
+            for each in self._channels:
+                group.start_soon(wait(each), name=f"connect {each.endpoint.name}")
+
+
+def _credentials(config: EtcdConfig) -> grpc.ChannelCredentials:
+    def read(path: Path | None) -> bytes | None:
+        return None if path is None else path.read_bytes()
+
+    return grpc.ssl_channel_credentials(
+        read(config.ca_file), read(config.key_file), read(config.cert_file)
+    )
+
+
+def _options(config: EtcdConfig) -> list[tuple[str, int | str]]:
+    options: list[tuple[str, int | str]] = [
+        ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
+        # The server's limit is its own setting: let it answer.
+        ("grpc.max_send_message_length", -1),
+        ("grpc.keepalive_time_ms", int(config.keep_alive_seconds * 1_000)),
+        ("grpc.keepalive_timeout_ms", int(config.keep_alive_timeout_seconds * 1_000)),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.initial_reconnect_backoff_ms", 50),
+        ("grpc.min_reconnect_backoff_ms", CONNECT_ATTEMPT_MILLISECONDS),
+        ("grpc.max_reconnect_backoff_ms", CONNECT_ATTEMPT_MILLISECONDS),
+        # Connections shared with another client of the process would share its settings and its back-off.
+        ("grpc.use_local_subchannel_pool", 1),
+        # Etcd is infrastructure: a proxy meant for the web is never the way to it.
+        ("grpc.enable_http_proxy", 0),
+        # We repeat calls ourselves, by rules gRPC cannot know.
+        ("grpc.enable_retries", 0),
+    ]
+    if config.server_name is not None:
+        options.append(("grpc.ssl_target_name_override", config.server_name))
+    return options

@@ -1,0 +1,88 @@
+"""How to reach etcd."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from allocator.errors import ValidationError
+
+ENDPOINTS_MAX = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EtcdConfig:
+    """Addresses, credentials and deadlines of an etcd cluster."""
+
+    endpoints: tuple[str, ...] = ("127.0.0.1:2379",)
+    """Members of one cluster: `host:port`, `http://host:port`, `https://host:port` or `unix:/path`."""
+    ca_file: Path | None = None
+    """PEM certificates of the authorities that may sign the servers'; the system's if None."""
+    cert_file: Path | None = None
+    """Our own PEM certificate, with `key_file`, for servers that ask for one."""
+    key_file: Path | None = None
+    server_name: str | None = None
+    """Name to expect in the servers' certificates, where it is not the endpoint's host."""
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    request_timeout_seconds: float = 5.0
+    """Deadline of one call, retries included."""
+    keep_alive_seconds: float = 6.0
+    """Idle time of a connection in use before it is probed. Etcd refuses less than 5 s by default."""
+    keep_alive_timeout_seconds: float = 3.0
+    """How long a probe may stay unanswered before the connection counts as broken."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.endpoints) <= ENDPOINTS_MAX:
+            raise ValidationError(
+                "etcd.endpoints", f"expected 1 to {ENDPOINTS_MAX}, got {len(self.endpoints)}"
+            )
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValidationError("etcd.cert_file", "expected both cert_file and key_file")
+        if (self.username is None) != (self.password is None):
+            raise ValidationError("etcd.username", "expected both username and password")
+        if self.request_timeout_seconds <= 0:
+            raise ValidationError("etcd.request_timeout_seconds", "expected more than 0")
+        for position, endpoint in enumerate(self.endpoints):
+            try:
+                parse_endpoint(endpoint, tls_by_default=False)
+            except ValidationError as error:
+                raise error.under(f"etcd.endpoints[{position}]") from None
+
+    @property
+    def tls_by_default(self) -> bool:
+        """Whether an endpoint without a scheme is spoken to with TLS."""
+        return self.ca_file is not None or self.cert_file is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One address, taken apart."""
+
+    name: str
+    """As it was written, for messages."""
+    target: str
+    """As gRPC wants it."""
+    tls: bool
+
+
+def parse_endpoint(text: str, *, tls_by_default: bool) -> Endpoint:
+    """Take an endpoint apart.
+
+    Raises:
+        ValidationError: it is none of the four forms; the message shows them.
+    """
+    if text.startswith("unix:"):
+        # Etcd prints unix://path where gRPC reads that as an authority.
+        path = text.removeprefix("unix:").removeprefix("//")
+        if not path.startswith("/"):
+            raise ValidationError("", f"expected unix:/absolute/path, got {text!r}")
+        return Endpoint(name=text, target=f"unix:{path}", tls=False)
+    scheme, separator, address = text.rpartition("://")
+    if separator and scheme not in ("http", "https"):
+        raise ValidationError("", f"expected http, https or unix before the address, got {text!r}")
+    host, _, port = address.rstrip("/").rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ValidationError("", f"expected host:port or unix:/path, got {text!r}")
+    tls = scheme == "https" or (not separator and tls_by_default)
+    return Endpoint(name=text, target=f"{host}:{port}", tls=tls)

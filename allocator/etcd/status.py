@@ -1,0 +1,103 @@
+"""What a failed call to etcd means: the one place that reads gRPC's codes and etcd's texts.
+
+Etcd shares gRPC codes between unrelated refusals, so some must be told apart by their text, which etcd keeps fixed.
+
+Source: etcd-io/etcd api/v3rpc/rpctypes/error.go (codes and texts).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import grpc
+
+from allocator.errors import (
+    AllocatorError,
+    EtcdAuthenticationError,
+    EtcdLimitError,
+    EtcdRequestError,
+    EtcdUnavailableError,
+    LeaseNotFoundError,
+    RevisionCompactedError,
+)
+
+
+class Outcome(Enum):
+    """What a failed attempt tells about the request."""
+
+    NOT_SENT = "not sent"
+    """No server saw it: anyone may repeat it."""
+    NEW_TOKEN_NEEDED = "new token needed"  # noqa: S105 - not a secret
+    """Refused before it was looked at: log in again and repeat it."""
+    UNKNOWN = "unknown"
+    """A server may have applied it: only what is idempotent may be repeated."""
+    REFUSED = "refused"
+    """It was answered; repeating it is of no use."""
+
+
+_TRANSIENT = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,  # by the server: our own cancellation is CancelledError
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.INTERNAL,  # a reset stream
+    }
+)
+_TOKEN_TEXTS = ("invalid auth token", "revision of auth store is old", "user name is empty")
+_CREDENTIAL_TEXTS = ("authentication failed", "authentication is not enabled", "root user")
+# gRPC's own words when it never had a connection to send on; the code is UNAVAILABLE either way.
+_NOT_SENT_TEXTS = ("failed to connect to all addresses", "connections to all backends failing")
+_LIMIT_BY_TEXT = {
+    "too many operations in txn request": "operations or comparisons in a transaction (--max-txn-ops, 128 by"
+    " default): split it",
+    "duplicate key given in txn request": "one write of a key in a transaction: merge or split the writes",
+    "request is too large": "size of a request (--max-request-bytes, 1.5 MiB by default): split it",
+    "larger than max": "size of a message (requests: --max-request-bytes, 1.5 MiB by default): split it",
+    "database space exceeded": "size of the database (--quota-backend-bytes): compact, defragment, and clear the"
+    " alarm",
+    "too many requests": "requests that etcd works on at once: send fewer",
+}
+
+
+def outcome_of(error: grpc.aio.AioRpcError) -> Outcome:
+    """Tell what a failed attempt means for a repetition."""
+    detail = error.details() or ""
+    if error.code() is grpc.StatusCode.UNAUTHENTICATED or any(
+        text in detail for text in _TOKEN_TEXTS
+    ):
+        return Outcome.NEW_TOKEN_NEEDED
+    if error.code() is grpc.StatusCode.UNAVAILABLE and detail.startswith(_NOT_SENT_TEXTS):
+        return Outcome.NOT_SENT
+    return Outcome.UNKNOWN if error.code() in _TRANSIENT else Outcome.REFUSED
+
+
+def translated(error: grpc.aio.AioRpcError, endpoints: tuple[str, ...]) -> AllocatorError:
+    """Return our exception for a failed call.
+
+    Args:
+        error: What gRPC raised.
+        endpoints: Those that were asked, for the message.
+    """
+    return error_for(error.code(), error.details() or "", endpoints)
+
+
+def error_for(code: grpc.StatusCode, detail: str, endpoints: tuple[str, ...]) -> AllocatorError:
+    """Return our exception for a status."""
+    for text, limit in _LIMIT_BY_TEXT.items():
+        if text in detail:
+            return EtcdLimitError(limit, detail)
+    if "required revision has been compacted" in detail:
+        return RevisionCompactedError(0, 0)
+    if "requested lease not found" in detail:
+        return LeaseNotFoundError(detail)
+    if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED) or any(
+        text in detail for text in _TOKEN_TEXTS + _CREDENTIAL_TEXTS
+    ):
+        return EtcdAuthenticationError(endpoints, detail)
+    if code in _TRANSIENT:
+        return EtcdUnavailableError(endpoints, f"{code.name}: {detail}")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return EtcdLimitError("a resource of the server", detail)
+    return EtcdRequestError(f"{code.name}: {detail}")

@@ -1,0 +1,195 @@
+"""A watch that survives its streams: whole revisions, each once, in order, for ever.
+
+Each watch has a stream of its own, so that a slow consumer holds nobody else up. The resume point moves past a
+revision only when all of it was handed on; a stream that breaks in the middle of a fragmented answer loses nothing.
+Progress notes move the resume point too, so that the compaction of others' history does not end an idle watch.
+
+Source: etcd-io/etcd server/etcdserver/api/v3rpc/watch.go (fragments, progress, compaction).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import grpc
+import grpc.aio
+import structlog
+
+from allocator.core.ops import prefix_range_end
+from allocator.errors import (
+    AllocatorError,
+    EtcdLimitError,
+    EtcdUnavailableError,
+    RevisionCompactedError,
+)
+from allocator.etcd import rpc_pb2
+from allocator.etcd.api import WatchBatch, WatchEvent, mod_revision_of
+from allocator.etcd.calls import Caller, Metadata
+from allocator.etcd.channel import EndpointChannel
+from allocator.etcd.convert import events_from, header_from
+from allocator.etcd.status import Outcome, error_for, outcome_of, translated
+from allocator.runtime.backoff import Backoff
+
+WATCH_PATH = "/etcdserverpb.Watch/Watch"
+REQUIRE_LEADER: Metadata = (("hasleader", "true"),)
+"""Has a server that is cut off from its cluster end the stream, rather than go silent."""
+RESUME_DELAY_SECONDS_MAX = 1.0
+"""Bound of the pause between two streams: short, because standing still costs more than asking."""
+
+_log = structlog.get_logger()
+_Call = grpc.aio.StreamStreamCall[rpc_pb2.WatchRequest, rpc_pb2.WatchResponse]
+
+
+class _StreamLostError(Exception):
+    """The stream ended for a reason that may pass."""
+
+
+async def watch_prefix(
+    caller: Caller, prefix: bytes, *, start_revision: int
+) -> AsyncGenerator[WatchBatch, None]:
+    """Yield every change of keys with `prefix` from `start_revision` on, resuming over lost streams.
+
+    Args:
+        caller: Where to make calls.
+        prefix: Bytes that the keys start with.
+        start_revision: First revision wanted, from 1.
+
+    Raises:
+        RevisionCompactedError: the revision to (re)start at is gone.
+        EtcdAuthenticationError: we may not watch this.
+        ClusterMismatchError: another cluster answers.
+    """
+    assert start_revision > 0, "a watch needs a revision to start from"
+    next_revision = start_revision
+    backoff = Backoff(initial_seconds=0.05, max_seconds=RESUME_DELAY_SECONDS_MAX)
+    while True:
+        try:
+            async with aclosing(_one_stream(caller, prefix, next_revision)) as batches:
+                async for batch in batches:
+                    if backoff.attempt:
+                        _log.info("watch.resumed", prefix=prefix, revision=next_revision)
+                    backoff.reset()
+                    next_revision = max(next_revision, batch.header.revision + 1)
+                    yield batch
+        except _StreamLostError as lost:
+            if not backoff.attempt:
+                _log.warning(
+                    "watch.lost", prefix=prefix, next_revision=next_revision, cause=str(lost)
+                )
+        await backoff.sleep()
+
+
+async def _one_stream(
+    caller: Caller, prefix: bytes, start_revision: int
+) -> AsyncGenerator[WatchBatch, None]:
+    channel = await caller.pool.pick(timeout_seconds=caller.request_timeout_seconds)
+    metadata: Metadata = ()
+    call: _Call | None = None
+    try:
+        metadata = await caller.metadata(channel)
+        call = _opened(channel, metadata)
+        await call.write(_create_request(prefix, start_revision))
+        pending: list[WatchEvent] = []
+        response = await _first_response(caller, channel, call)
+        while True:
+            _check(caller, response, start_revision, metadata)
+            pending += events_from(response.events)
+            if not response.fragment and (batch := _batch(response, pending)):
+                pending = []
+                start_revision = batch.header.revision + 1
+                yield batch
+            received = await call.read()
+            if not isinstance(received, rpc_pb2.WatchResponse):
+                raise _StreamLostError("etcd ended the stream")
+            response = received
+    except grpc.aio.AioRpcError as error:
+        outcome = outcome_of(error)
+        failure = translated(error, caller.pool.endpoints)
+        if outcome is Outcome.NEW_TOKEN_NEEDED and metadata:
+            caller.forget_token(metadata)
+        elif not isinstance(failure, EtcdUnavailableError | EtcdLimitError):
+            raise failure from error
+        raise _StreamLostError(str(failure)) from error
+    except asyncio.InvalidStateError as error:
+        # grpc.aio's word for a write to a call that is already over.
+        raise _StreamLostError("the stream ended while it was opened") from error
+    finally:
+        if call is not None:
+            call.cancel()
+
+
+def _opened(channel: EndpointChannel, metadata: Metadata) -> _Call:
+    stub: grpc.aio.StreamStreamMultiCallable[rpc_pb2.WatchRequest, rpc_pb2.WatchResponse] = (
+        channel.channel.stream_stream(
+            WATCH_PATH,
+            request_serializer=rpc_pb2.WatchRequest.SerializeToString,
+            response_deserializer=rpc_pb2.WatchResponse.FromString,
+        )
+    )
+    # No deadline: it is meant to last. Keep-alive probes of the connection end it if the server is gone.
+    call: _Call = stub(metadata=metadata + REQUIRE_LEADER)
+    return call
+
+
+def _create_request(prefix: bytes, start_revision: int) -> rpc_pb2.WatchRequest:
+    return rpc_pb2.WatchRequest(
+        create_request=rpc_pb2.WatchCreateRequest(
+            key=prefix,
+            range_end=prefix_range_end(prefix),
+            start_revision=start_revision,
+            progress_notify=True,
+            fragment=True,
+        )
+    )
+
+
+async def _first_response(
+    caller: Caller, channel: EndpointChannel, call: _Call
+) -> rpc_pb2.WatchResponse:
+    """Return the note that the watch was created; a server that cannot send it in time is no use."""
+    try:
+        async with asyncio.timeout(caller.request_timeout_seconds):
+            received = await call.read()
+    except TimeoutError:
+        caller.pool.suspect(channel)
+        raise _StreamLostError(f"{channel.endpoint.name} is connected but silent") from None
+    if not isinstance(received, rpc_pb2.WatchResponse):
+        raise _StreamLostError("etcd ended the stream")
+    return received
+
+
+def _check(
+    caller: Caller, response: rpc_pb2.WatchResponse, next_revision: int, metadata: Metadata
+) -> None:
+    caller.check_cluster(response.header)
+    if response.compact_revision:
+        raise RevisionCompactedError(next_revision, response.compact_revision)
+    if not response.canceled:
+        return
+    reason = response.cancel_reason or "no reason given"
+    failure: AllocatorError = error_for(
+        grpc.StatusCode.PERMISSION_DENIED
+        if "permission denied" in reason.lower()
+        else grpc.StatusCode.UNAVAILABLE,
+        reason,
+        caller.pool.endpoints,
+    )
+    token_refused = "auth token" in reason or "auth store" in reason
+    if token_refused and metadata:
+        caller.forget_token(metadata)
+    elif not isinstance(failure, EtcdUnavailableError | EtcdLimitError):
+        raise failure
+    raise _StreamLostError(f"etcd cancelled the watch: {reason}")
+
+
+def _batch(response: rpc_pb2.WatchResponse, events: list[WatchEvent]) -> WatchBatch | None:
+    if events:
+        # The server's own revision may run ahead of the events it has sent: only the last event's is safe to resume
+        # after.
+        header = header_from(response.header, revision=mod_revision_of(events[-1]))
+        return WatchBatch(header=header, events=tuple(events))
+    if response.created:
+        return None
+    return WatchBatch(header=header_from(response.header), events=())

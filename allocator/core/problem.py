@@ -1,0 +1,92 @@
+"""The question the solver answers, its answer, and the seam between them.
+
+The order of what matters is fixed: coverage first (every item its first replica, then every item its second, …), then
+two zones an item, then no new replica on an exiting member, then fair shares, then the fewest moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from allocator.core.model import ItemId, MemberId
+
+ZONES_WANTED = 2
+"""Zones that an item with two or more replicas should span: one may then be lost."""
+
+Desired = Mapping[ItemId, tuple[MemberId, ...]]
+"""Members that should hold each item, sorted. Which of them is primary is decided when converging."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemMember:
+    """A member as the solver sees it."""
+
+    member_id: MemberId
+    limit: int
+    """Most replicas it may hold: its item limit less what it sheds."""
+    exiting: bool
+    """It wants to leave: what it holds may stay, but nothing new should come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemItem:
+    """An item as the solver sees it."""
+
+    item_id: ItemId
+    replication: int
+    """Replicas wanted."""
+    current: tuple[MemberId, ...]
+    """Live members that hold it now, sorted."""
+    primary: MemberId | None
+    """The one of `current` at slot 0."""
+    avoided: tuple[MemberId, ...] = ()
+    """Those of `current` whose replica has failed for too long: better placed elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Place `items` on `members`."""
+
+    members: tuple[ProblemMember, ...]
+    """Sorted by id."""
+    items: tuple[ProblemItem, ...]
+    """Sorted by id."""
+
+
+class Solver(Protocol):
+    """Decides the desired placement. Called off the event loop, on frozen values."""
+
+    def solve(self, problem: Problem) -> Desired:
+        """Return the members of every item; an item that gets none has an empty tuple."""
+        ...
+
+
+def attainable_replication(item: ProblemItem, usable_members: int) -> int:
+    """Return how many distinct members the item can have at best."""
+    return min(item.replication, usable_members)
+
+
+def usable(members: Iterable[ProblemMember]) -> list[ProblemMember]:
+    """Return the members that may hold anything."""
+    return [member for member in members if member.limit > 0]
+
+
+def fair_shares(problem: Problem) -> Mapping[MemberId, int]:
+    """Return the most replicas each member should hold if load follows limits, rounded up.
+
+    Without spare capacity a fair share is the limit itself.
+    """
+    members = usable(problem.members)
+    member_slots = sum(member.limit for member in members)
+    item_slots = sum(attainable_replication(item, len(members)) for item in problem.items)
+    return {
+        member.member_id: min(member.limit, -(-member.limit * item_slots // member_slots))
+        for member in members
+    }
+
+
+def zones_spanned(members: Iterable[MemberId]) -> int:
+    """Return how many zones the members stand in."""
+    return len({member.zone for member in members})

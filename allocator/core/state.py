@@ -1,0 +1,220 @@
+"""A frozen snapshot of the key space, with what the allocator derives from it.
+
+Invariants: everything is sorted by id; nothing changes after construction, so a snapshot may go to a thread or cross
+an `await`.
+
+Source: gazette/core allocator/alloc_state.go (derived state).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+
+from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
+from allocator.core.problem import Problem, ProblemItem, ProblemMember
+from allocator.core.shedding import leadership_order, shed_capacity
+
+PRIMARY_SLOT = 0
+"""The slot whose holder serves the item."""
+
+Avoided = frozenset[tuple[ItemId, MemberId]]
+"""Replicas that have failed for too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """Replicas and primaries that each member holds. A change makes new loads."""
+
+    total: Mapping[MemberId, int]
+    primary: Mapping[MemberId, int]
+
+    def plus(self, total: Mapping[MemberId, int], primary: Mapping[MemberId, int]) -> Loads:
+        """Return the loads after these differences; members without a load (dead ones) stay without."""
+        return Loads(_sum(self.total, total), _sum(self.primary, primary))
+
+
+def _sum(counts: Mapping[MemberId, int], change: Mapping[MemberId, int]) -> Mapping[MemberId, int]:
+    if not any(change.values()):
+        return counts
+    return {**counts, **{m: counts[m] + n for m, n in change.items() if m in counts}}
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What the desired placement follows from, current placements apart: a new one asks for a new solve.
+
+    Current placements are left out on purpose. They change while a plan is carried out, and a plan made anew at every
+    step could change its mind half way.
+    """
+
+    members: tuple[ProblemMember, ...]
+    items: tuple[tuple[ItemId, int], ...]
+    avoided: Avoided
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocState:
+    """Members, items and assignments as of one revision, as one member sees them."""
+
+    revision: int
+    local_id: MemberId
+    """The member whose view this is."""
+    members: Mapping[MemberId, Member]
+    items: Mapping[ItemId, Item]
+    assignments: Mapping[ItemId, tuple[Assignment, ...]]
+    """By item, each sorted by (member, slot); items without any are absent, dead items are present."""
+    limits: Mapping[MemberId, int]
+    """Effective limits: item limits less what is shed."""
+    loads: Loads
+    """Counts only assignments whose item and member both exist."""
+    item_slots: int
+    """Replicas wanted, over all items."""
+    member_slots: int
+    """Replicas that members take, less what is shed."""
+
+    @classmethod
+    def observe(
+        cls,
+        *,
+        revision: int,
+        local_id: MemberId,
+        members: Iterable[Member],
+        items: Iterable[Item],
+        assignments: Iterable[Assignment],
+    ) -> AllocState:
+        """Derive a snapshot.
+
+        Args:
+            revision: Etcd revision that the values are as of.
+            local_id: The member on whose behalf to look.
+            members: Sorted by id.
+            items: Sorted by id.
+            assignments: Sorted by (item, member, slot).
+        """
+        member_by_id = {member.member_id: member for member in members}
+        item_by_id = {item.item_id: item for item in items}
+        replications = [item.value.desired_replication() for item in item_by_id.values()]
+        shed = shed_capacity(
+            tuple(member_by_id.values()),
+            item_slots=sum(replications),
+            replication_max=max(replications, default=0),
+        )
+        limits = {
+            member_id: member.value.item_limit() - shed.get(member_id, 0)
+            for member_id, member in member_by_id.items()
+        }
+        by_item = {
+            item_id: tuple(group)
+            for item_id, group in groupby(assignments, key=lambda assignment: assignment.item_id)
+        }
+        return cls(
+            revision=revision,
+            local_id=local_id,
+            members=member_by_id,
+            items=item_by_id,
+            assignments=by_item,
+            limits=limits,
+            loads=_count_loads(member_by_id, item_by_id, by_item),
+            item_slots=sum(replications),
+            member_slots=sum(limits.values()),
+        )
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        """Zones with a member that takes anything; a drained member keeps its zone until it is gone."""
+        return tuple(
+            sorted({m.zone for m, member in self.members.items() if member.value.item_limit() > 0})
+        )
+
+    @property
+    def leader(self) -> Member | None:
+        """The oldest member."""
+        return next(iter(leadership_order(self.members.values())), None)
+
+    @property
+    def local(self) -> Member | None:
+        """The local member, if its key is there."""
+        return self.members.get(self.local_id)
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether the local member leads."""
+        leader = self.leader
+        return leader is not None and leader.member_id == self.local_id
+
+    @property
+    def local_items(self) -> tuple[Assignment, ...]:
+        """The local member's assignments of items that exist."""
+        return tuple(
+            assignment
+            for item_id, group in self.assignments.items()
+            if item_id in self.items
+            for assignment in group
+            if assignment.member_id == self.local_id
+        )
+
+    @property
+    def should_exit(self) -> bool:
+        """Whether the local member is exiting and holds nothing any more."""
+        local = self.local
+        return local is not None and local.value.is_exiting() and not self.local_items
+
+    def is_leaving(self, member_id: MemberId) -> bool:
+        """Return whether a member is gone, going, or takes nothing: no one to rely on."""
+        member = self.members.get(member_id)
+        return member is None or member.value.is_exiting() or self.limits[member_id] <= 0
+
+    def demand(self, avoided: Avoided = frozenset()) -> Demand:
+        """Return what a plan must be made anew for."""
+        return Demand(
+            members=self._problem_members(),
+            items=tuple((i, item.value.desired_replication()) for i, item in self.items.items()),
+            avoided=avoided,
+        )
+
+    def problem(self, avoided: Avoided = frozenset()) -> Problem:
+        """Return the solver's question."""
+        return Problem(
+            members=self._problem_members(),
+            items=tuple(self._problem_item(item, avoided) for item in self.items.values()),
+        )
+
+    def _problem_members(self) -> tuple[ProblemMember, ...]:
+        return tuple(
+            ProblemMember(
+                member_id=member_id,
+                limit=self.limits[member_id],
+                exiting=member.value.is_exiting(),
+            )
+            for member_id, member in self.members.items()
+        )
+
+    def _problem_item(self, item: Item, avoided: Avoided) -> ProblemItem:
+        live = [a for a in self.assignments.get(item.item_id, ()) if a.member_id in self.members]
+        current = tuple(sorted({a.member_id for a in live}))
+        return ProblemItem(
+            item_id=item.item_id,
+            replication=item.value.desired_replication(),
+            current=current,
+            primary=next((a.member_id for a in live if a.slot == PRIMARY_SLOT), None),
+            avoided=tuple(m for m in current if (item.item_id, m) in avoided) if avoided else (),
+        )
+
+
+def _count_loads(
+    members: Mapping[MemberId, Member],
+    items: Mapping[ItemId, Item],
+    assignments: Mapping[ItemId, tuple[Assignment, ...]],
+) -> Loads:
+    total = dict.fromkeys(members, 0)
+    primary = dict.fromkeys(members, 0)
+    for item_id, group in assignments.items():
+        if item_id not in items:
+            continue
+        for assignment in group:
+            if assignment.member_id in total:
+                total[assignment.member_id] += 1
+                primary[assignment.member_id] += assignment.slot == PRIMARY_SLOT
+    return Loads(total, primary)

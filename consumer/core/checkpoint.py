@@ -1,6 +1,6 @@
 """Checkpoints: put together at the end of a transaction, taken apart at the start of a primary.
 
-Source: gazette/core consumer/protocol (the message); spec of its meaning: producers keep their clock and first pending offset.
+Source: gazette/core consumer/protocol (the message and its meaning).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """When a transaction begins, takes input, closes, commits and acknowledges: a pure state machine.
 
-    events ──► TransactionMachine ──► instructions          transaction N+1:   begin ─ deliver … ─ finalize ─ start commit
-                                                            transaction N:     ── committing ── acknowledging ──┘
+    events ──► TransactionMachine ──► instructions       transaction N+1:  begin ─ deliver … ─ finalize ─ start commit
+                                                         transaction N:    ── committing ── acknowledging ──┘
 
 Transaction N+1 consumes while N commits, but it closes only after N is durable *and* N's acknowledgements are written;
 so at most two transactions exist and commits never overlap. A transaction closes
@@ -28,6 +28,7 @@ from consumer.core.checkpoint import build_checkpoint, read_through_of
 from consumer.core.delivery import DeliveryLimits, before_ack, bounded, leading_acks
 from consumer.core.transaction_events import Demand, Event, Instruction, TxnLimits
 from consumer.core.transaction_records import PriorTxn, RunningTxn
+from consumer.errors import ReplayError
 from consumer.message.batch import MessageBatch
 from consumer.message.sequencer import Sequencer
 from consumer.protocol.shard_pb2 import Checkpoint
@@ -125,7 +126,7 @@ class TransactionMachine:
 
     # -- events
 
-    def _take(self, event: Event, now: float) -> None:  # noqa: C901, PLR0912 - one line a word
+    def _take(self, event: Event, now: float) -> None:  # noqa: C901 - a line a word
         match event:
             case tx.BatchRead(batch):
                 assert self._input is None, "a batch was handed over unasked"
@@ -137,7 +138,7 @@ class TransactionMachine:
             case tx.SourceFailed(error) | tx.CallbackFailed(error):
                 self._fail(error)
             case tx.ReplayRead(batch):
-                self._sequencer.feed_replay(batch)
+                self._on_replay_read(batch)
             case tx.ReplayEnded():
                 self._replaying = False
                 self._sequencer.end_replay()
@@ -163,19 +164,26 @@ class TransactionMachine:
             case _:
                 assert_never(event)
 
+    def _on_replay_read(self, batch: MessageBatch) -> None:
+        try:
+            self._sequencer.feed_replay(batch)
+        except ReplayError as error:
+            self._fail(error)
+
     def _on_delivered(self, consumed: int) -> None:
         batch = self._delivered
         assert batch is not None, "nothing was delivered"
         assert 0 <= consumed <= len(batch), f"{consumed} of {len(batch)} messages consumed"
         self._delivered = None
         self._phase = _Phase.CONSUMING
-        self._consume(batch, consumed)
+        if consumed > 0:
+            self._consume(batch, consumed)
         if consumed < len(batch):
             assert self._running.messages > 0, "the first message of a transaction was deferred"
             self._running.accepts_input = False
 
     def _on_finalized(self, ack_intents: Mapping[str, bytes]) -> None:
-        checkpoint = build_checkpoint(self._sequencer.checkpoint(), ack_intents)
+        checkpoint = build_checkpoint(self._sequencer.take_checkpoint(), ack_intents)
         self._phase = _Phase.COMMITTING
         # The prior transaction is complete by now; what commits takes its place before its outcome can be known.
         self._prior = PriorTxn(read_through_of(checkpoint), ack_intents, closed=self._running)
@@ -248,8 +256,8 @@ class TransactionMachine:
         """Sequence the input at hand until messages commit; False if it is used up."""
         while self._input is not None:
             queued = self._sequencer.queue(self._input, self._input_next)
-            if queued.duplicates_through is not None:
-                self._note_duplicates(self._input.journal, queued.duplicates_through)
+            if queued.visible_through is not None:
+                self._note_read(self._input.journal, queued.visible_through)
             self._input_next = queued.next_index
             if self._input_next >= len(self._input):
                 self._input = None
@@ -257,7 +265,7 @@ class TransactionMachine:
                 return True
         return False
 
-    def _note_duplicates(self, journal: str, through: int) -> None:
+    def _note_read(self, journal: str, through: int) -> None:
         """Make it visible that messages were read which will never be delivered, or a reader might wait for ever."""
         if self._running.messages > 0:
             return  # Its own commit will tell.
@@ -304,24 +312,26 @@ class TransactionMachine:
     def _close_or_wait(self, now: float) -> None:
         running = self._running
         can_read = running.accepts_input and self._input_open
-        wait = Demand.BATCH if can_read else Demand.NOTHING
-        if self._prior is not None:
-            self._wait(wait, now)
-        elif running.messages == 0:
-            if self._stopping or not self._input_open:
-                self._phase = _Phase.ENDED
-                self._demand = Demand.NOTHING
-                self._out.append(tx.Finish())
-            else:
-                self._wait(wait, now)
-        elif not (self._stopping or running.min_elapsed(now)):
-            self._wait(wait, now)
-        elif can_read and running.limits.wait_for_ack and self._sequencer.has_pending():
-            self._wait(wait, now)
+        ends_here = self._stopping or not self._input_open
+        if self._prior is None and running.messages == 0 and ends_here:
+            self._phase = _Phase.ENDED
+            self._demand = Demand.NOTHING
+            self._out.append(tx.Finish())
+        elif self._must_wait(now, can_read=can_read):
+            self._wait(Demand.BATCH if can_read else Demand.NOTHING, now)
         elif can_read and not self._input_idle:
             self._wait(Demand.BATCH_IF_READY, now)
         else:
             self._close(now)
+
+    def _must_wait(self, now: float, *, can_read: bool) -> bool:
+        """Return whether something forbids to close the running transaction now."""
+        running = self._running
+        if self._prior is not None or running.messages == 0:
+            return True
+        if not (self._stopping or running.min_elapsed(now)):
+            return True
+        return can_read and running.limits.wait_for_ack and self._sequencer.has_pending()
 
     def _wait(self, demand: Demand, now: float) -> None:
         self._demand = demand

@@ -1,7 +1,7 @@
 """The words between the transaction machine and what performs it: events go in, instructions come out.
 
-Events are things that happened (past tense), instructions are orders (imperative). At most one of `BeginTxn`, `Deliver`,
-`Finalize` and `StartCommit` is under way at a time; its answer is the event named beside it.
+Events are things that happened (past tense), instructions are orders (imperative). At most one of `BeginTxn`,
+`Deliver`, `Finalize` and `StartCommit` is under way at a time; its answer is the event named beside it.
 """
 
 from __future__ import annotations
@@ -186,7 +186,10 @@ class Finalize:
 
 @dataclass(frozen=True, slots=True)
 class StartCommit:
-    """Have the store start to commit, after every append now pending. Answer: `CommitStarted`, then `CommitResolved`."""
+    """Have the store start to commit, after every append now pending.
+
+    Answer: `CommitStarted`, then `CommitResolved`; or `CommitResolved` alone, if the commit has already failed.
+    """
 
     checkpoint: shard_pb2.Checkpoint
 

@@ -1,0 +1,115 @@
+"""The thread on which a store commits, so that its shard's worker thread goes on with the next transaction.
+
+One commit at a time. A commit waits for its appends first; `close` ends that wait, so that a broker which never answers
+cannot keep a store from being destroyed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
+from queue import SimpleQueue
+
+from consumer.errors import StoreClosedError
+from consumer.op_future import OpFuture
+
+
+class CommitThread:
+    """Runs commits one after another on a thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        """Create it; its thread starts with the first commit.
+
+        Args:
+            name: Shown in thread dumps and errors; the shard's id.
+        """
+        self._name = name
+        self._current: _Commit | None = None
+        self._closed = False
+
+    def start(
+        self,
+        commit: Callable[[], None],
+        *,
+        wait_for: Collection[Future[object]],
+        abandon: Callable[[], None],
+    ) -> OpFuture:
+        """Run `commit` once every future of `wait_for` succeeded; else `abandon`, and fail with what failed first.
+
+        Requires:
+            The commit before it is resolved.
+        """
+        if self._closed:
+            raise StoreClosedError(self._name)
+        assert self._current is None or self._current.future.done(), "a commit is still under way"
+        self._current = _Commit(self._name, commit, wait_for, abandon)
+        self._current.thread.start()
+        return self._current.future
+
+    def wait(self) -> None:
+        """Block until no commit is under way; raise what the last one raised."""
+        if self._current is not None:
+            self._current.future.result()
+
+    def close(self, *, timeout_seconds: float = 10.0) -> None:
+        """Abort a commit that still waits for appends; let one that writes end. Idempotent.
+
+        Raises:
+            TimeoutError: the commit is still writing.
+        """
+        self._closed = True
+        if self._current is None:
+            return
+        self._current.abort()
+        self._current.thread.join(timeout_seconds)
+        if self._current.thread.is_alive():
+            raise TimeoutError(f"the commit of {self._name} still writes after {timeout_seconds} s")
+
+
+class _Commit:
+    """One commit and its thread."""
+
+    def __init__(
+        self,
+        name: str,
+        commit: Callable[[], None],
+        wait_for: Collection[Future[object]],
+        abandon: Callable[[], None],
+    ) -> None:
+        self.future: OpFuture = Future()
+        self.thread = threading.Thread(target=self._run, name=f"commit {name}", daemon=True)
+        self._name = name
+        self._commit = commit
+        self._wait_for = wait_for
+        self._abandon = abandon
+        # Each awaited future puts itself here as it resolves; None is the order to abort.
+        self._resolved: SimpleQueue[Future[object] | None] = SimpleQueue()
+
+    def abort(self) -> None:
+        self._resolved.put(None)
+
+    def _run(self) -> None:
+        try:
+            self._await_or_abandon()
+            self._commit()
+        except BaseException as error:  # the future carries it to whoever waits
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(None)
+
+    def _await_or_abandon(self) -> None:
+        try:
+            self._await_appends()
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _await_appends(self) -> None:
+        for future in self._wait_for:
+            future.add_done_callback(self._resolved.put)
+        for _ in range(len(self._wait_for)):
+            resolved = self._resolved.get()
+            if resolved is None:
+                raise StoreClosedError(self._name)
+            resolved.result()

@@ -1,0 +1,234 @@
+"""A store in an SQL database that others may reach too: PostgreSQL, or SQLite files.
+
+    CREATE TABLE gazette_checkpoints (shard_fqn VARCHAR(255) PRIMARY KEY, fence INTEGER, checkpoint BYTEA)
+
+The application's statements and the checkpoint go into one SQL transaction. `fence` counts how often the shard was
+restored: a primary that restores raises it, and every transaction checks it when it begins (and holds it) and again in
+the update that ends it. An old primary can thus neither start nor end a transaction after its successor restored.
+
+Source: gazette/core consumer/store_sql.go (table, fence). Locking the fence at the start is our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
+from functools import partial
+from typing import TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection, Engine
+
+from consumer.application import Shard
+from consumer.errors import CommitFencedError, StoreClosedError, StoreError
+from consumer.op_future import OpFuture
+from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.stores.commit_thread import CommitThread
+from consumer.stores.sql_dialect import dialect_of
+
+ResultT = TypeVar("ResultT")
+
+CHECKPOINTS_TABLE = "gazette_checkpoints"
+
+
+class SqlStore:
+    """Keeps a shard's state in tables of the application's, with its checkpoint beside them.
+
+    Several shards may share a database. Shards that share a *SQLite file* write one after another, so an application
+    that holds `connection` for the length of its transactions should give each shard a file of its own.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        engine: Engine,
+        *,
+        table_name: str = CHECKPOINTS_TABLE,
+        create_table: bool = True,
+        lock_wait_seconds: float = 30.0,
+        takeover_seconds: float = 1.0,
+    ) -> None:
+        """Create a store; nothing is done before `restore_checkpoint`.
+
+        Args:
+            shard: The shard; its fully qualified name is the key of its checkpoint.
+            engine: PostgreSQL or SQLite (a file). Stays the application's own and is never disposed of here.
+            table_name: The checkpoint table.
+            create_table: Create the table if it is absent.
+            lock_wait_seconds: Longest wait for a lock, after which the transaction fails.
+            takeover_seconds: An older primary that holds the shard's rows for so long has its connection ended
+                (PostgreSQL only).
+
+        Raises:
+            ValidationError: the engine's database is none that this store knows.
+        """
+        self._fqn = shard.fqn
+        self._dialect = dialect_of(
+            engine, lock_wait_seconds=lock_wait_seconds, takeover_seconds=takeover_seconds
+        )
+        self._insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
+        self._create_table = create_table
+        self._table = sa.Table(
+            table_name,
+            sa.MetaData(),
+            sa.Column("shard_fqn", sa.String(255), primary_key=True),
+            sa.Column("fence", sa.Integer, nullable=False),
+            sa.Column("checkpoint", sa.LargeBinary, nullable=False),
+        )
+        self._fence = 0
+        self._open: _OpenTxn | None = None
+        self._commits = CommitThread(shard.fqn)
+        self._closed = False
+
+    @property
+    def connection(self) -> Connection:
+        """The connection of the current transaction, begun at first use; for the worker thread.
+
+        Its commit and rollback are the store's; savepoints are free to use. If the transaction before is still
+        committing this waits for it.
+
+        Raises:
+            CommitFencedError: a newer primary restored this shard.
+            StoreError: the database cannot be reached, or its locks were not released in time.
+        """
+        if self._closed:
+            raise StoreClosedError(self._fqn)
+        if self._open is None:
+            self._commits.wait()
+            self._open = self._begin()
+        return self._open.connection
+
+    def read(self, function: Callable[[Connection], ResultT]) -> ResultT:
+        """Return `function(connection)` on a connection that sees the last commit and nothing newer; for queries.
+
+        May be called on any thread. The connection is good only within the call.
+        """
+        with self._dialect.begin_read() as connection:
+            return function(connection)
+
+    def restore_checkpoint(self, shard: Shard) -> Checkpoint:
+        """Raise the fence, and return the last committed checkpoint."""
+        del shard
+        try:
+            if self._create_table:
+                self._dialect.prepare(partial(self._table.create, checkfirst=True))
+            return self._raise_fence()
+        except sa.exc.DBAPIError as error:
+            raise self._error("cannot restore", error) from error
+
+    def start_commit(
+        self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
+    ) -> OpFuture:
+        """Commit the current transaction and `checkpoint` together, on a thread of its own, after `wait_for`."""
+        del shard
+        txn, self._open = self._open, None
+        return self._commits.start(
+            partial(self._commit, txn, checkpoint.SerializeToString(deterministic=True)),
+            wait_for=wait_for,
+            abandon=partial(_roll_back, txn),
+        )
+
+    def destroy(self) -> None:
+        """Roll back, and return connections to the engine."""
+        self._closed = True
+        txn, self._open = self._open, None
+        _roll_back(txn)
+        self._commits.close()
+
+    def _raise_fence(self) -> Checkpoint:
+        table = self._table
+        insert = self._insert(table).values(shard_fqn=self._fqn, fence=1, checkpoint=b"")
+        upsert = insert.on_conflict_do_update(
+            index_elements=[table.c.shard_fqn], set_={"fence": table.c.fence + 1}
+        ).returning(table.c.fence, table.c.checkpoint)
+        with self._dialect.begin_write() as connection:
+            with self._dialect.taking_over(connection):
+                fence, encoded = connection.execute(upsert).one()
+            connection.commit()
+        self._fence = fence
+        return Checkpoint.FromString(bytes(encoded))
+
+    def _begin(self) -> _OpenTxn:
+        try:
+            connection = self._dialect.begin_write()
+        except sa.exc.DBAPIError as error:
+            raise self._error("cannot begin a transaction", error) from error
+        try:
+            current = self._current_fence(connection)
+            if current != self._fence:
+                raise CommitFencedError(self._fqn, self._fence, current)
+            return _OpenTxn(self._fqn, connection)
+        except sa.exc.DBAPIError as error:
+            connection.close()
+            raise self._error("cannot begin a transaction", error) from error
+        except BaseException:
+            connection.close()
+            raise
+
+    def _commit(self, open_txn: _OpenTxn | None, checkpoint: bytes) -> None:
+        txn = self._begin() if open_txn is None else open_txn
+        table = self._table
+        update = (
+            sa.update(table)
+            .where(table.c.shard_fqn == self._fqn, table.c.fence == self._fence)
+            .values(checkpoint=checkpoint)
+        )
+        try:
+            txn.check_whole()
+            if txn.connection.execute(update).rowcount != 1:
+                raise CommitFencedError(self._fqn, self._fence, self._current_fence(txn.connection))
+            txn.commit()
+        except sa.exc.DBAPIError as error:
+            raise self._error("cannot commit", error) from error
+        finally:
+            txn.close()
+
+    def _current_fence(self, connection: Connection) -> int | None:
+        """Return the fence in the database, and hold it there until our transaction ends."""
+        query = sa.select(self._table.c.fence).where(self._table.c.shard_fqn == self._fqn)
+        return connection.scalar(self._dialect.lock_rows(query))
+
+    def _error(self, what: str, error: sa.exc.DBAPIError) -> StoreError:
+        return StoreError(self._fqn, f"{what}: {error.orig or error}")
+
+
+class _OpenTxn:
+    """A transaction in which the application works, and which only the store may end."""
+
+    def __init__(self, fqn: str, connection: Connection) -> None:
+        self.connection = connection
+        self._fqn = fqn
+        self._transaction = connection.get_transaction()
+        self._may_commit = False
+        event.listen(connection, "commit", self._on_commit)
+
+    def check_whole(self) -> None:
+        """Raise unless everything the application did is still to be committed."""
+        if self._transaction is None or not self._transaction.is_active:
+            raise StoreError(
+                self._fqn,
+                "the application rolled back store.connection; raise an exception to undo a transaction",
+            )
+
+    def commit(self) -> None:
+        self._may_commit = True
+        self.connection.commit()
+
+    def close(self) -> None:
+        """Roll back if it is not committed, and return the connection."""
+        self.connection.close()
+
+    def _on_commit(self, connection: Connection) -> None:
+        del connection
+        if not self._may_commit:
+            raise StoreError(
+                self._fqn,
+                "the application committed store.connection; its state must commit with its checkpoint",
+            )
+
+
+def _roll_back(txn: _OpenTxn | None) -> None:
+    if txn is not None:
+        txn.close()

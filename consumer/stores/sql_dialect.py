@@ -1,0 +1,185 @@
+"""How transactions begin, and how a fence row is held, in each database that `SqlStore` knows.
+
+Both begin a transaction such that, while it is open, nobody else can raise its fence: SQLite by taking the file's only
+write lock, PostgreSQL by locking the row. An old primary therefore learns *before* it does any work that it is fenced.
+
+The price is that an old primary which was stopped in mid-transaction blocks its successor. PostgreSQL's successor ends
+that connection after a moment; SQLite's must wait, because only the kernel releases the lock of a process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from allocator.errors import ValidationError
+
+
+class SqlDialect(Protocol):
+    """What differs between databases."""
+
+    def begin_write(self) -> Connection:
+        """Return a connection in a new transaction that may write."""
+        ...
+
+    def begin_read(self) -> Connection:
+        """Return a connection in a new transaction that sees one committed snapshot."""
+        ...
+
+    def lock_rows(self, query: sa.Select[int]) -> sa.Select[int]:
+        """Return `query` such that its rows cannot be changed by others before our transaction ends."""
+        ...
+
+    def prepare(self, create: Callable[[Connection], None]) -> None:
+        """Set the database up, and run `create` alone among all processes that do so."""
+        ...
+
+    def taking_over(self, connection: Connection) -> AbstractContextManager[None]:
+        """Return a context in which a statement of `connection` gets past older holders of its locks."""
+        ...
+
+
+def dialect_of(engine: Engine, *, lock_wait_seconds: float, takeover_seconds: float) -> SqlDialect:
+    """Return how to work with the engine's database.
+
+    Raises:
+        ValidationError: the database is none that this store knows, or keeps nothing.
+    """
+    if engine.dialect.name == "postgresql":
+        return PostgresqlDialect(
+            engine, lock_wait_seconds=lock_wait_seconds, takeover_seconds=takeover_seconds
+        )
+    if engine.dialect.name == "sqlite":
+        return SqliteDialect(engine, lock_wait_seconds=lock_wait_seconds)
+    raise ValidationError(
+        "engine", f"expected a PostgreSQL or SQLite engine, got {engine.dialect.name}"
+    )
+
+
+class SqliteDialect:
+    """SQLite files, in WAL mode so that committed reads never wait."""
+
+    def __init__(self, engine: Engine, *, lock_wait_seconds: float) -> None:
+        if engine.url.database in (None, "", ":memory:"):
+            raise ValidationError(
+                "engine", "expected a SQLite file; a memory database keeps nothing"
+            )
+        self._engine = engine
+        self._lock_wait_milliseconds = int(lock_wait_seconds * 1000)
+
+    def begin_write(self) -> Connection:
+        """Take the file's write lock at once; with the driver's own BEGIN it would come with the first write."""
+        return self._begin("BEGIN IMMEDIATE")
+
+    def begin_read(self) -> Connection:
+        """Begin a transaction that reads the last commit, whoever writes meanwhile."""
+        return self._begin("BEGIN")
+
+    def lock_rows(self, query: sa.Select[int]) -> sa.Select[int]:
+        """Nobody else can write already."""
+        return query
+
+    def prepare(self, create: Callable[[Connection], None]) -> None:
+        """Set WAL mode, and run `create` under the write lock."""
+        with self._connect() as connection:
+            connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+        with self.begin_write() as connection:
+            create(connection)
+            connection.commit()
+
+    @contextmanager
+    def taking_over(self, connection: Connection) -> Iterator[None]:
+        """Wait as usual: only the kernel releases the lock of another process."""
+        del connection
+        yield
+
+    def _begin(self, statement: str) -> Connection:
+        connection = self._connect()
+        try:
+            connection.exec_driver_sql(statement)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _connect(self) -> Connection:
+        # The driver's own transactions begin with the first write, which is too late: we begin them by hand.
+        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {self._lock_wait_milliseconds}")
+        # Acknowledgements follow a commit at once, so it must survive a power cut too.
+        connection.exec_driver_sql("PRAGMA synchronous = FULL")
+        return connection
+
+
+class PostgresqlDialect:
+    """PostgreSQL, at READ COMMITTED whatever the engine's default: the fence relies on re-evaluated predicates."""
+
+    def __init__(
+        self, engine: Engine, *, lock_wait_seconds: float, takeover_seconds: float
+    ) -> None:
+        self._engine = engine
+        self._lock_wait_milliseconds = int(lock_wait_seconds * 1000)
+        self._takeover_seconds = takeover_seconds
+
+    def begin_write(self) -> Connection:
+        """Begin a transaction that does not wait for locks for ever."""
+        connection = self._engine.connect().execution_options(isolation_level="READ COMMITTED")
+        try:
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = {self._lock_wait_milliseconds}")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def begin_read(self) -> Connection:
+        """Begin a transaction that reads one snapshot."""
+        return self._engine.connect().execution_options(
+            isolation_level="REPEATABLE READ", postgresql_readonly=True
+        )
+
+    def lock_rows(self, query: sa.Select[int]) -> sa.Select[int]:
+        """Lock the rows against every writer."""
+        return query.with_for_update()
+
+    def prepare(self, create: Callable[[Connection], None]) -> None:
+        """Run `create` under an advisory lock."""
+        with self.begin_write() as connection:
+            # CREATE TABLE IF NOT EXISTS fails if two do it at once.
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATE_LOCK)))
+            create(connection)
+            connection.commit()
+
+    @contextmanager
+    def taking_over(self, connection: Connection) -> Iterator[None]:
+        """End the connections that block ours for long."""
+        backend: int = connection.scalar(sa.select(sa.func.pg_backend_pid())) or 0
+        done = threading.Event()
+        helper = threading.Thread(
+            target=self._end_blockers, args=(backend, done), name="take over", daemon=True
+        )
+        helper.start()
+        try:
+            yield
+        finally:
+            done.set()
+            helper.join()
+
+    def _end_blockers(self, backend: int, done: threading.Event) -> None:
+        """End the connections of the older holder, which may be a stopped process that will never end them itself."""
+        blocker = sa.func.unnest(sa.func.pg_blocking_pids(backend)).column_valued("blocker")
+        while not done.wait(self._takeover_seconds):
+            try:
+                with self._engine.connect() as connection:
+                    connection.execute(sa.select(sa.func.pg_terminate_backend(blocker)))
+            except sa.exc.DBAPIError:
+                # Not allowed to, or no connection left: the statement then fails by its lock timeout and says so.
+                return
+
+
+_CREATE_LOCK = 0x62726F61
+"""Key of the advisory lock under which checkpoint tables are created; any fixed number."""

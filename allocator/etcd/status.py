@@ -49,6 +49,7 @@ _TOKEN_TEXTS = ("invalid auth token", "revision of auth store is old", "user nam
 _CREDENTIAL_TEXTS = ("authentication failed", "authentication is not enabled", "root user")
 # gRPC's own words when it never had a connection to send on; the code is UNAVAILABLE either way.
 _NOT_SENT_TEXTS = ("failed to connect to all addresses", "connections to all backends failing")
+_TOO_BUSY_TEXT = "too many requests"
 _LIMIT_BY_TEXT = {
     "too many operations in txn request": "operations or comparisons in a transaction (--max-txn-ops, 128 by"
     " default): split it",
@@ -57,7 +58,7 @@ _LIMIT_BY_TEXT = {
     "larger than max": "size of a message (requests: --max-request-bytes, 1.5 MiB by default): split it",
     "database space exceeded": "size of the database (--quota-backend-bytes): compact, defragment, and clear the"
     " alarm",
-    "too many requests": "requests that etcd works on at once: send fewer",
+    _TOO_BUSY_TEXT: "requests that etcd works on at once: send fewer",
 }
 
 
@@ -70,6 +71,8 @@ def outcome_of(error: grpc.aio.AioRpcError) -> Outcome:
         return Outcome.NEW_TOKEN_NEEDED
     if error.code() is grpc.StatusCode.UNAVAILABLE and detail.startswith(_NOT_SENT_TEXTS):
         return Outcome.NOT_SENT
+    if _TOO_BUSY_TEXT in detail:
+        return Outcome.NOT_SENT  # etcd says so before it proposes the request
     return Outcome.UNKNOWN if error.code() in _TRANSIENT else Outcome.REFUSED
 
 

@@ -1,0 +1,136 @@
+"""A lease that is kept alive, and that we count as lost *before* etcd does.
+
+Etcd counts a lease's time from when it handled the last renewal, which is after we sent it. So by our own monotonic
+clock, sending time + TTL is a moment at which etcd cannot yet have given the lease up. We stop some time before it,
+whatever etcd says or whether it can be reached at all, and so fence ourselves before anyone may take our place.
+
+Requires: the two machines' clocks run at the same rate to within the safety margin.
+
+Source: gazette/core mainboilerplate and task.Group keep-alive (TTL/3); the local deadline is ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import structlog
+
+from allocator.core.ops import LeaseId
+from allocator.errors import EtcdError, EtcdUnavailableError, LeaseLostError
+from allocator.etcd.api import Etcd
+from allocator.runtime.backoff import Backoff
+from allocator.runtime.clock import Clock
+
+RENEWALS_PER_TTL = 3
+SAFETY_SHARE = 0.1
+"""Part of the TTL before its end at which the lease counts as lost: time to stop, and room for clock drift."""
+RETRY_DELAY_SECONDS_MAX = 1.0
+REVOKE_TIMEOUT_SECONDS_MAX = 5.0
+
+_log = structlog.get_logger()
+
+
+class LeaseKeeper:
+    """Renews one lease until it is lost."""
+
+    def __init__(
+        self,
+        etcd: Etcd,
+        clock: Clock,
+        *,
+        lease: LeaseId,
+        ttl_seconds: float,
+        sent_monotonic_seconds: float,
+    ) -> None:
+        """Take over a lease that was just granted or renewed.
+
+        Args:
+            etcd: Where the lease is.
+            clock: Decides when it is lost.
+            lease: Its id.
+            ttl_seconds: What etcd granted.
+            sent_monotonic_seconds: When the request that granted or last renewed it was sent.
+        """
+        self._etcd = etcd
+        self._clock = clock
+        self._ttl_seconds = ttl_seconds
+        self._sent_monotonic_seconds = sent_monotonic_seconds
+        self.lease = lease
+
+    @classmethod
+    async def grant(cls, etcd: Etcd, ttl_seconds: float, clock: Clock) -> LeaseKeeper:
+        """Create a lease of at least `ttl_seconds`, rounded up to whole seconds, which is what etcd counts in."""
+        whole_seconds = max(1, math.ceil(ttl_seconds))
+        sent = clock.monotonic_seconds()
+        lease = await etcd.lease_grant(whole_seconds)
+        return cls(etcd, clock, lease=lease, ttl_seconds=whole_seconds, sent_monotonic_seconds=sent)
+
+    @property
+    def ttl_seconds(self) -> float:
+        """The time that each renewal is worth."""
+        return self._ttl_seconds
+
+    @property
+    def deadline_monotonic_seconds(self) -> float:
+        """When the lease counts as lost unless it is renewed before, by the clock given."""
+        return self._sent_monotonic_seconds + self._ttl_seconds * (1 - SAFETY_SHARE)
+
+    async def run(self) -> None:
+        """Renew every third of the TTL, for ever.
+
+        Raises:
+            LeaseLostError: etcd says that the lease is gone, or by our clock it could be soon.
+        """
+        while True:
+            next_renewal = self._sent_monotonic_seconds + self._ttl_seconds / RENEWALS_PER_TTL
+            await asyncio.sleep(max(0.0, next_renewal - self._clock.monotonic_seconds()))
+            await self._renew_before_deadline()
+
+    async def revoke(self) -> bool:
+        """End the lease now, which deletes its keys. False if etcd could not be told: the lease then expires."""
+        timeout_seconds = min(self._ttl_seconds, REVOKE_TIMEOUT_SECONDS_MAX)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._etcd.lease_revoke(self.lease)
+        except (EtcdError, TimeoutError) as error:
+            _log.warning("lease.revoke_failed", lease=f"{self.lease:x}", cause=str(error))
+            return False
+        return True
+
+    async def _renew_before_deadline(self) -> None:
+        backoff = Backoff(initial_seconds=0.05, max_seconds=RETRY_DELAY_SECONDS_MAX)
+        cause = "etcd did not answer"
+        while True:
+            self._check_deadline(cause)
+            try:
+                async with asyncio.timeout(self._left_seconds()):
+                    await self._renew()
+                    return
+            except TimeoutError:
+                continue
+            except EtcdUnavailableError as error:
+                cause = str(error)
+                if not backoff.attempt:
+                    _log.warning("lease.renewal_failed", lease=f"{self.lease:x}", cause=cause)
+            await asyncio.sleep(max(0.0, min(backoff.next_seconds(), self._left_seconds())))
+
+    async def _renew(self) -> None:
+        sent = self._clock.monotonic_seconds()
+        ttl_seconds = await self._etcd.lease_keep_alive_once(self.lease)
+        if ttl_seconds <= 0:
+            raise LeaseLostError(self.lease, "etcd says that it expired or was revoked")
+        # A process that slept through the answer must not take it for a fresh one.
+        self._check_deadline("this process stood still for too long")
+        self._sent_monotonic_seconds = sent
+        self._ttl_seconds = ttl_seconds
+        self._check_deadline("this process stood still for too long")
+
+    def _left_seconds(self) -> float:
+        return self.deadline_monotonic_seconds - self._clock.monotonic_seconds()
+
+    def _check_deadline(self, cause: str) -> None:
+        if self._left_seconds() <= 0:
+            raise LeaseLostError(
+                self.lease, f"not renewed within {self._ttl_seconds:g} s by our clock: {cause}"
+            )

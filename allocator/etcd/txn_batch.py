@@ -1,0 +1,240 @@
+"""Perform many small transactions in few large ones, such that a bad one harms no other.
+
+    checkpoints ──► waves (in order)  ──► batches (at once)  ──► one etcd transaction each
+                    same key: later       ≤ 128 operations
+                    wave                  ≤ 128 comparisons
+
+A refused batch reads back every key it compared, at the very revision of its refusal. So the culprits are known after
+one round trip; the others are sent again without them. Where etcd refuses a batch as such and does not say why, it is
+halved until the culprit stands alone.
+
+The fixed comparisons (the leader's own key) are part of every transaction. If one of *them* fails, nothing more is
+sent: that is no culprit, but the end of the right to write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from allocator.core.ops import (
+    TXN_OPERATIONS_MAX,
+    Compare,
+    CompareTarget,
+    Delete,
+    Get,
+    KeyValue,
+    Put,
+    TxnCheckpoint,
+)
+from allocator.errors import (
+    EtcdError,
+    EtcdLimitError,
+    EtcdRequestError,
+    TxnConflictError,
+)
+from allocator.etcd.api import Etcd, TxnResult
+from allocator.runtime.task_group import TaskGroup
+
+PIPELINED_TXNS_MAX = 4
+"""Transactions in flight. Etcd gains a third from four over one (two cores, one node), and nothing from more."""
+BATCH_BYTES_MAX = 1024 * 1024
+"""Keys and values in one transaction, below etcd's default of 1.5 MiB with room for the framing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """A checkpoint that was not applied, for a reason of its own."""
+
+    checkpoint: TxnCheckpoint
+    cause: EtcdError
+    """`TxnConflictError` with the keys that another writer changed, or etcd's refusal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReport:
+    """What became of the checkpoints."""
+
+    revision: int
+    """Of the last transaction that was applied; 0 if none was."""
+    applied: tuple[str, ...]
+    """Subjects of the checkpoints that were applied."""
+    culprits: tuple[Culprit, ...]
+    fixed_failed: tuple[Compare, ...] = ()
+    """Fixed comparisons that did not hold: leadership is lost, and nothing but `applied` was applied."""
+
+    @property
+    def leadership_lost(self) -> bool:
+        """Whether a fixed comparison failed."""
+        return bool(self.fixed_failed)
+
+
+async def apply_checkpoints(
+    etcd: Etcd, checkpoints: Sequence[TxnCheckpoint], *, fixed: tuple[Compare, ...] = ()
+) -> BatchReport:
+    """Apply checkpoints in their order where they touch the same key, and at once where they do not.
+
+    Args:
+        etcd: Where to.
+        checkpoints: None is split; each needs at most 128 operations and, with `fixed`, 128 comparisons.
+        fixed: Comparisons of every transaction.
+
+    Raises:
+        EtcdUnavailableError: some transactions may or may not be applied. Compare with the key space, then plan again.
+    """
+    run = _Run(etcd, fixed)
+    for wave in _waves(checkpoints):
+        if run.fixed_failed:
+            break
+        await run.perform(wave)
+    return BatchReport(
+        revision=run.revision,
+        applied=tuple(run.applied),
+        culprits=tuple(run.culprits),
+        fixed_failed=run.fixed_failed,
+    )
+
+
+@dataclass(slots=True)
+class _Run:
+    """One call's progress."""
+
+    etcd: Etcd
+    fixed: tuple[Compare, ...]
+    revision: int = 0
+    applied: list[str] = field(default_factory=list)
+    culprits: list[Culprit] = field(default_factory=list)
+    fixed_failed: tuple[Compare, ...] = ()
+
+    async def perform(self, checkpoints: Sequence[TxnCheckpoint]) -> None:
+        """Apply checkpoints that do not depend on one another."""
+        slots = asyncio.Semaphore(PIPELINED_TXNS_MAX)
+
+        async def perform_one(batch: Sequence[TxnCheckpoint]) -> None:
+            async with slots:
+                await self._perform_batch(batch)
+
+        async with TaskGroup() as group:
+            for number, batch in enumerate(self._batches(checkpoints)):
+                group.start_soon(perform_one(batch), name=f"txn batch {number}")
+
+    async def _perform_batch(self, batch: Sequence[TxnCheckpoint]) -> None:
+        todo = [batch]
+        while todo and not self.fixed_failed:
+            now = todo.pop()
+            try:
+                result = await self._send(now)
+            except (EtcdLimitError, EtcdRequestError) as error:
+                if len(now) == 1:
+                    self.culprits.append(Culprit(checkpoint=now[0], cause=error))
+                else:
+                    middle = len(now) // 2
+                    todo += [now[middle:], now[:middle]]
+                continue
+            if result.succeeded:
+                self.revision = max(self.revision, result.header.revision)
+                self.applied += [checkpoint.subject for checkpoint in now]
+            elif innocent := self._sort_out(now, result):
+                todo.append(innocent)
+
+    async def _send(self, batch: Sequence[TxnCheckpoint]) -> TxnResult:
+        compares = _compares(self.fixed, batch)
+        operations = tuple(operation for each in batch for operation in each.operations)
+        read_back = tuple(Get(key) for key in dict.fromkeys(compare.key for compare in compares))
+        return await self.etcd.txn(compares, operations, read_back)
+
+    def _sort_out(
+        self, batch: Sequence[TxnCheckpoint], result: TxnResult
+    ) -> Sequence[TxnCheckpoint]:
+        """Note who caused a refusal, and return the others."""
+        found = {kv.key: kv for kvs in result.gets for kv in kvs}
+        self.fixed_failed = tuple(each for each in self.fixed if not holds(each, found))
+        if self.fixed_failed:
+            return ()
+        innocent: list[TxnCheckpoint] = []
+        for checkpoint in batch:
+            failed = tuple(each.key for each in checkpoint.compares if not holds(each, found))
+            if failed:
+                cause = TxnConflictError(failed)
+                self.culprits.append(Culprit(checkpoint=checkpoint, cause=cause))
+            else:
+                innocent.append(checkpoint)
+        assert len(innocent) < len(batch), "etcd refused comparisons that hold by its own reading"
+        return innocent
+
+    def _batches(self, checkpoints: Iterable[TxnCheckpoint]) -> Iterable[Sequence[TxnCheckpoint]]:
+        """Cut a wave into batches below the limits. What exceeds them alone stands alone, for etcd to refuse."""
+        batch: list[TxnCheckpoint] = []
+        compares, operations, size = set(self.fixed), 0, 0
+        for checkpoint in checkpoints:
+            assert checkpoint.operations, f"checkpoint {checkpoint.subject} has no operation"
+            compares |= set(checkpoint.compares)
+            operations += len(checkpoint.operations)
+            size += _size_bytes(checkpoint)
+            if batch and (
+                max(len(compares), operations) > TXN_OPERATIONS_MAX or size > BATCH_BYTES_MAX
+            ):
+                yield batch
+                batch = []
+                compares = set(self.fixed) | set(checkpoint.compares)
+                operations, size = len(checkpoint.operations), _size_bytes(checkpoint)
+            batch.append(checkpoint)
+        if batch:
+            yield batch
+
+
+def holds(compare: Compare, found: dict[bytes, KeyValue]) -> bool:
+    """Tell whether a comparison holds of the keys found; an absent key counts as zero, and has no value.
+
+    Source: etcd-io/etcd server/etcdserver/apply.go (applyCompare).
+    """
+    kv = found.get(compare.key)
+    if kv is None:
+        return compare.target is not CompareTarget.VALUE and compare.expected == 0
+    return bool(getattr(kv, compare.target.value) == compare.expected)
+
+
+def _compares(fixed: tuple[Compare, ...], batch: Sequence[TxnCheckpoint]) -> tuple[Compare, ...]:
+    """Return all comparisons, each once: checkpoints often compare the same member's key."""
+    return tuple(dict.fromkeys([*fixed, *(each for one in batch for each in one.compares)]))
+
+
+def _size_bytes(checkpoint: TxnCheckpoint) -> int:
+    return sum(
+        len(operation.key) + (len(operation.value) if isinstance(operation, Put) else 0)
+        for operation in checkpoint.operations
+    )
+
+
+def _waves(checkpoints: Sequence[TxnCheckpoint]) -> list[list[TxnCheckpoint]]:
+    """Sort checkpoints so that each comes after those before it that write what it touches, or touch what it writes."""
+    waves: list[list[TxnCheckpoint]] = []
+    first_wave = 0
+    wave_after_touch: dict[bytes, int] = {}
+    wave_after_write: dict[bytes, int] = {}
+    for checkpoint in checkpoints:
+        if any(_is_range(operation) for operation in checkpoint.operations):
+            # A range may overlap anything: it is a wave of its own.
+            waves.append([checkpoint])
+            first_wave = len(waves)
+            continue
+        written = {each.key for each in checkpoint.operations if not isinstance(each, Get)}
+        touched = written | {each.key for each in checkpoint.operations}
+        touched |= {each.key for each in checkpoint.compares}
+        number = max(
+            first_wave,
+            max((wave_after_write.get(key, 0) for key in touched), default=0),
+            max((wave_after_touch.get(key, 0) for key in written), default=0),
+        )
+        if number == len(waves):
+            waves.append([])
+        waves[number].append(checkpoint)
+        wave_after_write.update(dict.fromkeys(written, number + 1))
+        for key in touched:
+            wave_after_touch[key] = max(wave_after_touch.get(key, 0), number + 1)
+    return waves
+
+
+def _is_range(operation: object) -> bool:
+    return isinstance(operation, Delete | Get) and bool(operation.range_end)

@@ -156,6 +156,7 @@ def _parse_member(key: bytes, rest: bytes) -> MemberKey:
 
 def _parse_assignment(key: bytes, rest: bytes) -> AssignmentKey:
     item_id, zone, suffix, slot = _parts(key, rest, 4, "assign/{id}#{zone}#{suffix}#{slot}")
-    if not (slot.isascii() and slot.isdigit()):
+    # One spelling a slot: `00` next to `0` would be two keys of one assignment.
+    if not (slot.isascii() and slot.isdigit() and slot == str(int(slot))):
         raise KeyDecodeError(key, f"expected a slot number, got {slot!r}")
     return AssignmentKey(ItemId(item_id), MemberId(zone, suffix), int(slot))

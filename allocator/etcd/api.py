@@ -6,7 +6,7 @@ answers in time and `EtcdLimitError` when the server refuses a request for its s
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -108,7 +108,7 @@ class Etcd(Protocol):
         """Renew a lease. Return the seconds it has now; 0 if it is gone."""
         ...
 
-    def watch(self, prefix: bytes, *, start_revision: int) -> AsyncIterator[WatchBatch]:
+    def watch(self, prefix: bytes, *, start_revision: int) -> AsyncGenerator[WatchBatch, None]:
         """Yield every change of keys with `prefix` from `start_revision` on, for ever, resuming over lost streams.
 
         Raises:

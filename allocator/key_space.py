@@ -1,0 +1,264 @@
+"""A live, decoded mirror of everything below one etcd root.
+
+Invariants:
+
+* Contents, header and observers' derived state change together, in one synchronous step: code that reads them without
+  an `await` in between sees one revision.
+* `header.revision` is the newest change below the root (or the revision loaded), never merely the store's: it means the
+  same in every process.
+* Revisions only grow, and come from one cluster; anything else is a fatal error.
+
+The first change after a quiet time is applied at once. Those that follow within `apply_delay_seconds` are applied
+together at its end, so that a burst costs its observers one pass and a lone change costs no wait.
+
+Source: gazette/core keyspace/key_space.go. Applying at once, reloading after a compaction, and watching the root with
+its slash are ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+
+import structlog
+from sortedcontainers import SortedDict
+
+from allocator.core.keys import Keys
+from allocator.core.mirror import Decoder as Decoder
+from allocator.core.mirror import Mirror
+from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
+from allocator.core.ops import KeyValue, prefix_range_end
+from allocator.errors import (
+    ClusterMismatchError,
+    EtcdUnavailableError,
+    KeySpaceError,
+    RevisionCompactedError,
+)
+from allocator.etcd.api import (
+    Etcd,
+    Header,
+    KeyDeleted,
+    KeyPut,
+    RangeResult,
+    WatchBatch,
+    mod_revision_of,
+)
+from allocator.runtime.backoff import Backoff
+from allocator.runtime.task_group import TaskGroup
+
+APPLY_DELAY_SECONDS = 0.03
+"""Source: gazette/core, flag `watch-delay`."""
+QUEUED_BATCHES_MAX = 1_024
+"""Batches that wait to be applied; a full queue holds the watch's stream up, and so its sender."""
+
+_log = structlog.get_logger()
+_NOT_LOADED = Header(cluster_id=0, member_id=0, revision=0, raft_term=0)
+
+
+class KeySpace:
+    """Items, members and assignments below a root, kept up to date by `watch`."""
+
+    def __init__(
+        self,
+        etcd: Etcd,
+        keys: Keys,
+        decoder: Decoder,
+        *,
+        apply_delay_seconds: float = APPLY_DELAY_SECONDS,
+    ) -> None:
+        self._etcd = etcd
+        self._keys = keys
+        self._mirror = Mirror(keys, decoder)
+        self._apply_delay_seconds = apply_delay_seconds
+        self._observers: list[Callable[[], None]] = []
+        self._updated = asyncio.Event()
+        self._resume_revision = 0
+        self.header = _NOT_LOADED
+
+    @property
+    def keys(self) -> Keys:
+        """The syntax of the keys mirrored."""
+        return self._keys
+
+    @property
+    def items(self) -> SortedDict[ItemId, Item]:
+        """Items by id. Read only."""
+        return self._mirror.items
+
+    @property
+    def members(self) -> SortedDict[MemberId, Member]:
+        """Members by zone and suffix. Read only."""
+        return self._mirror.members
+
+    @property
+    def assignments(self) -> SortedDict[tuple[ItemId, MemberId, int], Assignment]:
+        """Assignments by item, member and slot. Read only."""
+        return self._mirror.assignments
+
+    @property
+    def undecodable(self) -> Mapping[bytes, str]:
+        """Keys below the root that are not what they should be, and why."""
+        return self._mirror.problems()
+
+    def assignments_of(self, item_id: ItemId) -> list[Assignment]:
+        """Return the assignments of an item, by member and slot."""
+        return self._mirror.assignments_of(item_id)
+
+    def kv_or_none(self, key: bytes) -> KeyValue | None:
+        """Return a key as etcd has it, decodable or not."""
+        return self._mirror.kv_or_none(key)
+
+    def observe(self, callback: Callable[[], None]) -> None:
+        """Call `callback` after every change, at once and in order of registration, before anyone who waits wakes."""
+        self._observers.append(callback)
+
+    async def load(self, *, revision: int = 0) -> None:
+        """Read everything as of one revision (0: the newest) and tell the observers once.
+
+        On a loaded key space this is a reload: what differs is applied as if it had been watched.
+
+        Raises:
+            RevisionCompactedError: etcd no longer has that revision.
+            EtcdUnavailableError: etcd does not answer.
+        """
+        prefix = self._keys.watched_prefix
+        result = await self._etcd.get_range(prefix, prefix_range_end(prefix), revision=revision)
+        self.replace(result)
+
+    def replace(self, result: RangeResult) -> None:
+        """Make the contents those of `result`, a read of the whole root, in one step."""
+        self._check_cluster(result.header)
+        if result.header.revision < self.header.revision:
+            raise KeySpaceError(
+                f"etcd went back: read revision {result.header.revision} after {self.header.revision}"
+            )
+        present = {kv.key for kv in result.kvs}
+        for key in [key for key in self._mirror.known_keys() if key not in present]:
+            self._mirror.delete(key)
+        self._put(result.kvs)
+        self._publish(result.header)
+        self._resume_revision = result.header.revision + 1
+
+    def apply(self, batches: Sequence[WatchBatch]) -> None:
+        """Apply what the watch delivered, in order and in one step.
+
+        Raises:
+            KeySpaceError: revisions do not grow.
+            ClusterMismatchError: the events are another cluster's.
+        """
+        revision = self.header.revision
+        newest: Header | None = None
+        for batch in batches:
+            self._check_cluster(batch.header)
+            self._resume_revision = max(self._resume_revision, batch.header.revision + 1)
+            if not batch.events:
+                # A note of progress: where to resume, but no change below the root.
+                continue
+            revision = self._apply_events(batch, after_revision=revision)
+            newest = batch.header
+        if newest is not None:
+            self._publish(newest)
+
+    async def watch(self) -> None:
+        """Follow etcd for ever; after `load`. Lost history is made up for by a reload.
+
+        Raises:
+            KeySpaceError: etcd contradicts itself.
+            ClusterMismatchError: another cluster answers.
+        """
+        assert self.header is not _NOT_LOADED, "load before watch"
+        while True:
+            try:
+                await self._follow()
+            except RevisionCompactedError as error:
+                _log.warning("key_space.compacted", root=self._keys.root, cause=str(error))
+                await self._reload()
+
+    async def wait_for_revision(self, revision: int) -> None:
+        """Wait until changes up to `revision` are applied.
+
+        The revision must be one that changed a key below the root, such as that of our own write there: others are
+        never seen, and waiting for one never ends. Callers set a deadline where they cannot be sure.
+        """
+        while self.header.revision < revision:
+            await self._updated.wait()
+
+    async def wait_for_update(self, after_revision: int | None = None) -> None:
+        """Wait for the next change; with `after_revision`, for a state newer than that, which may be there already."""
+        if after_revision is None:
+            await self._updated.wait()
+        else:
+            await self.wait_for_revision(after_revision + 1)
+
+    async def _follow(self) -> None:
+        """Watch from where we are until the stream of changes ends, which only an error does."""
+        queue: asyncio.Queue[WatchBatch] = asyncio.Queue(QUEUED_BATCHES_MAX)
+        async with TaskGroup() as group:
+            group.start_soon(self._receive(queue), name="key space receive")
+            group.start_soon(self._apply_queued(queue), name="key space apply")
+
+    async def _receive(self, queue: asyncio.Queue[WatchBatch]) -> None:
+        watch = self._etcd.watch(self._keys.watched_prefix, start_revision=self._resume_revision)
+        async with aclosing(watch) as batches:
+            async for batch in batches:
+                await queue.put(batch)
+
+    async def _apply_queued(self, queue: asyncio.Queue[WatchBatch]) -> None:
+        while True:
+            batches = [await queue.get()]
+            while not queue.empty():
+                batches.append(queue.get_nowait())
+            self.apply(batches)
+            await asyncio.sleep(self._apply_delay_seconds)
+
+    async def _reload(self) -> None:
+        backoff = Backoff()
+        while True:
+            try:
+                return await self.load()
+            except (EtcdUnavailableError, RevisionCompactedError) as error:
+                _log.warning("key_space.reload_failed", root=self._keys.root, cause=str(error))
+            await backoff.sleep()
+
+    def _apply_events(self, batch: WatchBatch, *, after_revision: int) -> int:
+        """Apply a batch's events and return the revision of the last."""
+        revision = mod_revision_of(batch.events[0])
+        if revision <= after_revision:
+            raise KeySpaceError(
+                f"etcd repeated itself: an event of revision {revision} after {after_revision}"
+            )
+        for event in batch.events:
+            if mod_revision_of(event) < revision:
+                raise KeySpaceError(
+                    f"etcd went back: an event of revision {mod_revision_of(event)} after {revision}"
+                )
+            revision = mod_revision_of(event)
+            match event:
+                case KeyPut(kv):
+                    self._put((kv,))
+                case KeyDeleted(key, _):
+                    self._mirror.delete(key)
+        return revision
+
+    def _put(self, kvs: Iterable[KeyValue]) -> None:
+        for kv in kvs:
+            problem = self._mirror.put(kv)
+            if problem is not None:
+                _log.warning(
+                    "key_space.undecodable",
+                    key=kv.key.decode(errors="replace"),
+                    mod_revision=kv.mod_revision,
+                    problem=problem,
+                )
+
+    def _check_cluster(self, header: Header) -> None:
+        if self.header is not _NOT_LOADED and header.cluster_id != self.header.cluster_id:
+            raise ClusterMismatchError(self.header.cluster_id, header.cluster_id)
+
+    def _publish(self, header: Header) -> None:
+        self.header = header
+        for observer in self._observers:
+            observer()
+        updated, self._updated = self._updated, asyncio.Event()
+        updated.set()

@@ -155,10 +155,12 @@ class ApplicationError(ConsumerError):
 class EndpointError(ConsumerError):
     """A server cannot be reached; `address` is where it was sought."""
 
-    def __init__(self, address: str, detail: str) -> None:
+    def __init__(self, address: str, detail: str, *, never_connected: bool = False) -> None:
         super().__init__(f"cannot reach {address}: {detail}")
         self.address = address
         self.detail = detail
+        self.never_connected = never_connected
+        """Nothing of the request can have been seen by the server, so repeating it is safe."""
 
 
 class RpcFailedError(ConsumerError):

@@ -1,0 +1,312 @@
+"""Appends in the background: in order, grouped, each after what it depends on.
+
+Promises:
+
+* Appends of one journal reach it in the order of the calls. An append that waits for its dependencies holds up those
+  after it, so whatever follows an acknowledgement stays behind it.
+* A dependency that fails, or a refusal that asking again would not cure, fails the append and every later one of that
+  journal, for the life of the service. A register mismatch is such a refusal at once: a fenced writer must learn it.
+* Everything else is repeated with back-off until it succeeds or the service closes. **An append whose answer was lost
+  is repeated too, so its bytes may stand in the journal twice**: delivery is at least once. Readers that sequence
+  messages by their UUIDs drop the second copy; that is what makes it exactly once. Nothing is ever reordered or left
+  out: a copy is followed by whatever was queued after it.
+
+Source: gazette/core broker/client/append_service.go. Unlike the model, `check_registers` does not turn refusals into
+endless repetition, and memory is bounded by `wait_for_room` rather than by spilling to files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from allocator.runtime.backoff import Backoff
+from allocator.runtime.task_group import TaskGroup
+from consumer.errors import (
+    AppendOutcomeUnknownError,
+    ConsumerError,
+    EndpointError,
+    JournalError,
+    JournalUnavailableError,
+    RpcFailedError,
+)
+from consumer.journal.append_queue import AppendGroup, AppendQueue, new_future
+from consumer.journal.appender import check_append
+from consumer.journal.client import JournalClient
+from consumer.protocol.journal_pb2 import AppendRequest, AppendResponse, LabelSelector, LabelSet
+
+ROOM_BYTES = 128 << 20
+"""Bytes queued above which `wait_for_room` waits, unless the caller sets another bound."""
+BACKOFF_SECONDS_MAX = 5.0
+"""Longest pause between attempts of one append."""
+FAILURES_MAX = 10
+"""Attempts after which a broker that is reached, but fails the append with an unexpected gRPC status, is believed.
+A writer that stalls for a second is aborted in this way, so the first ones mean little."""
+
+_log = structlog.get_logger()
+
+
+class AppendService:
+    """Queues appends and performs them on its own tasks; every method is called on the event loop.
+
+    Enter it, or `run` it in a task; it takes appends before that, too, and performs them once running.
+    """
+
+    def __init__(self, client: JournalClient, *, room_bytes: int = ROOM_BYTES) -> None:
+        """Take the client.
+
+        Args:
+            client: Performs the appends; it must outlive the service.
+            room_bytes: Bound on queued content that `wait_for_room` keeps to, bytes.
+        """
+        self._client = client
+        self._room_bytes = room_bytes
+        self._queued_bytes = 0
+        self._queues: dict[str, AppendQueue] = {}
+        self._group: TaskGroup | None = None
+        self._closing = asyncio.Event()
+        self._finished = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._own_tasks: TaskGroup | None = None
+
+    @property
+    def queued_bytes(self) -> int:
+        """Content that was queued and is not known to be written, bytes."""
+        return self._queued_bytes
+
+    def append(
+        self,
+        journal: str,
+        content: bytes | Sequence[bytes],
+        *,
+        after: Iterable[Future[object]] = (),
+        check_registers: LabelSelector | None = None,
+        union_registers: LabelSet | None = None,
+    ) -> Future[AppendResponse]:
+        """Queue an append; never blocks.
+
+        Appends that went out together share one future, whose `commit` covers them all. It cannot be cancelled.
+
+        Args:
+            journal: Its name; may carry `;meta`.
+            content: The bytes, or pieces of them in order; they must not change afterwards. None at all makes a
+                barrier, whose response tells the write head.
+            after: What must succeed before this append is sent.
+            check_registers: Must match the journal's registers.
+            union_registers: Set in the registers with the append.
+
+        Raises:
+            ValidationError: an argument is malformed. Nothing was queued.
+        """
+        pieces = (content,) if isinstance(content, bytes) else content
+        size = sum(map(len, pieces))
+        request = AppendRequest(
+            journal=journal, check_registers=check_registers, union_registers=union_registers
+        )
+        check_append(request, size)
+        queue = self._queues.setdefault(journal, AppendQueue())
+        poison = queue.poison or (self._closed_error(journal) if self._closing.is_set() else None)
+        if poison is not None:
+            return _failed(poison)
+        # One that has succeeded is no dependency any more; one that has failed must still poison.
+        waits = {future for future in after if not _succeeded(future)}
+        future = queue.put(request, pieces, size, waits)
+        self._count(size)
+        self._drain_soon(journal, queue)
+        return future
+
+    def pending(self) -> frozenset[Future[AppendResponse]]:
+        """Return, for each journal, the future that resolves last, or the failure that poisons it."""
+        return self.pending_except("")
+
+    def pending_except(self, journal: str) -> frozenset[Future[AppendResponse]]:
+        """Return `pending` without one journal: a barrier behind everything else that was queued so far."""
+        found: set[Future[AppendResponse]] = set()
+        for name, queue in self._queues.items():
+            if name == journal:
+                continue
+            newest = queue.newest()
+            if queue.poison is not None:
+                found.add(_failed(queue.poison))
+            elif newest is not None:
+                found.add(newest)
+        return frozenset(found)
+
+    async def wait_for_room(self) -> None:
+        """Wait until less than `room_bytes` are queued: call it between appends, so that memory stays bounded."""
+        await self._room.wait()
+
+    async def run(self) -> None:
+        """Perform appends until `close` is called; what is unfinished then fails."""
+        try:
+            async with TaskGroup() as group:
+                self._group = group
+                for journal, queue in self._queues.items():
+                    self._drain_soon(journal, queue)
+                await self._closing.wait()
+                group.stop()
+        finally:
+            self._group = None
+            self._closing.set()
+            self._fail_unfinished()
+            self._finished.set()
+
+    async def close(self) -> None:
+        """Stop, fail what is unfinished, and wait for `run` to return. Idempotent, and safe before `run`."""
+        self._closing.set()
+        if self._group is None:
+            self._fail_unfinished()
+            return
+        await self._finished.wait()
+
+    async def __aenter__(self) -> Self:
+        self._own_tasks = await TaskGroup().__aenter__()
+        self._own_tasks.start_soon(self.run(), name="append_service")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closing.set()
+        if self._own_tasks is not None:
+            await self._own_tasks.__aexit__(kind, error, trace)
+
+    def _drain_soon(self, journal: str, queue: AppendQueue) -> None:
+        if self._group is None or queue.draining or not queue.groups:
+            return
+        queue.draining = True
+        self._group.start_soon(self._drain(journal, queue), name=f"append:{journal}")
+
+    async def _drain(self, journal: str, queue: AppendQueue) -> None:
+        """Perform the groups of one journal, one after the other, until none is left."""
+        try:
+            while queue.groups:
+                group = queue.groups[0]
+                try:
+                    await _succeed_all(journal, group.after)
+                    group.under_way = True
+                    response = await self._perform(group)
+                except ConsumerError as error:
+                    self._poison(queue, error)
+                    return
+                queue.groups.popleft()
+                self._count(-group.size)
+                group.future.set_result(response)
+        finally:
+            queue.draining = False
+            if not queue.groups and queue.poison is None:
+                del self._queues[journal]
+
+    async def _perform(self, group: AppendGroup) -> AppendResponse:
+        """Append a group, again and again until it succeeds or is refused for good."""
+        request = group.request
+        backoff = Backoff(max_seconds=BACKOFF_SECONDS_MAX)
+        failures = 0
+        while True:
+            try:
+                return await self._client.append(
+                    request.journal,
+                    group.content,
+                    check_registers=request.check_registers
+                    if request.HasField("check_registers")
+                    else None,
+                    union_registers=request.union_registers
+                    if request.HasField("union_registers")
+                    else None,
+                    retry=False,
+                )
+            except (JournalUnavailableError, EndpointError, AppendOutcomeUnknownError) as error:
+                failed: ConsumerError = error
+            except RpcFailedError as error:
+                failures += 1
+                if failures >= FAILURES_MAX:
+                    raise
+                failed = error
+            _log.warning(
+                "append.retrying",
+                journal=request.journal,
+                bytes=group.size,
+                attempt=backoff.attempt + 1,
+                may_repeat_bytes=isinstance(failed, AppendOutcomeUnknownError),
+                error=str(failed),
+            )
+            await backoff.sleep()
+
+    def _poison(self, queue: AppendQueue, error: BaseException) -> None:
+        queue.poison = error
+        while queue.groups:
+            group = queue.groups.popleft()
+            self._count(-group.size)
+            group.future.set_exception(error)
+
+    def _fail_unfinished(self) -> None:
+        for journal, queue in self._queues.items():
+            if queue.groups and queue.groups[0].under_way:
+                first = queue.groups.popleft()
+                self._count(-first.size)
+                first.future.set_exception(
+                    AppendOutcomeUnknownError(journal, "the append service was closed meanwhile")
+                )
+            if queue.groups:
+                self._poison(queue, self._closed_error(journal))
+
+    def _closed_error(self, journal: str) -> JournalError:
+        return JournalUnavailableError(journal, "the append service is closed")
+
+    def _count(self, size: int) -> None:
+        self._queued_bytes += size
+        if self._queued_bytes < self._room_bytes:
+            self._room.set()
+        else:
+            self._room.clear()
+
+
+def _failed(error: BaseException) -> Future[AppendResponse]:
+    future = new_future()
+    future.set_exception(error)
+    return future
+
+
+def _succeeded(future: Future[object]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
+
+
+async def _succeed_all(journal: str, futures: Iterable[Future[object]]) -> None:
+    """Wait until every future has succeeded; the first found failed fails us.
+
+    Raises:
+        JournalError: one failed or was cancelled; the cause is chained.
+    """
+    for future in futures:
+        await _done(future)
+        if future.cancelled():
+            raise JournalError(journal, "what an append waited for was cancelled")
+        error = future.exception()
+        if error is not None:
+            raise JournalError(journal, f"what an append waited for failed: {error}") from error
+
+
+async def _done(future: Future[object]) -> None:
+    """Wait until a future is done. Unlike `asyncio.wrap_future`, cancelling the wait leaves the future alone."""
+    if future.done():
+        return
+    loop = asyncio.get_running_loop()
+    done = asyncio.Event()
+
+    def wake(_: object) -> None:
+        # The loop may be gone when a store's thread finishes late; nobody waits any more then.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(done.set)
+
+    future.add_done_callback(wake)
+    await done.wait()

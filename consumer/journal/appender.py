@@ -1,0 +1,213 @@
+"""Appends bytes to a journal in one RPC: contiguous and atomic, or not at all.
+
+The answer may come before everything was sent, and is then a refusal. Once the commit was sent, losing the answer
+leaves the outcome unknown, which is an error of its own (`AppendOutcomeUnknownError`): repeating such an append may
+write its bytes twice. Every other error means that nothing was written.
+
+Source: gazette/core broker/client/appender.go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+import grpc
+
+from allocator.errors import ValidationError
+from consumer.errors import (
+    AppendOutcomeUnknownError,
+    ConsumerError,
+    EndpointError,
+    JournalError,
+    JournalProtocolError,
+    JournalUnavailableError,
+    RegisterMismatchError,
+)
+from consumer.journal.outcomes import error_of_rpc, error_of_status
+from consumer.journal.transport import JournalTransport, Peer, cancelled_by_peer, patiently
+from consumer.protocol.alphabet import require
+from consumer.protocol.auth import TOKEN_LIFE_SECONDS, Capability
+from consumer.protocol.journal_pb2 import AppendRequest, AppendResponse, Status
+from consumer.protocol.validation_journal import (
+    validate_append_request,
+    validate_append_response,
+)
+
+CHUNK_BYTES = 512 << 10
+"""Content sent in one message, bytes: well below every broker's receive limit, large enough to cost little."""
+APPEND_TIMEOUT_SECONDS = 60.0
+"""Longest wait for one append, beside the time that its content takes at `APPEND_BYTES_PER_SECOND_MIN`."""
+APPEND_BYTES_PER_SECOND_MIN = 64 << 10
+"""Brokers abort slower senders, so nothing is gained by waiting longer."""
+
+# These end a request before a broker acts on it, even where the commit was already sent.
+_REFUSING_CODES = (
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+)
+
+
+def check_append(request: AppendRequest, content_bytes: int) -> None:
+    """Check an append before anything of it is sent.
+
+    Raises:
+        ValidationError: the request is malformed, or changes registers without appending.
+    """
+    validate_append_request(request, first=True)
+    changes = request.HasField("union_registers") or request.HasField("subtract_registers")
+    require(
+        content_bytes > 0 or not changes,
+        "union_registers" if request.HasField("union_registers") else "subtract_registers",
+        "expected content: registers change only when at least one byte is appended",
+    )
+
+
+async def append_once(
+    transport: JournalTransport, request: AppendRequest, content: Sequence[bytes]
+) -> AppendResponse:
+    """Append with one RPC.
+
+    Args:
+        transport: Finds the broker.
+        request: The parameters; `content` must be empty.
+        content: What to append, in order; none at all makes a barrier.
+
+    Raises:
+        AppendOutcomeUnknownError: the commit was sent and its answer lost.
+        JournalUnavailableError: no broker serves the journal now; nothing was written.
+        EndpointError: no broker could be reached; nothing was written.
+        RegisterMismatchError: this writer is fenced; nothing was written.
+        JournalError: another refusal, by its class; nothing was written.
+    """
+    return await _Append(transport, request, content).run()
+
+
+async def append_patiently(
+    transport: JournalTransport, request: AppendRequest, content: Sequence[bytes]
+) -> AppendResponse:
+    """Append, and repeat for the transport's patience what failed without a trace; raises as `append_once`."""
+    async for attempt in patiently(transport.patience_seconds, is_safe_to_repeat):
+        with attempt:
+            return await append_once(transport, request, content)
+    raise AssertionError("the retrier returns or raises")
+
+
+def is_safe_to_repeat(error: BaseException) -> bool:
+    """Tell whether a failed append wrote nothing for a reason that passes by itself."""
+    return isinstance(error, (JournalUnavailableError, EndpointError))
+
+
+class _Append:
+    """One RPC under way."""
+
+    def __init__(
+        self, transport: JournalTransport, request: AppendRequest, content: Sequence[bytes]
+    ) -> None:
+        self._transport = transport
+        self._request = request
+        self._content = content
+        self._commit_sent = False
+
+    @property
+    def _journal(self) -> str:
+        return self._request.journal
+
+    async def run(self) -> AppendResponse:
+        await self._transport.channels.sweep()
+        peer = self._transport.peer_for(self._journal, primary=True)
+        call = self._open(peer)
+        try:
+            response = await self._exchange(call)
+        except grpc.aio.AioRpcError as error:
+            self._transport.note_failure(self._journal, error)
+            raise self._translated(peer, error) from error
+        except asyncio.CancelledError as error:
+            call.cancel()
+            if not cancelled_by_peer():
+                raise
+            lost = EndpointError(peer.endpoint, "the broker cancelled the append")
+            raise (self._unknown(str(lost)) if self._commit_sent else lost) from error
+        return self._checked(peer, response)
+
+    def _open(self, peer: Peer) -> grpc.aio.StreamUnaryCall[AppendRequest, AppendResponse]:
+        size = sum(map(len, self._content))
+        metadata = self._transport.journal_metadata(
+            Capability.APPEND, self._journal, life_seconds=TOKEN_LIFE_SECONDS
+        )
+        call = peer.stub.Append(
+            metadata=metadata, timeout=APPEND_TIMEOUT_SECONDS + size / APPEND_BYTES_PER_SECOND_MIN
+        )
+        self._transport.channels.track(peer.endpoint, call)
+        return call
+
+    async def _exchange(
+        self, call: grpc.aio.StreamUnaryCall[AppendRequest, AppendResponse]
+    ) -> AppendResponse:
+        try:
+            await call.write(self._request)
+            for chunk in chunks_of(self._content):
+                await call.write(AppendRequest(content=chunk))
+            await call.write(AppendRequest())
+            # From here on the broker may commit whatever becomes of us.
+            self._commit_sent = True
+            await call.done_writing()
+        except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
+            # A failed send only means that there is something to read: an early answer, or the error itself.
+            pass
+        return await call
+
+    def _translated(self, peer: Peer, error: grpc.aio.AioRpcError) -> ConsumerError:
+        translated = error_of_rpc(peer.endpoint, error)
+        if self._commit_sent and error.code() not in _REFUSING_CODES:
+            return self._unknown(str(translated))
+        return translated
+
+    def _unknown(self, detail: str) -> AppendOutcomeUnknownError:
+        return AppendOutcomeUnknownError(self._journal, f"the answer was lost: {detail}")
+
+    def _checked(self, peer: Peer, response: AppendResponse) -> AppendResponse:
+        """Return a good answer; raise a refusal."""
+        try:
+            validate_append_response(response)
+            require(
+                response.status != Status.OK or self._commit_sent,
+                "status",
+                "expected no OK before the commit was sent",
+            )
+        except ValidationError as error:
+            raise JournalProtocolError(self._journal, f"{peer.endpoint}: {error}") from error
+        self._transport.learn(self._journal, response.header)
+        if response.status == Status.OK:
+            return response
+        if response.status == Status.REGISTER_MISMATCH:
+            raise RegisterMismatchError(self._journal, response.registers)
+        raise self._refusal(response)
+
+    def _refusal(self, response: AppendResponse) -> JournalError:
+        detail = response.store_health_error
+        if response.status == Status.WRONG_APPEND_OFFSET:
+            detail = f"it demanded offset {self._request.offset}"
+        return error_of_status(self._journal, response.status, detail)
+
+
+def chunks_of(content: Sequence[bytes]) -> Iterator[bytes]:
+    """Cut and join pieces into chunks of `CHUNK_BYTES` at most; none is empty, for an empty one would be the commit."""
+    small: list[bytes] = []
+    size = 0
+    for piece in content:
+        if size + len(piece) > CHUNK_BYTES and small:
+            yield b"".join(small)
+            small, size = [], 0
+        if len(piece) >= CHUNK_BYTES:
+            view = memoryview(piece)
+            for begin in range(0, len(piece), CHUNK_BYTES):
+                yield bytes(view[begin : begin + CHUNK_BYTES])
+        elif piece:
+            small.append(piece)
+            size += len(piece)
+    if small:
+        yield b"".join(small)

@@ -1,0 +1,167 @@
+"""Channels by endpoint: opened once, kept while used, closed when idle.
+
+The default endpoint's channel stays for ever; those of members that routes name are swept once unused. An endpoint is
+`http://host:port` (clear text), `https://host:port` (TLS), `unix:///path` or `host:port`.
+
+Channels belong to the event loop that opened them and must not outlive a fork: open the cache inside the process that
+uses it.
+
+Source: gazette/core broker/protocol/dispatcher.go (mark and sweep), endpoint.go (GRPCAddr).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import grpc
+
+from allocator.errors import ValidationError
+from allocator.runtime.clock import Clock, SystemClock
+from consumer.protocol.alphabet import shown
+from consumer.protocol.journal_pb2_grpc import JournalAsyncStub, JournalStub
+
+MESSAGE_BYTES_MAX = 16 << 20
+"""Largest message taken or sent, bytes; brokers send chunks of 1 MiB at most, listings carry 25 specs."""
+IDLE_SECONDS = 30.0
+"""A member's channel unused for so long is closed."""
+RECONNECT_SECONDS_MAX = 1.0
+"""Longest pause between attempts to connect. Gazette's clients wait up to 5 s; a restarted broker is back sooner."""
+
+_OPTIONS: Sequence[tuple[str, int]] = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", int(RECONNECT_SECONDS_MAX * 1000)),
+    # Each cache connects on its own: one client's failed attempts must not delay another's.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where and how to connect."""
+
+    address: str
+    """What gRPC dials: `host:port` or `unix:/path`."""
+    tls: bool
+
+
+def parse_endpoint(endpoint: str) -> Target:
+    """Return what to dial for an endpoint.
+
+    Raises:
+        ValidationError: it is no endpoint, or its scheme is unknown.
+    """
+    expected = "expected http://host:port, https://host:port or unix:///path"
+    text = endpoint if ":/" in endpoint else f"http://{endpoint}"
+    try:
+        url = urlsplit(text)
+        host, port = url.hostname or "", url.port
+    except ValueError as error:
+        raise ValidationError("address", f"{expected}, got {shown(endpoint)}: {error}") from error
+    if url.scheme == "unix" and url.path:
+        # A host may stand there (Gazette writes the machine's name); the socket is local all the same.
+        return Target(f"unix:{url.path}", tls=False)
+    if url.scheme not in _DEFAULT_PORTS or not host or url.path not in ("", "/"):
+        raise ValidationError("address", f"{expected}, got {shown(endpoint)}")
+    bracketed = f"[{host}]" if ":" in host else host
+    return Target(f"{bracketed}:{port or _DEFAULT_PORTS[url.scheme]}", tls=url.scheme == "https")
+
+
+@dataclass(slots=True)
+class _Entry:
+    channel: grpc.aio.Channel
+    stub: JournalAsyncStub
+    used_monotonic_seconds: float
+    calls: int = 0
+    """Calls under way."""
+
+
+class ChannelCache:
+    """Opens channels on first use and hands out stubs on them."""
+
+    def __init__(
+        self, default_endpoint: str, *, ca_file: Path | None = None, clock: Clock | None = None
+    ) -> None:
+        """Take the default endpoint; nothing is opened yet.
+
+        Args:
+            default_endpoint: Where requests go for which no member is known.
+            ca_file: Root certificates for https endpoints; the system's if absent.
+            clock: Tells how long a channel has been idle.
+
+        Raises:
+            ValidationError: the endpoint is malformed.
+        """
+        parse_endpoint(default_endpoint)
+        self.default_endpoint = default_endpoint
+        self._root_certificates = ca_file.read_bytes() if ca_file else None
+        self._clock = clock or SystemClock()
+        self._entries: dict[str, _Entry] = {}
+
+    def channel(self, endpoint: str = "") -> grpc.aio.Channel:
+        """Return the channel to an endpoint, or to the default one."""
+        return self._entry(endpoint).channel
+
+    def stub(self, endpoint: str = "") -> JournalAsyncStub:
+        """Return a stub of the journal service at an endpoint, or at the default one."""
+        return self._entry(endpoint).stub
+
+    def track(self, endpoint: str, call: grpc.aio.Call) -> None:
+        """Keep an endpoint's channel open as long as `call` is under way."""
+        entry = self._entry(endpoint)
+        entry.calls += 1
+
+        def finished(_: object) -> None:
+            entry.calls -= 1
+            entry.used_monotonic_seconds = self._clock.monotonic_seconds()
+
+        call.add_done_callback(finished)
+
+    def state(self, endpoint: str) -> grpc.ChannelConnectivity | None:
+        """Return the state of an endpoint's channel, or None if none is open."""
+        entry = self._entries.get(endpoint)
+        return entry.channel.get_state() if entry else None
+
+    async def sweep(self) -> None:
+        """Close members' channels that were idle for `IDLE_SECONDS`."""
+        horizon = self._clock.monotonic_seconds() - IDLE_SECONDS
+        idle = [
+            endpoint
+            for endpoint, entry in self._entries.items()
+            if not entry.calls
+            and entry.used_monotonic_seconds < horizon
+            and endpoint != self.default_endpoint
+        ]
+        # Taken out before the first await, so that nobody is handed a channel that is being closed.
+        for entry in [self._entries.pop(endpoint) for endpoint in idle]:
+            await entry.channel.close()
+
+    async def close(self) -> None:
+        """Close every channel and cancel what runs on it."""
+        entries = list(self._entries.values())
+        self._entries.clear()
+        for entry in entries:
+            await entry.channel.close()
+
+    def _entry(self, endpoint: str) -> _Entry:
+        endpoint = endpoint or self.default_endpoint
+        entry = self._entries.get(endpoint)
+        now = self._clock.monotonic_seconds()
+        if entry is None:
+            channel = self._open(parse_endpoint(endpoint))
+            entry = _Entry(channel, JournalStub(channel), now)
+            self._entries[endpoint] = entry
+        entry.used_monotonic_seconds = now
+        return entry
+
+    def _open(self, target: Target) -> grpc.aio.Channel:
+        if not target.tls:
+            return grpc.aio.insecure_channel(target.address, options=_OPTIONS)
+        credentials = grpc.ssl_channel_credentials(self._root_certificates)
+        return grpc.aio.secure_channel(target.address, credentials, options=_OPTIONS)

@@ -1,0 +1,288 @@
+r"""The client of the journal service: what applications, shards and tools call.
+
+    async with JournalClient("http://127.0.0.1:8081") as client:
+        await client.append("flights/part-000", b'{"id":1}\n')
+        async for span in client.reader("flights/part-000", block=False):
+            print(span.offset, span.content)
+
+Every method belongs to the event loop that entered the client. Requests that only ask, and appends that left no trace,
+are repeated for `patience_seconds` while no broker can be reached; blocking reads and watches for ever.
+
+Source: gazette/core broker/client (roles).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from google.protobuf.duration_pb2 import Duration
+
+from consumer.errors import JournalNotFoundError
+from consumer.journal.appender import append_once, append_patiently, check_append
+from consumer.journal.channels import ChannelCache
+from consumer.journal.listing import (
+    ListResult,
+    apply_changes,
+    list_fragments,
+    list_journals,
+    watch_journals,
+)
+from consumer.journal.read_progress import ReadSpan as ReadSpan
+from consumer.journal.reader import Reader
+from consumer.journal.routes import RouteCache
+from consumer.journal.transport import JournalTransport
+from consumer.protocol.alphabet import split_journal
+from consumer.protocol.auth import ClientAuth, NoAuth
+from consumer.protocol.journal_pb2 import (
+    AppendRequest,
+    AppendResponse,
+    ApplyRequest,
+    ApplyResponse,
+    FragmentsRequest,
+    FragmentsResponse,
+    LabelSelector,
+    LabelSet,
+    ListResponse,
+    ReadRequest,
+)
+from consumer.protocol.labels import NAME, label_set
+
+PATIENCE_SECONDS = 5.0
+"""How long requests that may be repeated are, unless the caller says otherwise: a broker's restart takes less."""
+
+
+class JournalClient:
+    """Reads, appends, lists and applies journals. Enter it on the loop that uses it."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        auth: ClientAuth | None = None,
+        zone: str = "",
+        route_cache_size: int = 0,
+        route_ttl_seconds: float = 60.0,
+        patience_seconds: float = PATIENCE_SECONDS,
+        ca_file: Path | None = None,
+    ) -> None:
+        """Take the address; nothing is opened before the client is entered.
+
+        Args:
+            address: Any broker: `http://host:port`, `https://host:port`, `unix:///path` or `host:port`.
+            auth: Signs requests; none are signed if absent.
+            zone: The caller's zone; reads prefer brokers there.
+            route_cache_size: Routes kept so as to ask the right broker directly; 0 always asks `address`.
+            route_ttl_seconds: Age at which a route is forgotten.
+            patience_seconds: How long to repeat what is safe to repeat; 0 tries once.
+            ca_file: Root certificates for https; the system's if absent.
+
+        Raises:
+            ValidationError: the address is malformed.
+        """
+        self.address = address
+        self._transport = JournalTransport(
+            ChannelCache(address, ca_file=ca_file),
+            RouteCache(route_cache_size, route_ttl_seconds),
+            auth or NoAuth(),
+            zone=zone,
+            patience_seconds=patience_seconds,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every channel; calls under way are cancelled. Idempotent."""
+        await self._transport.channels.close()
+
+    async def list(self, selector: LabelSelector | None = None) -> ListResult:
+        """Return the journals that match; all if there is no selector.
+
+        Raises:
+            ValidationError: the selector is malformed.
+            EndpointError: no broker could be reached.
+        """
+        return await list_journals(self._transport, selector or LabelSelector())
+
+    async def get(self, name: str) -> ListResponse.Journal:
+        """Return one journal's spec, revisions and route; a `;meta` is ignored.
+
+        Raises:
+            JournalNotFoundError: it does not exist, or is hidden from us.
+            EndpointError: no broker could be reached.
+        """
+        bare, _ = split_journal(name)
+        listing = await self.list(LabelSelector(include=label_set((NAME, bare))))
+        if not listing.journals:
+            raise JournalNotFoundError(bare)
+        return listing.journals[0]
+
+    def watch_list(self, selector: LabelSelector | None = None) -> AsyncIterator[ListResult]:
+        """Yield the whole listing now and whenever a listed spec changes, for ever.
+
+        Raises:
+            ConsumerError: the first listing failed; later failures are retried.
+        """
+        return watch_journals(self._transport, selector or LabelSelector())
+
+    async def apply(
+        self, changes: Sequence[ApplyRequest.Change], *, batch_size: int | None = None
+    ) -> ApplyResponse:
+        """Create, update and delete journals.
+
+        Reads and appends of this client that follow wait until their broker has seen the change.
+
+        Args:
+            changes: All or none are applied.
+            batch_size: Apply in transactions of so many instead; those before a failing one stay applied.
+
+        Raises:
+            ValidationError: a change is malformed; nothing was applied.
+            ApplyConflictError: a spec's revision is not the expected one.
+            EndpointError: no broker could be reached, or its answer was lost.
+        """
+        return await apply_changes(self._transport, changes, batch_size)
+
+    def reader(
+        self,
+        journal: str,
+        *,
+        offset: int = 0,
+        block: bool = True,
+        end_offset: int = 0,
+        metadata_only: bool = False,
+        begin_mod_time: int = 0,
+        min_etcd_revision: int = 0,
+    ) -> Reader:
+        """Return an iterator over the journal's bytes.
+
+        Args:
+            journal: Its name; may carry `;meta`.
+            offset: First byte wanted; -1 is the write head of now.
+            block: Wait at the write head, for ever, instead of ending there.
+            end_offset: End before this byte; 0 is no end.
+            metadata_only: End with the first answer, which sets `write_head` and `fragment`.
+            begin_mod_time: Skip stored fragments last modified before, Unix seconds.
+            min_etcd_revision: Let the broker wait until it has seen this revision.
+
+        Raises:
+            ValidationError: an argument is malformed.
+        """
+        request = ReadRequest(
+            journal=journal,
+            offset=offset,
+            block=block,
+            end_offset=end_offset,
+            metadata_only=metadata_only,
+            begin_mod_time=begin_mod_time,
+            min_etcd_revision=min_etcd_revision,
+        )
+        return Reader(self._transport, request)
+
+    async def append(
+        self,
+        journal: str,
+        content: bytes | Sequence[bytes],
+        *,
+        offset: int = 0,
+        check_registers: LabelSelector | None = None,
+        union_registers: LabelSet | None = None,
+        subtract_registers: LabelSet | None = None,
+        min_etcd_revision: int = 0,
+        retry: bool = True,
+    ) -> AppendResponse:
+        """Append `content` as one contiguous, atomic span.
+
+        Never repeated here is an append whose commit was sent and whose answer was lost: a caller who repeats it gets
+        at-least-once. To get exactly-once, demand `offset` and repeat with the same: then WrongAppendOffsetError
+        means that something landed there, and reading it tells what.
+
+        Args:
+            journal: Its name; may carry `;meta`.
+            content: The bytes, or pieces of them in order. None at all makes a barrier, which tells the write head.
+            offset: The write head demanded; 0 demands nothing.
+            check_registers: Must match the journal's registers; an empty register set matches all.
+            union_registers: Set in the registers with the append.
+            subtract_registers: Removed from them, before the union.
+            min_etcd_revision: Let the broker wait until it has seen this revision.
+            retry: Repeat what wrote nothing for a passing reason, for the client's patience.
+
+        Raises:
+            ValidationError: an argument is malformed.
+            AppendOutcomeUnknownError: the bytes may or may not be there.
+            RegisterMismatchError: fenced; nothing was written.
+            WrongAppendOffsetError: the write head is elsewhere; nothing was written.
+            JournalError: another refusal; nothing was written.
+            EndpointError: no broker could be reached; nothing was written.
+        """
+        pieces = (content,) if isinstance(content, bytes) else content
+        request = AppendRequest(
+            journal=journal,
+            offset=offset,
+            check_registers=check_registers,
+            union_registers=union_registers,
+            subtract_registers=subtract_registers,
+            min_etcd_revision=self._transport.revision_floor(min_etcd_revision),
+        )
+        check_append(request, sum(map(len, pieces)))
+        if retry:
+            return await append_patiently(self._transport, request, pieces)
+        return await append_once(self._transport, request, pieces)
+
+    async def write_head(self, journal: str) -> int:
+        """Return the journal's write head, bytes.
+
+        Raises:
+            JournalError: the journal does not exist, is suspended, or may not be read.
+            EndpointError: no broker could be reached.
+        """
+        async with self.reader(journal, offset=-1, block=False, metadata_only=True) as reader:
+            async for _ in reader:
+                raise AssertionError("a metadata-only read delivers nothing")
+            return reader.write_head
+
+    async def list_fragments(
+        self,
+        journal: str,
+        *,
+        begin_mod_time: int = 0,
+        end_mod_time: int = 0,
+        page_limit: int = 0,
+        signature_ttl_seconds: float = 0.0,
+    ) -> Sequence[FragmentsResponse.ListedFragment]:
+        """Return the journal's fragments, ascending by begin.
+
+        Args:
+            journal: Its name.
+            begin_mod_time: Leave out stored fragments last modified before, Unix seconds.
+            end_mod_time: Leave out local fragments and those last modified after, Unix seconds; 0 is no end.
+            page_limit: Fragments of one answer; all pages are joined. 0 is the broker's default.
+            signature_ttl_seconds: Life of signed URLs to fetch stored fragments with; 0 asks for none.
+
+        Raises:
+            ValidationError: an argument is malformed.
+            JournalError: the journal does not exist, is suspended, or may not be read.
+            EndpointError: no broker could be reached.
+        """
+        request = FragmentsRequest(
+            journal=journal,
+            begin_mod_time=begin_mod_time,
+            end_mod_time=end_mod_time,
+            page_limit=page_limit,
+        )
+        if signature_ttl_seconds:
+            life = Duration()
+            life.FromNanoseconds(int(signature_ttl_seconds * 1e9))
+            request.signatureTTL.CopyFrom(life)
+        return await list_fragments(self._transport, request)

@@ -1,0 +1,292 @@
+"""Lists, watches and changes journals, and lists their fragments.
+
+Source: gazette/core broker/client/list.go, apply.go; broker/list_apply_api.go (snapshots, resumption).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+import grpc
+import structlog
+
+from allocator.errors import ValidationError
+from allocator.runtime.backoff import Backoff
+from consumer.errors import ApplyConflictError, ConsumerError, EndpointError, RpcFailedError
+from consumer.journal.outcomes import error_of_rpc, error_of_status
+from consumer.journal.transport import (
+    STREAM_LIFE_SECONDS,
+    UNARY_TIMEOUT_SECONDS,
+    JournalTransport,
+    answer_of,
+    cancelled_by_peer,
+    patiently,
+)
+from consumer.protocol.alphabet import require
+from consumer.protocol.auth import APPLY_TOKEN_LIFE_SECONDS, TOKEN_LIFE_SECONDS, Capability
+from consumer.protocol.journal_pb2 import (
+    ApplyRequest,
+    ApplyResponse,
+    FragmentsRequest,
+    FragmentsResponse,
+    Header,
+    LabelSelector,
+    ListRequest,
+    ListResponse,
+    Status,
+)
+from consumer.protocol.validation_journal import (
+    validate_apply_request,
+    validate_apply_response,
+    validate_fragments_request,
+    validate_fragments_response,
+    validate_list_request,
+    validate_list_response,
+)
+
+BACKOFF_SECONDS_MAX = 2.0
+"""Longest pause of a watch between attempts."""
+_INVALID = "INVALID_ANSWER"
+"""Stands for the gRPC status in the error about an answer that breaks a rule."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ListResult:
+    """Journals that match a selector, as of one revision."""
+
+    header: Header
+    journals: list[ListResponse.Journal]
+    """Ascending by name."""
+
+
+async def list_journals(transport: JournalTransport, selector: LabelSelector) -> ListResult:
+    """List the journals that match; try again, for the transport's patience, while no broker can be reached.
+
+    Raises:
+        ValidationError: the selector is malformed.
+        EndpointError: no broker could be reached.
+    """
+    request = ListRequest(selector=selector)
+    validate_list_request(request)
+    async for attempt in patiently(transport.patience_seconds, _is_unreachable):
+        with attempt:
+            async with _Listing(transport, request, UNARY_TIMEOUT_SECONDS) as listing:
+                snapshot = await listing.read_snapshot(endless=False)
+            if snapshot is None:
+                raise EndpointError(listing.address, "the broker ended the listing")
+            for journal in snapshot.journals:
+                transport.routes.update(journal.spec.name, journal.route)
+            return snapshot
+    raise AssertionError("the retrier returns or raises")
+
+
+async def watch_journals(
+    transport: JournalTransport, selector: LabelSelector
+) -> AsyncIterator[ListResult]:
+    """Yield a whole listing now and at each change, for ever; broken streams resume after the last one seen.
+
+    Raises:
+        ConsumerError: the first listing failed; later failures are retried.
+    """
+    seen = await list_journals(transport, selector)
+    yield seen
+    backoff = Backoff(max_seconds=BACKOFF_SECONDS_MAX)
+    while True:
+        request = ListRequest(selector=selector, watch=True, watch_resume=seen.header)
+        try:
+            async with _Listing(transport, request, STREAM_LIFE_SECONDS) as listing:
+                while (snapshot := await listing.read_snapshot(endless=True)) is not None:
+                    _require_newer(listing.address, snapshot.header, seen.header)
+                    backoff.reset()
+                    seen = snapshot
+                    yield seen
+        except ConsumerError as error:
+            _log.warning("watch.retrying", attempt=backoff.attempt + 1, error=str(error))
+        await backoff.sleep()
+
+
+class _Listing:
+    """One List RPC."""
+
+    def __init__(
+        self, transport: JournalTransport, request: ListRequest, timeout_seconds: float
+    ) -> None:
+        peer = transport.default_peer()
+        self.address = peer.endpoint
+        metadata = transport.metadata(
+            Capability.LIST, request.selector, life_seconds=TOKEN_LIFE_SECONDS
+        )
+        self._call = peer.stub.List(request, metadata=metadata, timeout=timeout_seconds)
+
+    async def __aenter__(self) -> _Listing:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._call.cancel()
+
+    async def read_snapshot(self, *, endless: bool) -> ListResult | None:
+        """Return the next snapshot, or None if the stream ended before it began.
+
+        Args:
+            endless: Whether this is a watch: its snapshots end in a message without journals.
+        """
+        first: ListResponse | None = None
+        journals: list[ListResponse.Journal] = []
+        while True:
+            response = await self._read(endless=endless)
+            if response is None:
+                if first is None:
+                    return None
+                if endless:
+                    raise EndpointError(self.address, "the broker ended the watch in a snapshot")
+                return ListResult(first.header, journals)
+            if endless and first is None and not response.ByteSize():
+                continue  # closes an empty snapshot, of which the first message told already
+            self._check(response, is_first=first is None, endless=endless)
+            journals.extend(response.journals)
+            # The first message of an empty snapshot is also its last.
+            if endless and not response.journals:
+                return ListResult((first or response).header, journals)
+            first = first or response
+
+    async def _read(self, *, endless: bool) -> ListResponse | None:
+        try:
+            response = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            if endless and error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+                return None  # the stream had its time
+            raise error_of_rpc(self.address, error) from error
+        except asyncio.CancelledError as error:
+            if cancelled_by_peer():
+                raise EndpointError(self.address, "the broker cancelled the listing") from error
+            raise
+        return response if isinstance(response, ListResponse) else None
+
+    def _check(self, response: ListResponse, *, is_first: bool, endless: bool) -> None:
+        try:
+            validate_list_response(response, first=is_first)
+            require(
+                is_first or endless or bool(response.journals),
+                "journals",
+                "expected at least one in each message after the first",
+            )
+        except ValidationError as error:
+            raise RpcFailedError(self.address, _INVALID, str(error)) from error
+        if response.status != Status.OK:
+            raise RpcFailedError(self.address, Status.Name(response.status), "cannot list")
+
+
+async def apply_changes(
+    transport: JournalTransport, changes: Sequence[ApplyRequest.Change], batch_size: int | None
+) -> ApplyResponse:
+    """Apply changes in one transaction, or in one for each `batch_size` of them; return the last answer.
+
+    With batches, those before a failing one stay applied.
+
+    Raises:
+        ValidationError: a change is malformed; nothing was applied.
+        ApplyConflictError: a spec's revision is not the expected one.
+        EndpointError: no broker could be reached, or an answer was lost and the outcome is unknown.
+    """
+    validate_apply_request(ApplyRequest(changes=changes))
+    size = batch_size or max(len(changes), 1)
+    response = ApplyResponse()
+    for begin in range(0, max(len(changes), 1), size):
+        response = await _apply_batch(
+            transport, ApplyRequest(changes=changes[begin : begin + size])
+        )
+    return response
+
+
+async def _apply_batch(transport: JournalTransport, request: ApplyRequest) -> ApplyResponse:
+    peer = transport.default_peer()
+    # Only a connection that was never made is tried again: an apply whose answer was lost may have been done, and
+    # would then conflict with itself.
+    async for attempt in patiently(transport.patience_seconds, _was_refused):
+        with attempt:
+            metadata = transport.metadata(
+                Capability.APPLY, LabelSelector(), life_seconds=APPLY_TOKEN_LIFE_SECONDS
+            )
+            response: ApplyResponse = await answer_of(
+                peer.stub.Apply(request, metadata=metadata, timeout=UNARY_TIMEOUT_SECONDS),
+                peer.endpoint,
+            )
+    try:
+        validate_apply_response(response)
+    except ValidationError as error:
+        raise RpcFailedError(peer.endpoint, _INVALID, str(error)) from error
+    if response.status == Status.ETCD_TRANSACTION_FAILED:
+        raise ApplyConflictError(response.header)
+    if response.status != Status.OK:
+        raise RpcFailedError(peer.endpoint, Status.Name(response.status), "cannot apply")
+    transport.applied_revision = max(transport.applied_revision, response.header.etcd.revision)
+    return response
+
+
+async def list_fragments(
+    transport: JournalTransport, request: FragmentsRequest
+) -> list[FragmentsResponse.ListedFragment]:
+    """Return a journal's fragments, all pages joined, ascending by begin.
+
+    Raises:
+        ValidationError: the request is malformed.
+        JournalError: the journal does not exist, is suspended, or may not be read.
+        EndpointError: no broker could be reached.
+    """
+    validate_fragments_request(request)
+    page = FragmentsRequest()
+    page.CopyFrom(request)
+    fragments: list[FragmentsResponse.ListedFragment] = []
+    while True:
+        async for attempt in patiently(transport.patience_seconds, _is_unreachable):
+            with attempt:
+                response = await _fragments_page(transport, page)
+        fragments.extend(response.fragments)
+        if response.next_page_token <= page.next_page_token:
+            return fragments
+        page.next_page_token = response.next_page_token
+
+
+async def _fragments_page(
+    transport: JournalTransport, request: FragmentsRequest
+) -> FragmentsResponse:
+    peer = transport.peer_for(request.journal, primary=False)
+    metadata = transport.journal_metadata(
+        Capability.READ, request.journal, life_seconds=TOKEN_LIFE_SECONDS
+    )
+    try:
+        response: FragmentsResponse = await answer_of(
+            peer.stub.ListFragments(request, metadata=metadata, timeout=UNARY_TIMEOUT_SECONDS),
+            peer.endpoint,
+        )
+    except EndpointError:
+        transport.routes.forget(request.journal)
+        raise
+    try:
+        validate_fragments_response(response)
+    except ValidationError as error:
+        raise RpcFailedError(peer.endpoint, _INVALID, str(error)) from error
+    if response.status != Status.OK:
+        raise error_of_status(request.journal, response.status)
+    return response
+
+
+def _require_newer(address: str, header: Header, seen: Header) -> None:
+    if header.etcd.revision <= seen.etcd.revision:
+        raise RpcFailedError(
+            address,
+            _INVALID,
+            f"expected a snapshot after revision {seen.etcd.revision}, got {header.etcd.revision}",
+        )
+
+
+def _is_unreachable(error: BaseException) -> bool:
+    return isinstance(error, EndpointError)
+
+
+def _was_refused(error: BaseException) -> bool:
+    return isinstance(error, EndpointError) and error.never_connected

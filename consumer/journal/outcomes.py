@@ -1,0 +1,95 @@
+"""Outcomes of journal requests as exceptions: in-band statuses and gRPC statuses, each translated once.
+
+Source: gazette/core broker/client/appender.go (mapAppenderError), reader.go; spec of the statuses in journal.proto.
+"""
+
+from __future__ import annotations
+
+import re
+
+import grpc
+
+from consumer.errors import (
+    ConsumerError,
+    EndpointError,
+    IndexHasGreaterOffsetError,
+    JournalError,
+    JournalNotAllowedError,
+    JournalNotFoundError,
+    JournalProtocolError,
+    JournalStoreUnhealthyError,
+    JournalSuspendedError,
+    JournalUnavailableError,
+    NotAuthorizedError,
+    RpcFailedError,
+    UnauthenticatedError,
+    WrongAppendOffsetError,
+)
+from consumer.protocol.journal_pb2 import Status
+
+UNASSIGNED = (
+    Status.NO_JOURNAL_PRIMARY_BROKER,
+    Status.NOT_JOURNAL_PRIMARY_BROKER,
+    Status.INSUFFICIENT_JOURNAL_BROKERS,
+    Status.NOT_JOURNAL_BROKER,
+)
+"""Nobody serves the journal right now, or not this broker: nothing was done and a retry is safe."""
+
+_ERROR_BY_STATUS: dict[Status.ValueType, type[JournalError]] = {
+    Status.JOURNAL_NOT_FOUND: JournalNotFoundError,
+    Status.NOT_ALLOWED: JournalNotAllowedError,
+    Status.SUSPENDED: JournalSuspendedError,
+    Status.WRONG_APPEND_OFFSET: WrongAppendOffsetError,
+    Status.INDEX_HAS_GREATER_OFFSET: IndexHasGreaterOffsetError,
+    Status.FRAGMENT_STORE_UNHEALTHY: JournalStoreUnhealthyError,
+} | dict.fromkeys(UNASSIGNED, JournalUnavailableError)
+
+# What gRPC's transport says when nobody listens, or the name is unknown.
+_NEVER_CONNECTED = re.compile(
+    r"failed to connect to all addresses|connection refused|(dns|name) resolution", re.IGNORECASE
+)
+_REFUSED = re.compile(r"connection refused|no such file or directory", re.IGNORECASE)
+_UNKNOWN_NAME = re.compile(
+    r"(dns|domain name|name) resolution|domain name not found", re.IGNORECASE
+)
+
+
+def error_of_status(journal: str, status: Status.ValueType, detail: str = "") -> JournalError:
+    """Return the exception of a status other than OK."""
+    kind = _ERROR_BY_STATUS.get(status)
+    name = Status.Name(status) if status in Status.values() else str(status)
+    if kind is None:
+        return JournalProtocolError(journal, f"status {name} is no answer to this request")
+    if kind is JournalUnavailableError:
+        return JournalUnavailableError(journal, detail or name)
+    return kind(journal, detail)
+
+
+def error_of_rpc(address: str, error: grpc.aio.AioRpcError) -> ConsumerError:
+    """Return the exception of a request that gRPC failed.
+
+    Args:
+        address: The endpoint that was asked.
+        error: What gRPC raised.
+    """
+    code, detail = error.code(), error.details() or "no details"
+    match code:
+        case grpc.StatusCode.UNAVAILABLE:
+            never_connected = _NEVER_CONNECTED.search(detail) is not None
+            return EndpointError(address, _unavailable(detail), never_connected=never_connected)
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return EndpointError(address, f"no answer in time: {detail}")
+        case grpc.StatusCode.UNAUTHENTICATED:
+            return UnauthenticatedError(f"{address}: {detail}")
+        case grpc.StatusCode.PERMISSION_DENIED:
+            return NotAuthorizedError(f"{address}: {detail}")
+        case _:
+            return RpcFailedError(address, code.name, detail)
+
+
+def _unavailable(detail: str) -> str:
+    if _REFUSED.search(detail):
+        return "connection refused; is the broker running?"
+    if _UNKNOWN_NAME.search(detail):
+        return f"unknown host name; is the address right? ({detail})"
+    return detail

@@ -1,0 +1,268 @@
+"""Reads a journal's bytes in order, once each, over broken connections and brokers that come and go.
+
+What ends a read: `end_offset`, the write head of a non-blocking read, or an error that asking again would not cure.
+Everything else is retried at the first undelivered byte.
+
+Source: gazette/core broker/client/reader.go, retry_reader.go. Unlike the model, NOT_ALLOWED is surfaced, and an answer
+against the protocol is after a few attempts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+import grpc
+import structlog
+
+from allocator.errors import ValidationError
+from allocator.runtime.backoff import Backoff
+from allocator.runtime.clock import Clock, SystemClock
+from consumer.errors import (
+    ConsumerError,
+    EndpointError,
+    JournalError,
+    JournalNotFoundError,
+    JournalProtocolError,
+    JournalUnavailableError,
+    RpcFailedError,
+)
+from consumer.journal.outcomes import UNASSIGNED, error_of_rpc, error_of_status
+from consumer.journal.read_progress import ReadProgress, ReadSpan
+from consumer.journal.transport import STREAM_LIFE_SECONDS, JournalTransport, cancelled_by_peer
+from consumer.protocol.auth import TOKEN_LIFE_SECONDS, Capability
+from consumer.protocol.journal_pb2 import Fragment, ReadRequest, ReadResponse, Status
+from consumer.protocol.validation_journal import validate_read_request
+
+REFUSALS_MAX = 4
+"""Answers in a row of "no such journal", or against the protocol, after which they are believed. A journal just applied
+may be unknown to another broker for a moment."""
+BACKOFF_SECONDS_MAX = 2.0
+"""Longest pause between attempts."""
+_DOOMED_CODES = ("INVALID_ARGUMENT", "UNIMPLEMENTED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION")
+
+_log = structlog.get_logger()
+
+
+class Reader:
+    """An asynchronous iterator of `ReadSpan`s. Iterate it from one task at a time; `aclose` it if you stop early.
+
+    A cancelled iteration loses nothing: the next one goes on at the first undelivered byte.
+    """
+
+    def __init__(
+        self, transport: JournalTransport, request: ReadRequest, *, clock: Clock | None = None
+    ) -> None:
+        """Take the request; nothing is sent until the first iteration.
+
+        Raises:
+            ValidationError: the request is malformed.
+        """
+        validate_read_request(request)
+        self._transport = transport
+        self._request = request
+        self._clock = clock or SystemClock()
+        self._progress = ReadProgress(request.offset, request.end_offset)
+        self._backoff = Backoff(max_seconds=BACKOFF_SECONDS_MAX)
+        self._call: grpc.aio.UnaryStreamCall[ReadRequest, ReadResponse] | None = None
+        self._endpoint = ""
+        self._heard = False
+        self._refusals = 0
+        self._waiting_since: float | None = None
+        self._finished = False
+
+    @property
+    def journal(self) -> str:
+        """The journal, as asked for: with its `;meta` if it had one."""
+        return self._request.journal
+
+    @property
+    def offset(self) -> int:
+        """First undelivered byte."""
+        return self._progress.offset
+
+    @property
+    def write_head(self) -> int:
+        """The journal's write head as of the newest answer, bytes; 0 before the first one."""
+        return self._progress.write_head
+
+    @property
+    def fragment(self) -> Fragment | None:
+        """The fragment being read, as of the newest answer."""
+        return self._progress.fragment
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReadSpan:
+        while not self._finished:
+            try:
+                span = await self._step()
+            except grpc.aio.AioRpcError as error:
+                self._drop_call()
+                await self._on_rpc_error(error)
+            except ValidationError as error:
+                self._drop_call()
+                wrong = JournalProtocolError(self.journal, f"{self._endpoint}: {error}")
+                wrong.__cause__ = error
+                await self._refused(wrong)
+            except asyncio.CancelledError:
+                self._drop_call()
+                if not cancelled_by_peer():
+                    raise
+                await self._pause(EndpointError(self._endpoint, "the broker cancelled the read"))
+            else:
+                if span is not None:
+                    return span
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """End the read; iteration then ends too."""
+        self._finished = True
+        self._drop_call()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def _step(self) -> ReadSpan | None:
+        """Read one message; return what it adds, if anything."""
+        if self._call is None:
+            if self._progress.complete:
+                self._finished = True
+                return None
+            await self._open()
+            if self._call is None:
+                return None  # the head is known now, or a pause was made
+        response = await self._call.read()
+        if response is grpc.aio.EOF:
+            await self._on_clean_end()
+            return None
+        assert isinstance(response, ReadResponse), "anything but EOF is a response"
+        content = response.content
+        if content:
+            span = self._progress.on_chunk(response, content)
+            self._note_success()
+            return span
+        self._progress.on_metadata(response)
+        if response.HasField("header"):
+            self._transport.learn(self.journal, response.header)
+        if response.status == Status.OK:
+            self._note_success()
+            self._finished = self._request.metadata_only
+            if self._finished:
+                self._drop_call()
+        else:
+            self._drop_call()
+            await self._on_status(response.status)
+        return None
+
+    async def _open(self) -> None:
+        if self._progress.offset < 0 and self._request.block:
+            # The broker would take the head of the moment anew at each retry, and bytes in between would be missed.
+            await self._find_head()
+            return
+        request = ReadRequest()
+        request.CopyFrom(self._request)
+        request.offset = self._progress.offset
+        request.min_etcd_revision = self._transport.revision_floor(request.min_etcd_revision)
+        await self._transport.channels.sweep()
+        peer = self._transport.peer_for(self.journal, primary=False)
+        self._endpoint = peer.endpoint
+        metadata = self._transport.journal_metadata(
+            Capability.READ, self.journal, life_seconds=TOKEN_LIFE_SECONDS
+        )
+        self._call = peer.stub.Read(request, metadata=metadata, timeout=STREAM_LIFE_SECONDS)
+        self._transport.channels.track(peer.endpoint, self._call)
+        self._heard = False
+        self._progress.on_opened()
+
+    async def _find_head(self) -> None:
+        request = ReadRequest()
+        request.CopyFrom(self._request)
+        request.block, request.metadata_only, request.end_offset = False, True, 0
+        try:
+            async with Reader(self._transport, request, clock=self._clock) as probe:
+                async for _ in probe:
+                    raise AssertionError("a metadata-only read delivers nothing")
+        except (EndpointError, JournalUnavailableError) as error:
+            # The probe lost patience; a blocking read does not.
+            await self._pause(error)
+            return
+        self._progress.offset = probe.offset
+        self._progress.write_head = probe.write_head
+
+    async def _on_clean_end(self) -> None:
+        """The broker stopped, the journal moved, or a token expired: ask again, at once if it had anything to say."""
+        self._drop_call()
+        if not self._heard and not self._progress.complete:
+            await self._pause(EndpointError(self._endpoint, "the broker ended the read"))
+
+    async def _on_status(self, status: Status.ValueType) -> None:
+        error = error_of_status(self.journal, status)
+        if status == Status.OFFSET_NOT_YET_AVAILABLE:
+            if not self._request.block:
+                self._finished = True
+                return
+            await self._pause(error)
+        elif status in UNASSIGNED:
+            await self._pause(error)
+        elif isinstance(error, (JournalNotFoundError, JournalProtocolError)):
+            await self._refused(error)
+        else:
+            raise error
+
+    async def _on_rpc_error(self, error: grpc.aio.AioRpcError) -> None:
+        self._transport.note_failure(self.journal, error)
+        if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED and self._request.block:
+            return  # the stream had its time
+        translated = error_of_rpc(self._endpoint, error)
+        doomed = not isinstance(translated, (EndpointError, RpcFailedError))
+        if doomed or (isinstance(translated, RpcFailedError) and translated.code in _DOOMED_CODES):
+            raise translated from error
+        translated.__cause__ = error
+        await self._pause(translated)
+
+    async def _refused(self, error: JournalError) -> None:
+        """Count an answer that is probably final; believe it after a few."""
+        self._refusals += 1
+        if self._refusals > REFUSALS_MAX:
+            raise error
+        await self._pause(error)
+
+    async def _pause(self, error: ConsumerError) -> None:
+        """Wait before asking again; a read that does not block loses patience."""
+        now = self._clock.monotonic_seconds()
+        if self._waiting_since is None:
+            self._waiting_since = now
+        waited_seconds = now - self._waiting_since
+        if not self._request.block and waited_seconds > self._transport.patience_seconds:
+            raise error
+        _log.warning(
+            "read.retrying",
+            journal=self.journal,
+            offset=self.offset,
+            attempt=self._backoff.attempt + 1,
+            waited_seconds=round(waited_seconds, 3),
+            error=str(error),
+        )
+        await self._backoff.sleep()
+
+    def _note_success(self) -> None:
+        self._heard = True
+        self._refusals = 0
+        self._waiting_since = None
+        self._backoff.reset()
+
+    def _drop_call(self) -> None:
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None

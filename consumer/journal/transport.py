@@ -1,0 +1,136 @@
+"""What every journal request shares: which broker to ask, as whom, and what its answer teaches about routes.
+
+Source: gazette/core broker/protocol/dispatcher.go (dispatch rules), broker/protocol/auth.go (default claims).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from tenacity import AsyncRetrying, retry_if_exception, stop_before_delay, wait_exponential_jitter
+
+from consumer.journal.channels import ChannelCache
+from consumer.journal.outcomes import error_of_rpc
+from consumer.journal.routes import RouteCache, choose_endpoint
+from consumer.protocol.alphabet import split_journal
+from consumer.protocol.auth import Capability, ClientAuth, expiring
+from consumer.protocol.journal_pb2 import Header, LabelSelector
+from consumer.protocol.journal_pb2_grpc import JournalAsyncStub
+from consumer.protocol.labels import NAME, label_set
+
+STREAM_LIFE_SECONDS = 300.0
+"""A read or a watch is opened anew after this: so a peer that died without a word is noticed."""
+UNARY_TIMEOUT_SECONDS = 30.0
+"""Longest wait for one answer to a request that does not block by itself."""
+_RETRY_SECONDS_FIRST, _RETRY_SECONDS_MAX = 0.05, 1.0
+
+RpcMetadata = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One broker to ask."""
+
+    endpoint: str
+    stub: JournalAsyncStub
+
+
+class JournalTransport:
+    """Chooses brokers, signs requests and learns routes, for every part of one client."""
+
+    def __init__(
+        self,
+        channels: ChannelCache,
+        routes: RouteCache,
+        auth: ClientAuth,
+        *,
+        zone: str,
+        patience_seconds: float,
+    ) -> None:
+        self.channels = channels
+        self.routes = routes
+        self.patience_seconds = patience_seconds
+        self.applied_revision = 0
+        """Newest etcd revision of our own applies: reads and appends wait for it, and so see them."""
+        self._auth = auth
+        self._zone = zone
+
+    def default_peer(self) -> Peer:
+        """Return the broker to ask about no journal in particular."""
+        return Peer(self.channels.default_endpoint, self.channels.stub())
+
+    def peer_for(self, journal: str, *, primary: bool) -> Peer:
+        """Return the broker to ask: the journal's primary or any of its members, else the default one."""
+        endpoint = choose_endpoint(
+            self.routes.route_of(journal),
+            zone=self._zone,
+            primary=primary,
+            state_of=self.channels.state,
+        )
+        if not endpoint:
+            return self.default_peer()
+        return Peer(endpoint, self.channels.stub(endpoint))
+
+    def metadata(
+        self, capability: Capability, selector: LabelSelector, *, life_seconds: float
+    ) -> RpcMetadata:
+        """Return the metadata of a request that needs no more than this."""
+        return self._auth.metadata(expiring(capability, selector, life_seconds=life_seconds))
+
+    def journal_metadata(
+        self, capability: Capability, journal: str, *, life_seconds: float
+    ) -> RpcMetadata:
+        """Return the metadata of a request about one journal."""
+        name, _ = split_journal(journal)
+        selector = LabelSelector(include=label_set((NAME, name)))
+        return self.metadata(capability, selector, life_seconds=life_seconds)
+
+    def revision_floor(self, min_etcd_revision: int) -> int:
+        """Return the revision that a request waits for: what was asked, or our own last apply."""
+        return max(min_etcd_revision, self.applied_revision)
+
+    def learn(self, journal: str, header: Header) -> None:
+        """Remember the route of a validated answer."""
+        self.routes.update(journal, header.route)
+
+    def note_failure(self, journal: str, error: grpc.aio.AioRpcError) -> None:
+        """Forget the route that led to a broker which is not there."""
+        if error.code() == grpc.StatusCode.UNAVAILABLE:
+            self.routes.forget(journal)
+
+
+def patiently(patience_seconds: float, may_retry: Callable[[BaseException], bool]) -> AsyncRetrying:
+    """Return a retrier that repeats what `may_retry` allows until patience is over, then raises the last error."""
+    return AsyncRetrying(
+        stop=stop_before_delay(patience_seconds),
+        wait=wait_exponential_jitter(
+            initial=_RETRY_SECONDS_FIRST, max=_RETRY_SECONDS_MAX, jitter=_RETRY_SECONDS_FIRST
+        ),
+        retry=retry_if_exception(may_retry),
+        reraise=True,
+    )
+
+
+def cancelled_by_peer() -> bool:
+    """Tell, inside `except CancelledError`, whether it is the peer that cancelled the call and nobody the task.
+
+    grpc.aio raises CancelledError for a call with status CANCELLED, which a broker that goes away may send.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() == 0
+
+
+async def answer_of(call: grpc.aio.UnaryUnaryCall[Any, Any], address: str) -> Any:
+    """Return the answer of a unary call; the types are those of the generated stub.
+
+    Raises:
+        ConsumerError: the call failed; see `error_of_rpc`.
+    """
+    try:
+        return await call
+    except grpc.aio.AioRpcError as error:
+        raise error_of_rpc(address, error) from error

@@ -1,0 +1,130 @@
+"""How one member process is set up. Nothing here is read from files or the environment: the caller decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from allocator.core.keys import check_root
+from allocator.core.model import MemberId
+from allocator.errors import ValidationError
+from allocator.etcd.config import EtcdConfig
+from consumer.journal.channels import parse_endpoint
+from consumer.protocol.alphabet import validate_token
+from consumer.protocol.auth import KeyedAuth
+from consumer.protocol.validation_terms import SUFFIX_BYTES, ZONE_BYTES
+from consumer.shard_environment import ShardConfig
+
+SHARD_LIMIT_MAX = 1 << 17
+"""Gazette's bound of replicas a process."""
+LEASE_TTL_SECONDS_MIN = 2.0
+"""Etcd counts whole seconds, and a lease is renewed three times within its life."""
+PORT_MAX = 65_535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberConfig:
+    """Identity, addresses and limits of a member. Durations are in seconds."""
+
+    root: str
+    """Where the cluster keeps its keys in etcd, e.g. `/broadsheet/my-app`. Members with one root share shards."""
+    suffix: str
+    """Unique within the zone; a restarted process takes a new one, or waits for its old lease to end."""
+    zone: str = "local"
+    """Failure domain; replicas of a shard are spread over two."""
+    host: str = "127.0.0.1"
+    """Where others reach this process."""
+    port: int = 0
+    """0 lets the system choose."""
+    bind_host: str = ""
+    """Interface to listen on; empty is `host`."""
+    etcd: EtcdConfig = field(default_factory=EtcdConfig)
+    broker_address: str
+    """Of the journal brokers: `http://host:port`."""
+    shard_limit: int = 32
+    """Most replicas this process takes."""
+    hot_standbys_max: int = 3
+    """Bound on every shard's standbys. All members of a cluster should agree."""
+    lease_ttl_seconds: float = 20.0
+    """A process that dies silently loses its shards after this."""
+    watch_delay_seconds: float = 0.03
+    """Changes of the key space that arrive together are applied together."""
+    auth_keys: str = field(default="", repr=False)
+    """Base64 keys that sign and verify tokens (`KeyedAuth`); empty turns authorization off."""
+    broker_auth_keys: str = field(default="", repr=False)
+    """The same for the journal brokers."""
+    revoke_predecessors_prefix: str | None = None
+    """Before announcing, revoke the leases of members of our zone whose suffix starts so: earlier lives of ours."""
+    drain_seconds_max: float = 300.0
+    """A leaving process waits so long for its shards to be handed over, then stops them all the same."""
+    drain_alone_seconds_max: float = 5.0
+    """The same while there is no other member that is staying: there is nobody to hand them to."""
+    stop_seconds_max: float = 15.0
+    """RPCs under way at the end may take so long."""
+    request_bytes_max: int = 4 << 20
+    """Largest request that the server takes, bytes."""
+    shards: ShardConfig = field(default_factory=ShardConfig)
+    """Limits of each shard."""
+
+    def __post_init__(self) -> None:
+        """Check every field.
+
+        Raises:
+            ValidationError: a field is out of its bounds; the error names it.
+        """
+        check_root(self.root)
+        validate_token(self.zone, "zone", bytes_range=ZONE_BYTES)
+        validate_token(self.suffix, "suffix", bytes_range=SUFFIX_BYTES)
+        _require_text(self.host, "host")
+        _require_address(self.broker_address)
+        _require_range(self.port, "port", 0, PORT_MAX)
+        _require_range(self.shard_limit, "shard_limit", 0, SHARD_LIMIT_MAX)
+        _require_at_least(self.hot_standbys_max, "hot_standbys_max", 0)
+        _require_at_least(self.lease_ttl_seconds, "lease_ttl_seconds", LEASE_TTL_SECONDS_MIN)
+        _require_at_least(self.watch_delay_seconds, "watch_delay_seconds", 0)
+        _require_at_least(self.drain_seconds_max, "drain_seconds_max", 0)
+        _require_at_least(self.drain_alone_seconds_max, "drain_alone_seconds_max", 0)
+        _require_at_least(self.stop_seconds_max, "stop_seconds_max", 0)
+        _require_at_least(self.request_bytes_max, "request_bytes_max", 1024)
+        _require_keys(self.auth_keys, "auth_keys")
+        _require_keys(self.broker_auth_keys, "broker_auth_keys")
+        if self.revoke_predecessors_prefix == "":
+            raise ValidationError(
+                "revoke_predecessors_prefix",
+                "expected None or the start of a suffix; an empty one would revoke the whole zone",
+            )
+
+    @property
+    def member_id(self) -> MemberId:
+        """The process's identity."""
+        return MemberId(self.zone, self.suffix)
+
+
+def _require_text(value: str, name: str) -> None:
+    if not value or any(character.isspace() for character in value):
+        raise ValidationError(name, f"expected a host name or address, got {value!r}")
+
+
+def _require_address(address: str) -> None:
+    try:
+        parse_endpoint(address)
+    except ValidationError as error:
+        raise ValidationError("broker_address", error.problem) from error
+
+
+def _require_range(value: int, name: str, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise ValidationError(name, f"expected {least} to {most}, got {value}")
+
+
+def _require_at_least(value: float, name: str, least: float) -> None:
+    if not value >= least:
+        raise ValidationError(name, f"expected at least {least}, got {value}")
+
+
+def _require_keys(keys: str, name: str) -> None:
+    if not keys:
+        return
+    try:
+        KeyedAuth(keys)
+    except ValidationError as error:
+        raise ValidationError(error.field_path.replace("auth_keys", name), error.problem) from error

@@ -1,0 +1,212 @@
+"""What an Apply or an Unassign writes: one transaction as data, or why the caller may not.
+
+A caller whose token picks shards by label must match both what a shard *is* and what it *becomes*. Otherwise it could
+take over a shard that it cannot see by overwriting it with labels of its own. What a shard is must hold until the
+transaction commits, so the revision that was judged is compared too.
+
+Source: gazette/core consumer/shard_api.go (Apply, Unassign); the two-sided authorization is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from allocator.core.keys import Keys
+from allocator.core.model import Assignment, Item, ItemId
+from allocator.core.ops import (
+    TXN_OPERATIONS_MAX,
+    Compare,
+    Delete,
+    Operation,
+    Put,
+    TxnCheckpoint,
+)
+from allocator.errors import ValidationError
+from consumer.core.hint_keys import primary_hints_key
+from consumer.errors import BoundExceededError, NotAuthorizedError
+from consumer.key_space import PRIMARY_SLOT, ShardKeySpace, is_visible, spec_of, status_of
+from consumer.protocol.journal_pb2 import LabelSelector
+from consumer.protocol.recorded_op_pb2 import FSMHints
+from consumer.protocol.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
+
+UNCONDITIONAL = -1
+"""`expect_mod_revision` of a change that overwrites whatever is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSpec:
+    """A spec as etcd holds it now."""
+
+    spec: ShardSpec
+    mod_revision: int
+
+
+@dataclass(slots=True)
+class _Draft:
+    compares: list[Compare] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+
+    def finish(self) -> TxnCheckpoint:
+        return TxnCheckpoint(tuple(dict.fromkeys(self.compares)), tuple(self.operations))
+
+
+def is_scoped(selector: LabelSelector) -> bool:
+    """Tell whether claims restrict their holder to some shards."""
+    return bool(selector.include.labels or selector.exclude.labels)
+
+
+def plan_apply(
+    changes: Sequence[ApplyRequest.Change],
+    keys: Keys,
+    *,
+    allowed: LabelSelector,
+    stored: Mapping[str, StoredSpec],
+    encode_hints: Callable[[FSMHints], bytes],
+) -> TxnCheckpoint:
+    """Return the one transaction that makes every change.
+
+    Args:
+        changes: Valid changes.
+        keys: Where specs are kept.
+        allowed: The caller's claims.
+        stored: Present specs by shard id; looked at only if `allowed` restricts the caller.
+        encode_hints: How primary hints are written.
+
+    Raises:
+        NotAuthorizedError: the claims do not cover a shard as it is, or as it would be.
+        ValidationError: two changes are of one shard.
+        BoundExceededError: there is more than one transaction takes.
+    """
+    draft = _Draft()
+    seen: set[str] = set()
+    for index, change in enumerate(changes):
+        shard_id = change.upsert.id or change.delete
+        if shard_id in seen:
+            raise ValidationError(
+                f"changes[{index}]", f"expected one change a shard, got a second of {shard_id!r}"
+            )
+        seen.add(shard_id)
+        if is_scoped(allowed):
+            _authorize_change(draft, change, keys, allowed=allowed, stored=stored.get(shard_id))
+        _add_change(draft, change, keys, encode_hints)
+    checkpoint = draft.finish()
+    _require_bound(checkpoint, what=f"{len(changes)} changes", field_name="changes")
+    return checkpoint
+
+
+def certainly_writes(changes: Sequence[ApplyRequest.Change]) -> bool:
+    """Tell whether a successful transaction must have written: not if all it did was delete what may be absent."""
+    return any(
+        change.HasField("upsert") or change.expect_mod_revision != UNCONDITIONAL
+        for change in changes
+    )
+
+
+def plan_unassign(
+    shard_ids: Sequence[str],
+    key_space: ShardKeySpace,
+    keys: Keys,
+    *,
+    allowed: LabelSelector,
+    only_failed: bool,
+) -> tuple[TxnCheckpoint, tuple[str, ...]]:
+    """Return the transaction that takes replicas away, and the shards it affects in the order asked for.
+
+    Failed replicas go; unless `only_failed`, the primary goes too. Healthy standbys stay, so that one
+    takes over. Shards that do not exist are passed over.
+
+    Raises:
+        NotAuthorizedError: the claims do not cover a shard.
+        BoundExceededError: there is more than one transaction takes.
+    """
+    draft = _Draft()
+    affected: list[str] = []
+    for shard_id in dict.fromkeys(shard_ids):
+        item_id = ItemId(shard_id)
+        item = key_space.items.get(item_id)
+        if item is None:
+            continue
+        _authorize_spec(spec_of(item), allowed)
+        removed = [
+            assignment
+            for assignment in key_space.assignments_of(item_id)
+            if _is_unassigned(assignment, only_failed=only_failed)
+        ]
+        if removed:
+            affected.append(shard_id)
+            _add_removals(draft, removed, item, keys, guarded=is_scoped(allowed))
+    checkpoint = draft.finish()
+    _require_bound(checkpoint, what=f"{len(affected)} shards", field_name="shards")
+    return checkpoint, tuple(affected)
+
+
+def _authorize_change(
+    draft: _Draft,
+    change: ApplyRequest.Change,
+    keys: Keys,
+    *,
+    allowed: LabelSelector,
+    stored: StoredSpec | None,
+) -> None:
+    if change.HasField("upsert"):
+        _authorize_spec(change.upsert, allowed)
+    shard_id = change.upsert.id or change.delete
+    if stored is not None:
+        _authorize_spec(stored.spec, allowed)
+    elif change.delete:
+        # Nothing to judge by but the id; deleting what is absent must not tell it from what is hidden.
+        _authorize_spec(ShardSpec(id=shard_id), allowed)
+    judged = 0 if stored is None else stored.mod_revision
+    draft.compares.append(Compare.mod_revision(keys.item(ItemId(shard_id)), judged))
+
+
+def _authorize_spec(spec: ShardSpec, allowed: LabelSelector) -> None:
+    if not is_visible(spec, allowed):
+        raise NotAuthorizedError(f"shard {spec.id}: the token's selector does not cover its labels")
+
+
+def _add_change(
+    draft: _Draft,
+    change: ApplyRequest.Change,
+    keys: Keys,
+    encode_hints: Callable[[FSMHints], bytes],
+) -> None:
+    key = keys.item(ItemId(change.upsert.id or change.delete))
+    if change.expect_mod_revision != UNCONDITIONAL:
+        draft.compares.append(Compare.mod_revision(key, change.expect_mod_revision))
+    if not change.HasField("upsert"):
+        draft.operations.append(Delete(key))
+        return
+    # Deterministic, so that applying an equal spec writes equal bytes.
+    draft.operations.append(Put(key, change.upsert.SerializeToString(deterministic=True)))
+    if change.HasField("primary_hints"):
+        draft.operations.append(
+            Put(primary_hints_key(change.upsert), encode_hints(change.primary_hints))
+        )
+
+
+def _is_unassigned(assignment: Assignment, *, only_failed: bool) -> bool:
+    failed = status_of(assignment).code == ReplicaStatus.FAILED
+    return failed or (assignment.slot == PRIMARY_SLOT and not only_failed)
+
+
+def _add_removals(
+    draft: _Draft, removed: Sequence[Assignment], item: Item, keys: Keys, *, guarded: bool
+) -> None:
+    if guarded:
+        draft.compares.append(Compare.mod_revision(keys.item(item.item_id), item.kv.mod_revision))
+    for assignment in removed:
+        key = assignment.kv.key
+        draft.compares.append(Compare.mod_revision(key, assignment.kv.mod_revision))
+        draft.operations.append(Delete(key))
+
+
+def _require_bound(checkpoint: TxnCheckpoint, *, what: str, field_name: str) -> None:
+    largest = max(len(checkpoint.operations), len(checkpoint.compares))
+    if largest > TXN_OPERATIONS_MAX:
+        raise BoundExceededError(
+            f"{field_name}: {what} make {largest} operations, one transaction of etcd takes "
+            f"{TXN_OPERATIONS_MAX}; send batches of at most {TXN_OPERATIONS_MAX} "
+            "(fewer with hints; shardctl's --batch-size does it)"
+        )

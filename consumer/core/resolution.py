@@ -1,0 +1,159 @@
+"""Who answers for a shard: the decision, from one snapshot of the key space.
+
+                      proxied here for another cluster or process ─► Refused
+                      proxied here from a later revision          ─► AwaitRevision, then decide again
+                      unknown or hidden, no primary, not ours     ─► Answered
+                      another process is the primary              ─► Forward
+                      this process is the primary                 ─► ServeHere, once the local shard is ready
+
+Source: gazette/core consumer/resolver.go (Resolve, order of the checks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from allocator.core.model import Assignment, Item, Member, MemberId
+from allocator.etcd.api import Header as EtcdHeader
+from consumer.core.route import build_route, primary_of, replicas_of
+from consumer.key_space import is_visible, member_id_of, process_id_of, spec_of
+from consumer.protocol.journal_pb2 import Header, LabelSelector, Route
+from consumer.protocol.shard_pb2 import ShardSpec, Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Which shard is sought, and on whose behalf."""
+
+    shard_id: str
+    selector: LabelSelector
+    """The caller's claims: what it may see."""
+    may_proxy: bool
+    """Whether the caller can forward to another process."""
+    proxy_header: Header | None
+    """Of the process that forwarded the request to us."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What this process knows of the shard, as of one revision."""
+
+    local_id: MemberId | None
+    """None once our member key is gone: we are shutting down."""
+    etcd: EtcdHeader
+    item: Item | None
+    assignments: Sequence[Assignment]
+    members: Mapping[MemberId, Member]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The request was forwarded to the wrong place."""
+
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitRevision:
+    """The forwarding process knew more: catch up with it, then decide again."""
+
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Nobody can be sent the request: `status` tells why."""
+
+    status: Status.ValueType
+    header: Header
+    spec: ShardSpec | None
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """The process that the header names serves the shard."""
+
+    header: Header
+    spec: ShardSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ServeHere:
+    """This process is the shard's primary."""
+
+    header: Header
+    spec: ShardSpec
+
+
+Decision = Refused | AwaitRevision | Answered | Forward | ServeHere
+
+
+def decide(question: Question, snapshot: Snapshot) -> Decision:
+    """Decide who answers."""
+    if question.proxy_header is not None:
+        objection = _check_proxied(question.proxy_header, snapshot)
+        if objection is not None:
+            return objection
+
+    spec = None if snapshot.item is None else spec_of(snapshot.item)
+    replicas = replicas_of(snapshot.assignments)
+    if spec is not None and not is_visible(spec, question.selector):
+        # A hidden shard must look exactly like one that does not exist.
+        spec, replicas = None, ()
+    primary = primary_of(replicas)
+    status = _status(spec, primary, local_id=snapshot.local_id, may_proxy=question.may_proxy)
+    route = build_route(replicas, snapshot.members)
+    if spec is None or status != Status.OK:
+        return Answered(status, header_of(snapshot.local_id, snapshot.etcd, route), spec)
+    header = header_of(primary, snapshot.etcd, route)
+    return ServeHere(header, spec) if primary == snapshot.local_id else Forward(header, spec)
+
+
+def header_of(process_id: MemberId | None, etcd: EtcdHeader, route: Route | None = None) -> Header:
+    """Return a header. Without a route it is "unrouted": no members, no primary."""
+    return Header(
+        process_id=process_id_of(process_id),
+        route=Route(primary=-1) if route is None else route,
+        etcd=Header.Etcd(
+            cluster_id=etcd.cluster_id,
+            member_id=etcd.member_id,
+            revision=etcd.revision,
+            raft_term=etcd.raft_term,
+        ),
+    )
+
+
+def _check_proxied(header: Header, snapshot: Snapshot) -> Refused | AwaitRevision | None:
+    expected, named = snapshot.etcd.cluster_id, header.etcd.cluster_id
+    if named != expected:
+        return Refused(
+            f"header.etcd.cluster_id: expected {expected:#x}, got {named:#x}; "
+            "do both processes use one etcd cluster?"
+        )
+    wanted = header.process_id
+    # An empty identity means "whoever you are".
+    if (wanted.zone or wanted.suffix) and member_id_of(wanted) != snapshot.local_id:
+        here = "a process that is leaving" if snapshot.local_id is None else str(snapshot.local_id)
+        return Refused(
+            f"header.process_id: the request is for {member_id_of(wanted)}, but this is {here}"
+        )
+    if header.etcd.revision > snapshot.etcd.revision:
+        return AwaitRevision(header.etcd.revision)
+    return None
+
+
+def _status(
+    spec: ShardSpec | None,
+    primary: MemberId | None,
+    *,
+    local_id: MemberId | None,
+    may_proxy: bool,
+) -> Status.ValueType:
+    if spec is None:
+        return Status.SHARD_NOT_FOUND
+    if primary is None:
+        return Status.NO_SHARD_PRIMARY
+    if primary != local_id and not may_proxy:
+        return Status.NOT_SHARD_PRIMARY
+    return Status.OK

@@ -1,0 +1,106 @@
+"""The one place where exceptions become gRPC status codes.
+
+A service that *can* answer, answers in band with a `Status` and a header. What arrives here is a failure.
+
+    ValidationError                                   INVALID_ARGUMENT      fix the request
+    UnauthenticatedError                              UNAUTHENTICATED       bring a good token
+    NotAuthorizedError                                PERMISSION_DENIED     bring another token
+    ShardNotFoundError, JournalNotFoundError          NOT_FOUND             stop
+    ProxyHeaderError, ClusterMismatchError            FAILED_PRECONDITION   fix the configuration
+    BoundExceededError, EtcdLimitError                RESOURCE_EXHAUSTED    split the request
+    CommitFencedError, RegisterMismatchError,
+        ApplyConflictError                            ABORTED               resolve, or read, again
+    ResolverStoppedError, LeaseLostError, ShardError,
+        EtcdUnavailableError, EndpointError,
+        JournalUnavailableError                       UNAVAILABLE           try another process
+    TimeoutError                                      DEADLINE_EXCEEDED     as the caller decides
+    KeyDecodeError                                    DATA_LOSS             repair what etcd holds
+    AioRpcError (of the hop behind us)                its own code
+    anything else                                     INTERNAL              report the id in the text
+"""
+
+from __future__ import annotations
+
+import grpc
+
+from allocator.errors import (
+    ClusterMismatchError,
+    EtcdLimitError,
+    EtcdUnavailableError,
+    KeyDecodeError,
+    LeaseLostError,
+    ValidationError,
+)
+from consumer.errors import (
+    ApplyConflictError,
+    BoundExceededError,
+    CommitFencedError,
+    EndpointError,
+    JournalNotFoundError,
+    JournalUnavailableError,
+    NotAuthorizedError,
+    ProxyHeaderError,
+    RegisterMismatchError,
+    ResolverStoppedError,
+    ShardError,
+    ShardNotFoundError,
+    UnauthenticatedError,
+)
+
+DETAILS_CHARACTERS_MAX = 2048
+"""Longest text of a status; gRPC carries it in a header of at most 8 KiB."""
+
+CAUSE_METADATA = "broadsheet-shard-cause-bin"
+"""Trailing metadata of a Stat answered SHARD_STOPPED: why, as UTF-8 text."""
+
+# The first class that fits decides, so a subclass stands before its base.
+_CODES: tuple[tuple[type[BaseException], grpc.StatusCode], ...] = (
+    (ValidationError, grpc.StatusCode.INVALID_ARGUMENT),
+    (UnauthenticatedError, grpc.StatusCode.UNAUTHENTICATED),
+    (NotAuthorizedError, grpc.StatusCode.PERMISSION_DENIED),
+    (ShardNotFoundError, grpc.StatusCode.NOT_FOUND),
+    (JournalNotFoundError, grpc.StatusCode.NOT_FOUND),
+    (ProxyHeaderError, grpc.StatusCode.FAILED_PRECONDITION),
+    (ClusterMismatchError, grpc.StatusCode.FAILED_PRECONDITION),
+    (BoundExceededError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (EtcdLimitError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (CommitFencedError, grpc.StatusCode.ABORTED),
+    (RegisterMismatchError, grpc.StatusCode.ABORTED),
+    (ApplyConflictError, grpc.StatusCode.ABORTED),
+    (ResolverStoppedError, grpc.StatusCode.UNAVAILABLE),
+    (LeaseLostError, grpc.StatusCode.UNAVAILABLE),
+    (ShardError, grpc.StatusCode.UNAVAILABLE),
+    (EtcdUnavailableError, grpc.StatusCode.UNAVAILABLE),
+    (EndpointError, grpc.StatusCode.UNAVAILABLE),
+    (JournalUnavailableError, grpc.StatusCode.UNAVAILABLE),
+    (TimeoutError, grpc.StatusCode.DEADLINE_EXCEEDED),
+    (KeyDecodeError, grpc.StatusCode.DATA_LOSS),
+)
+
+
+def status_code_of(error: BaseException) -> grpc.StatusCode:
+    """Return the code that an exception is answered with."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        return error.code()
+    return next(
+        (code for kind, code in _CODES if isinstance(error, kind)), grpc.StatusCode.INTERNAL
+    )
+
+
+def status_details_of(error: BaseException, *, incident_id: str) -> str:
+    """Return the text that goes with the code.
+
+    Args:
+        error: What was raised.
+        incident_id: Stands in the log beside the traceback of an error whose text the caller must not see.
+    """
+    code = status_code_of(error)
+    if isinstance(error, grpc.aio.AioRpcError):
+        text = error.details() or code.name
+    elif code is grpc.StatusCode.INTERNAL:
+        text = f"internal error; the server's log has it under {incident_id}"
+    elif isinstance(error, TimeoutError):
+        text = str(error) or "the deadline passed while the server waited"
+    else:
+        text = str(error)
+    return text[:DETAILS_CHARACTERS_MAX]

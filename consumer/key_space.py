@@ -1,0 +1,210 @@
+"""What the consumer keeps in the key space: specs of shards and processes, and what replicas say of themselves.
+
+    {root}/items/{shard id}                        ShardSpec        -> ShardItem
+    {root}/members/{zone}#{suffix}                 ConsumerSpec     -> ConsumerMember
+    {root}/assign/{shard id}#{zone}#{suffix}#{n}   ReplicaStatus    (empty: IDLE)
+
+A value that is malformed, breaks a rule, or disagrees with its key is refused with an error that names the field.
+
+Source: gazette/core consumer/key_space.go (decoding), consumer/shard_state.go (ShardIsConsistent).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
+from allocator.core.ops import KeyValue
+from allocator.errors import KeyDecodeError
+from consumer.protocol.journal_pb2 import LabelSelector, ProcessSpec
+from consumer.protocol.labels import ID, matches
+from consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus, ShardSpec
+from consumer.protocol.validation_shard import (
+    validate_consumer_spec,
+    validate_replica_status,
+    validate_shard_spec,
+)
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+PRIMARY_SLOT = 0
+"""The slot of a shard's primary; those above it are hot standbys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardItem:
+    """A shard as the allocator sees it."""
+
+    spec: ShardSpec
+    """Read-only."""
+    hot_standbys_max: int
+    """Bound on standbys that this process sets for every shard."""
+
+    def desired_replication(self) -> int:
+        """Return how many replicas the shard wants: none if disabled, else a primary and its standbys."""
+        if self.spec.disable:
+            return 0
+        return 1 + min(self.spec.hot_standbys, self.hot_standbys_max)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerMember:
+    """A process as the allocator sees it."""
+
+    spec: ConsumerSpec
+    """Read-only."""
+
+    def item_limit(self) -> int:
+        """Return the most replicas that the process takes."""
+        return self.spec.shard_limit
+
+    def is_exiting(self) -> bool:
+        """Return whether the process wants to leave."""
+        return self.spec.exiting
+
+
+class ShardDecoder:
+    """Decodes the values of a consumer's key space."""
+
+    def __init__(self, *, hot_standbys_max: int) -> None:
+        """Create a decoder.
+
+        Args:
+            hot_standbys_max: Bound on the standbys of every shard, from 0.
+        """
+        self._hot_standbys_max = hot_standbys_max
+
+    def decode_item(self, item_id: ItemId, kv: KeyValue) -> ShardItem:
+        """Decode the spec of a shard.
+
+        Raises:
+            KeyDecodeError: it is no ShardSpec, or names another shard than its key.
+            ValidationError: it breaks a rule.
+        """
+        spec = _parse(ShardSpec(), kv)
+        validate_shard_spec(spec)
+        if spec.id != item_id:
+            raise KeyDecodeError(kv.key, f"id: expected {item_id!r} as in the key, got {spec.id!r}")
+        return ShardItem(spec=spec, hot_standbys_max=self._hot_standbys_max)
+
+    def decode_member(self, member_id: MemberId, kv: KeyValue) -> ConsumerMember:
+        """Decode the spec of a process.
+
+        Raises:
+            KeyDecodeError: it is no ConsumerSpec, or names another process than its key.
+            ValidationError: it breaks a rule.
+        """
+        spec = _parse(ConsumerSpec(), kv)
+        validate_consumer_spec(spec)
+        named = member_id_of(spec.process_spec.id)
+        if named != member_id:
+            raise KeyDecodeError(
+                kv.key, f"process_spec.id: expected {member_id} as in the key, got {named}"
+            )
+        return ConsumerMember(spec=spec)
+
+    def decode_assignment(
+        self,
+        item_id: ItemId,
+        member_id: MemberId,
+        slot: int,
+        kv: KeyValue,
+    ) -> ReplicaStatus:
+        """Decode the status of a replica; an empty value is IDLE.
+
+        Raises:
+            KeyDecodeError: it is no ReplicaStatus.
+            ValidationError: its code is unknown, or its errors do not go with its code.
+        """
+        del item_id, member_id, slot  # the value repeats nothing of its key
+        status = _parse(ReplicaStatus(), kv)
+        validate_replica_status(status)
+        return status
+
+
+class ReplicaConsistency:
+    """The allocator's question whether a replica counts: whether another may be taken away in reliance on it."""
+
+    def is_consistent(
+        self, item: Item, assignment: Assignment, all_assignments: Sequence[Assignment]
+    ) -> bool:
+        """Tell whether a replica is as far as it will get.
+
+        A failed replica counts only beside a failed primary: swapping one failure for another harms nobody, and a
+        shard that fails everywhere must not keep a member from leaving.
+        """
+        del item  # a replica's own status tells
+        code = status_of(assignment).code
+        if code == ReplicaStatus.FAILED:
+            return any(
+                other.slot == PRIMARY_SLOT and status_of(other).code == ReplicaStatus.FAILED
+                for other in all_assignments
+            )
+        return code in (ReplicaStatus.STANDBY, ReplicaStatus.PRIMARY)
+
+
+class ShardKeySpace(Protocol):
+    """What the consumer reads of the local mirror of etcd; `allocator.key_space.KeySpace` has it."""
+
+    @property
+    def items(self) -> Mapping[ItemId, Item]:
+        """Shards by id, in order."""
+        ...
+
+    @property
+    def members(self) -> Mapping[MemberId, Member]:
+        """Processes by identity, in order."""
+        ...
+
+    def assignments_of(self, item_id: ItemId) -> Sequence[Assignment]:
+        """Return the replicas of a shard, by (member, slot)."""
+        ...
+
+
+def spec_of(item: Item) -> ShardSpec:
+    """Return the shard's spec."""
+    assert isinstance(item.value, ShardItem), "a consumer's key space holds shards"
+    return item.value.spec
+
+
+def process_of(member: Member) -> ConsumerSpec:
+    """Return the process's spec."""
+    assert isinstance(member.value, ConsumerMember), "a consumer's key space holds processes"
+    return member.value.spec
+
+
+def status_of(assignment: Assignment) -> ReplicaStatus:
+    """Return what the replica says of itself."""
+    assert isinstance(assignment.value, ReplicaStatus), "a consumer's key space holds statuses"
+    return assignment.value
+
+
+def member_id_of(process_id: ProcessSpec.ID) -> MemberId:
+    """Return the engine's identity of a process."""
+    return MemberId(process_id.zone, process_id.suffix)
+
+
+def process_id_of(member_id: MemberId | None) -> ProcessSpec.ID:
+    """Return the wire's identity of a process; the empty one stands for none."""
+    if member_id is None:
+        return ProcessSpec.ID()
+    return ProcessSpec.ID(zone=member_id.zone, suffix=member_id.suffix)
+
+
+def is_visible(spec: ShardSpec, selector: LabelSelector) -> bool:
+    """Tell whether a selector, of a request or of a caller's claims, picks the shard."""
+    return matches(selector, spec.labels, meta={ID: spec.id})
+
+
+def _parse(message: MessageT, kv: KeyValue) -> MessageT:
+    try:
+        message.ParseFromString(kv.value)
+    except DecodeError as error:
+        raise KeyDecodeError(
+            kv.key, f"expected a {type(message).DESCRIPTOR.full_name}: {error}"
+        ) from error
+    return message

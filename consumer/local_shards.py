@@ -1,0 +1,150 @@
+"""The shards that run in this process, kept equal to what etcd assigns to it.
+
+`apply` is called after each change of the key space, on the loop and without awaiting, so that who serves what never
+disagrees with the snapshot it came from. At most one life of a shard runs here at a time: a new one waits until the one
+before it is torn down.
+
+Source: gazette/core consumer/resolver.go (updateLocalShards, stopServingLocalReplicas); that a new life waits is ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TypeVar, assert_never
+
+import structlog
+
+from allocator.core.model import Assignment, ItemId, MemberId
+from allocator.key_space import KeySpace
+from allocator.runtime.task_group import TaskGroup
+from consumer.core.local_diff import (
+    Assigned,
+    Promote,
+    Replace,
+    Replica,
+    Start,
+    Stop,
+    Update,
+    assigned_to,
+    diff,
+)
+from consumer.key_space import spec_of
+from consumer.protocol.shard_pb2 import ShardSpec
+from consumer.shard import LiveShard
+
+log = structlog.get_logger()
+ResultT = TypeVar("ResultT")
+
+
+class LocalShards:
+    """Starts, promotes and stops live shards."""
+
+    def __init__(
+        self,
+        key_space: KeySpace,
+        *,
+        member_id: MemberId,
+        new_shard: Callable[[ShardSpec, Assignment], LiveShard],
+        group: TaskGroup,
+    ) -> None:
+        """Create the set, empty.
+
+        Args:
+            key_space: The mirror; register `apply` as its observer.
+            member_id: This process.
+            new_shard: Makes a shard that does not run yet.
+            group: Runs the shards; it must live until `join` returned.
+        """
+        self._key_space = key_space
+        self._member_id = member_id
+        self._new_shard = new_shard
+        self._group = group
+        self._shards: dict[ItemId, LiveShard] = {}
+        self._teardowns: dict[ItemId, asyncio.Task[None]] = {}
+        self.stopped = False
+        """Whether this process serves no shard any more."""
+
+    @property
+    def shards(self) -> Mapping[ItemId, LiveShard]:
+        """The shards that run here, by id."""
+        return self._shards
+
+    def apply(self) -> None:
+        """Start, promote and stop what the key space says."""
+        if self.stopped:
+            return
+        assigned = assigned_to(
+            self._member_id, self._key_space.items, self._key_space.assignments.values()
+        )
+        running = {
+            item_id: Replica(shard.assignment.slot, shard.assignment.kv.create_revision)
+            for item_id, shard in self._shards.items()
+        }
+        for instruction in diff(running, assigned):
+            match instruction:
+                case Start(target):
+                    self._start(target)
+                case Update(target) | Promote(target):
+                    shard = self._shards[target.item.item_id]
+                    shard.on_assignment_changed(spec_of(target.item), target.assignment)
+                case Replace(target):
+                    self._stop(target.item.item_id)
+                    self._start(target)
+                case Stop(item_id):
+                    self._stop(item_id)
+                case _:
+                    assert_never(instruction)
+
+    def stop(self, *, grace_seconds: float | None = None) -> None:
+        """Stop every shard and start none again. Idempotent; `join` waits for the end.
+
+        Args:
+            grace_seconds: How long transactions may take to finish; None is as configured, 0 aborts them.
+        """
+        self.stopped = True
+        for item_id in tuple(self._shards):
+            self._stop(item_id, grace_seconds=grace_seconds)
+
+    async def join(self) -> None:
+        """Wait until every stopped shard is torn down; each bounds its own teardown."""
+        while self._teardowns:
+            await asyncio.wait(tuple(self._teardowns.values()))
+
+    def _start(self, target: Assigned) -> None:
+        item_id = target.item.item_id
+        shard = self._new_shard(spec_of(target.item), target.assignment)
+        self._shards[item_id] = shard
+        predecessor = self._teardowns.get(item_id)
+        log.info("shard.assigned", shard=item_id, slot=target.assignment.slot)
+        if predecessor is None:
+            shard.start(self._group)
+        else:
+            self._group.start_soon(self._start_after(shard, predecessor), name=f"start {item_id}")
+
+    async def _start_after(self, shard: LiveShard, predecessor: asyncio.Task[None]) -> None:
+        await asyncio.wait([predecessor])
+        if self._shards.get(ItemId(shard.id)) is shard:
+            shard.start(self._group)
+
+    def _stop(self, item_id: ItemId, *, grace_seconds: float | None = None) -> None:
+        shard = self._shards.pop(item_id)
+        log.info("shard.unassigned", shard=item_id)
+        predecessor = self._teardowns.get(item_id)
+        task = self._group.start_soon(
+            _tear_down(shard, predecessor, grace_seconds), name=f"stop {item_id}"
+        )
+        self._teardowns[item_id] = task
+        task.add_done_callback(lambda done: self._forget(item_id, done))
+
+    def _forget(self, item_id: ItemId, done: asyncio.Task[None]) -> None:
+        if self._teardowns.get(item_id) is done:
+            del self._teardowns[item_id]
+
+
+async def _tear_down(
+    shard: LiveShard, predecessor: asyncio.Task[None] | None, grace_seconds: float | None
+) -> None:
+    await shard.stop(grace_seconds=grace_seconds)
+    if predecessor is not None:
+        await asyncio.wait([predecessor])

@@ -1,0 +1,77 @@
+"""Checks that the journals which shard specs name exist and are what the shards need them to be.
+
+Source: gazette/core consumer/shard_client.go (VerifyReferencedJournals).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from allocator.errors import ValidationError
+from consumer.core.hint_keys import recovery_log_of
+from consumer.errors import ContentTypeError, JournalNotFoundError
+from consumer.journal.client import JournalClient
+from consumer.message.framing import framing_for
+from consumer.protocol.journal_pb2 import JournalSpec
+from consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, value_of
+from consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
+
+
+async def verify_referenced_journals(
+    changes: Sequence[ApplyRequest.Change], journals: JournalClient
+) -> None:
+    """Check every upserted shard's sources and recovery log. Each journal is looked up once.
+
+    Raises:
+        ValidationError: a journal is missing, or its content type does not fit; the field and the journal are named.
+    """
+    known: dict[str, JournalSpec | None] = {}
+    for index, change in enumerate(changes):
+        if not change.HasField("upsert"):
+            continue
+        try:
+            await _verify(change.upsert, journals, known)
+        except ValidationError as error:
+            shard = f"changes[{index}].upsert (shard {change.upsert.id})"
+            raise error.under(shard) from error
+
+
+async def _verify(
+    spec: ShardSpec, journals: JournalClient, known: dict[str, JournalSpec | None]
+) -> None:
+    for index, source in enumerate(spec.sources):
+        field_path = f"sources[{index}].journal"
+        journal = await _look_up(source.journal, field_path, journals, known)
+        content_type = value_of(journal.labels, CONTENT_TYPE)
+        try:
+            framing_for(content_type)
+        except ContentTypeError as error:
+            raise ValidationError(field_path, f"journal {source.journal}: {error}") from error
+    log = recovery_log_of(spec)
+    if log:
+        journal = await _look_up(log, "recovery_log_prefix", journals, known)
+        content_type = value_of(journal.labels, CONTENT_TYPE)
+        if content_type != CONTENT_TYPE_RECOVERY_LOG:
+            raise ValidationError(
+                "recovery_log_prefix",
+                f"journal {log}: expected label {CONTENT_TYPE}={CONTENT_TYPE_RECOVERY_LOG}, "
+                f"got {content_type!r}",
+            )
+
+
+async def _look_up(
+    name: str, field_path: str, journals: JournalClient, known: dict[str, JournalSpec | None]
+) -> JournalSpec:
+    # A source may carry a `;meta` suffix that tells readers apart; the journal is what stands before it.
+    name = name.partition(";")[0]
+    if name not in known:
+        try:
+            known[name] = (await journals.get(name)).spec
+        except JournalNotFoundError:
+            known[name] = None
+    spec = known[name]
+    if spec is None:
+        raise ValidationError(
+            field_path, f"journal {name} does not exist; apply it before the shard"
+        )
+    return spec

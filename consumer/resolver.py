@@ -1,0 +1,260 @@
+"""Finds who serves a shard, and lends the shard out if it is this process.
+
+    snapshot ─► core.resolution.decide ─┬─► AwaitRevision ─► wait for the mirror ─► decide again
+                                        ├─► Refused ─► ProxyHeaderError
+                                        ├─► Answered, Forward ─► Resolution without a shard
+                                        └─► ServeHere ─► reference ─► ready | stopped | caller gone ─► Resolution
+
+A reference on the live shard is taken *before* anything is awaited and given back on every error, so that no caller
+can be handed a store that was destroyed while it waited. Each wait ends in one of three ways: ready, stopped with its
+cause, or the caller's deadline.
+
+Source: gazette/core consumer/resolver.go (Resolve, ShardsWithSource).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, assert_never
+
+import grpc
+
+from allocator.core.model import ItemId, MemberId
+from allocator.key_space import KeySpace
+from consumer.application import Application, MessageProducer
+from consumer.authorization import current_claims
+from consumer.core.resolution import (
+    Answered,
+    AwaitRevision,
+    Decision,
+    Forward,
+    Question,
+    Refused,
+    ServeHere,
+    Snapshot,
+    decide,
+)
+from consumer.errors import ProxyHeaderError, ResolverStoppedError, ShardStoppedError
+from consumer.key_space import spec_of
+from consumer.local_shards import LocalShards
+from consumer.peers import Peers
+from consumer.protocol.journal_pb2 import Header
+from consumer.protocol.shard_pb2 import ShardSpec, Status
+from consumer.shard import LiveShard, ShardReference
+
+ResultT = TypeVar("ResultT")
+
+CATCH_UP_SECONDS_MAX = 30.0
+"""Longest wait for the revision of the process that forwarded to us; the mirror is then cut off from etcd."""
+
+
+class ShardResolution:
+    """Who serves a shard; implements `consumer.application.Resolution`."""
+
+    def __init__(
+        self,
+        status: Status.ValueType,
+        header: Header,
+        spec: ShardSpec | None,
+        *,
+        held: tuple[LiveShard, ShardReference] | None = None,
+        cause: str = "",
+    ) -> None:
+        self.status = status
+        self.header = header
+        self.spec = spec
+        self.shard: LiveShard | None = None if held is None else held[0]
+        self.cause = cause
+        """Why the shard stopped, if the status is SHARD_STOPPED."""
+        self._reference = None if held is None else held[1]
+
+    async def call(self, function: Callable[..., ResultT], *args: Any) -> ResultT:
+        """Return `function(store, *args)`, run on the shard's worker thread between batches.
+
+        Requires:
+            `shard` is set.
+
+        Raises:
+            ShardStoppedError: the shard stopped before the call could run.
+        """
+        assert self._reference is not None, "only the shard's primary can call into its store"
+        return await self._reference.call(function, *args)
+
+    def release(self) -> None:
+        """Give the shard back. Idempotent; leaving the `async with` block does it."""
+        if self._reference is not None:
+            self._reference.release()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+class Resolver:
+    """Resolves shards of one process; implements `consumer.application.Resolver`."""
+
+    def __init__(
+        self,
+        key_space: KeySpace,
+        local_shards: LocalShards,
+        *,
+        member_id: MemberId,
+        application: Application[Any],
+        peers: Peers,
+    ) -> None:
+        """Create a resolver.
+
+        Args:
+            key_space: The mirror; register `reindex` as its observer.
+            local_shards: The shards that run here.
+            member_id: This process.
+            application: Asked for the offsets to wait for, if it brings its own messages.
+            peers: Channels to other processes.
+        """
+        self._key_space = key_space
+        self._local_shards = local_shards
+        self._member_id = member_id
+        self._application = application
+        self._peers = peers
+        self._specs_by_source: dict[str, tuple[ShardSpec, ...]] = {}
+
+    async def resolve(
+        self,
+        shard_id: str,
+        *,
+        may_proxy: bool,
+        proxy_header: Header | None = None,
+        read_through: Mapping[str, int] | None = None,
+    ) -> ShardResolution:
+        """Find the shard's primary, and if it is this process wait until it is ready and has read through.
+
+        What the caller may see is bounded by the claims of the RPC being served.
+
+        Args:
+            shard_id: The shard sought.
+            may_proxy: Answer OK without a shard if another process is the primary, so that the caller forwards.
+            proxy_header: Header of the process that forwarded the request to us.
+            read_through: Offsets that completed transactions must have read, bytes by journal.
+
+        Raises:
+            ResolverStoppedError: this process is shutting down.
+            ProxyHeaderError: the request was forwarded to the wrong process or cluster.
+            TimeoutError: this process did not catch up with the forwarding one.
+        """
+        question = Question(
+            shard_id=shard_id,
+            selector=current_claims().selector,
+            may_proxy=may_proxy,
+            proxy_header=proxy_header,
+        )
+        decision = await self._decide(question)
+        match decision:
+            case Answered(status, header, spec):
+                return ShardResolution(status, header, spec)
+            case Forward(header, spec):
+                return ShardResolution(Status.OK, header, spec)
+            case ServeHere(header, spec):
+                return await self._serve(header, spec, read_through or {})
+            case _:
+                assert_never(decision)
+
+    def shards_with_source(self, journal: str) -> Sequence[ShardSpec]:
+        """Return the specs, by shard id, that have `journal` as a source."""
+        return self._specs_by_source.get(journal, ())
+
+    def channel_to(self, header: Header) -> grpc.aio.Channel:
+        """Return the cached channel to the process that `header.process_id` names, for the one hop of a proxy.
+
+        Raises:
+            EndpointError: its address is not known.
+        """
+        return self._peers.channel_to(header)
+
+    def reindex(self) -> None:
+        """Rebuild the index of shards by source. Called after each change of the key space."""
+        index: dict[str, list[ShardSpec]] = {}
+        for item in self._key_space.items.values():
+            spec = spec_of(item)
+            for source in spec.sources:
+                index.setdefault(source.journal, []).append(spec)
+        self._specs_by_source = {journal: tuple(specs) for journal, specs in index.items()}
+
+    def snapshot_of(self, shard_id: str) -> Snapshot:
+        """Return what this process knows of a shard, as of now."""
+        item_id = ItemId(shard_id)
+        announced = self._member_id in self._key_space.members
+        return Snapshot(
+            local_id=self._member_id if announced else None,
+            etcd=self._key_space.header,
+            item=self._key_space.items.get(item_id),
+            assignments=self._key_space.assignments_of(item_id),
+            members=self._key_space.members,
+        )
+
+    async def _decide(self, question: Question) -> Answered | Forward | ServeHere:
+        while True:
+            decision: Decision = decide(question, self.snapshot_of(question.shard_id))
+            match decision:
+                case Refused(problem):
+                    raise ProxyHeaderError(problem)
+                case AwaitRevision(revision):
+                    async with asyncio.timeout(CATCH_UP_SECONDS_MAX):
+                        await self._key_space.wait_for_revision(revision)
+                case Answered() | Forward() | ServeHere():
+                    return decision
+                case _:
+                    assert_never(decision)
+
+    async def _serve(
+        self, header: Header, spec: ShardSpec, read_through: Mapping[str, int]
+    ) -> ShardResolution:
+        # No await between the decision and the reference: the snapshot that chose us still holds.
+        if self._local_shards.stopped:
+            raise ResolverStoppedError("this process is shutting down; resolve again elsewhere")
+        shard = self._local_shards.shards[ItemId(spec.id)]
+        try:
+            reference = shard.acquire()
+        except ShardStoppedError as error:
+            return _stopped(header, spec, error)
+        try:
+            await reference.wait_ready()
+            offsets = await self._offsets_to_wait_for(shard, reference, spec, read_through)
+            await reference.wait_for_offsets(offsets)
+        except ShardStoppedError as error:
+            reference.release()
+            return _stopped(header, spec, error)
+        except BaseException:
+            reference.release()
+            raise
+        return ShardResolution(Status.OK, header, spec, held=(shard, reference))
+
+    async def _offsets_to_wait_for(
+        self,
+        shard: LiveShard,
+        reference: ShardReference,
+        spec: ShardSpec,
+        read_through: Mapping[str, int],
+    ) -> Mapping[str, int]:
+        application = self._application
+        if isinstance(application, MessageProducer):
+            return application.read_through(shard, reference.store, read_through)
+        # Other journals are passed over: one request may serve the readers of several shards.
+        sources = {source.journal for source in spec.sources}
+        return {
+            journal: offset
+            for journal, offset in read_through.items()
+            if journal in sources and offset > 0
+        }
+
+
+def _stopped(header: Header, spec: ShardSpec, error: ShardStoppedError) -> ShardResolution:
+    return ShardResolution(Status.SHARD_STOPPED, header, spec, cause=error.detail)

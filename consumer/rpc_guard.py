@@ -1,0 +1,122 @@
+"""What every RPC of a member passes through, the application's own services included.
+
+The caller's token is verified and its claims are set for the task; what the handler raises becomes a status
+(`consumer.grpc_status`), logged once if it is our fault. Handlers are coroutine functions or async generators.
+
+Source: gazette/core auth/auth_service.go (verification before the handler, deadline at the token's expiry).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import grpc
+import structlog
+
+from consumer.authorization import set_claims
+from consumer.grpc_status import status_code_of, status_details_of
+from consumer.protocol.auth import Capability, Claims, TokenVerifier
+
+log = structlog.get_logger()
+
+# `Any` in this module stands for requests and responses of services we do not know.
+Handler = Callable[[Any, Any], Any]
+
+SHARD_CAPABILITIES: Mapping[str, Capability] = {
+    "/consumer.Shard/Stat": Capability.READ,
+    "/consumer.Shard/List": Capability.LIST,
+    "/consumer.Shard/Apply": Capability.APPLY,
+    "/consumer.Shard/GetHints": Capability.READ,
+    "/consumer.Shard/Unassign": Capability.APPLY,
+}
+"""What a token needs for each method. Methods of the application's services need READ."""
+
+
+class RpcGuard(grpc.aio.ServerInterceptor):
+    """Verifies every request and translates every failure."""
+
+    def __init__(self, verifier: TokenVerifier) -> None:
+        self._verifier = verifier
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Wrap the handler of one method."""
+        found = await continuation(handler_call_details)
+        if found is None:
+            return None
+        method = str(handler_call_details.method)
+        require = SHARD_CAPABILITIES.get(method, Capability.READ)
+        kind, inner, streams = _shape(found)
+        guarded = (
+            self._guard_stream(inner, method, require)
+            if streams and inspect.isasyncgenfunction(inner)
+            else self._guard_call(inner, method, require)
+        )
+        return kind(
+            guarded,
+            request_deserializer=found.request_deserializer,
+            response_serializer=found.response_serializer,
+        )
+
+    def _guard_call(self, inner: Handler, method: str, require: Capability) -> Handler:
+        async def guarded(request: Any, context: Any) -> Any:
+            async with self._guarded(context, method, require):
+                return await inner(request, context)
+
+        return guarded
+
+    def _guard_stream(self, inner: Handler, method: str, require: Capability) -> Handler:
+        async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
+            async with self._guarded(context, method, require):
+                async for response in inner(request, context):
+                    yield response
+
+        return guarded
+
+    @asynccontextmanager
+    async def _guarded(self, context: Any, method: str, require: Capability) -> AsyncIterator[None]:
+        try:
+            claims = self._verifier.verify(context.invocation_metadata(), require)
+            set_claims(claims)
+            async with asyncio.timeout(_seconds_left(claims)):
+                yield
+        except (grpc.aio.AbortError, asyncio.CancelledError, GeneratorExit):
+            raise  # a decision already taken: the handler's own, or the caller's
+        except Exception as error:
+            await _abort(context, method, error)
+
+
+async def _abort(context: Any, method: str, error: Exception) -> None:
+    code = status_code_of(error)
+    incident_id = uuid4().hex[:12]
+    if code is grpc.StatusCode.INTERNAL and not isinstance(error, grpc.aio.AioRpcError):
+        log.error("rpc.failed", method=method, incident_id=incident_id, exc_info=error)
+    else:
+        log.debug("rpc.refused", method=method, code=code.name, error=str(error))
+    await context.abort(code, status_details_of(error, incident_id=incident_id))
+
+
+def _seconds_left(claims: Claims) -> float | None:
+    if claims.expires_at is None:
+        return None
+    return max(0.0, (claims.expires_at - datetime.now(UTC)).total_seconds())
+
+
+def _shape(found: Any) -> tuple[Callable[..., Any], Handler, bool]:
+    """Return how to build such a handler again, its function, and whether it streams responses."""
+    if found.request_streaming and found.response_streaming:
+        return grpc.stream_stream_rpc_method_handler, found.stream_stream, True
+    if found.request_streaming:
+        return grpc.stream_unary_rpc_method_handler, found.stream_unary, False
+    if found.response_streaming:
+        return grpc.unary_stream_rpc_method_handler, found.unary_stream, True
+    return grpc.unary_unary_rpc_method_handler, found.unary_unary, False

@@ -1,0 +1,313 @@
+"""The Shard service: Stat, List, Apply, GetHints, Unassign.
+
+Every request is validated before anything else. What can be answered is answered with a `Status` and a header; what is
+raised becomes a gRPC status in `consumer.grpc_status`.
+
+    Stat                     by the shard's primary; proxied once, with claims no wider than the request
+    List                     by any member, from its mirror
+    Apply, Unassign          by any member: one transaction, all or nothing, read back before the answer
+    GetHints                 by any member, from etcd
+
+Source: gazette/core consumer/shard_api.go (handlers); validation of all, the authorized hop and two-sided authorization
+are ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import grpc
+import structlog
+from google.protobuf.message import DecodeError
+
+from allocator.core.keys import Keys
+from allocator.core.model import ItemId, MemberId
+from allocator.core.ops import TXN_OPERATIONS_MAX, Get
+from allocator.etcd.api import Etcd
+from allocator.key_space import KeySpace
+from consumer.authorization import current_claims
+from consumer.core.change_plan import (
+    StoredSpec,
+    certainly_writes,
+    is_scoped,
+    plan_apply,
+    plan_unassign,
+)
+from consumer.core.listing import list_shards
+from consumer.core.resolution import header_of
+from consumer.errors import BoundExceededError, EndpointError
+from consumer.grpc_status import CAUSE_METADATA
+from consumer.hints import encode_hints, fetch_hints
+from consumer.key_space import is_visible, spec_of
+from consumer.protocol import shard_pb2_grpc
+from consumer.protocol.auth import Capability, Claims, ClientAuth
+from consumer.protocol.journal_pb2 import Header, LabelSelector
+from consumer.protocol.labels import ID, label_set, selector
+from consumer.protocol.recorded_op_pb2 import FSMHints
+from consumer.protocol.shard_pb2 import (
+    ApplyRequest,
+    ApplyResponse,
+    GetHintsRequest,
+    GetHintsResponse,
+    ListRequest,
+    ListResponse,
+    ShardSpec,
+    StatRequest,
+    StatResponse,
+    Status,
+    UnassignRequest,
+    UnassignResponse,
+)
+from consumer.protocol.validation_shard import (
+    validate_hints_request,
+    validate_list_request,
+    validate_shard_apply_request,
+    validate_stat_request,
+    validate_unassign_request,
+)
+from consumer.resolver import Resolver, ShardResolution
+
+log = structlog.get_logger()
+
+PROXY_SECONDS_MAX = 3600.0
+"""Bound of a proxied Stat whose caller set no deadline."""
+READ_BACK_SECONDS_MAX = 30.0
+"""Longest wait for one's own write to come back by the watch; it is durable by then, so the answer stays OK."""
+
+# `Any`: grpc.aio passes each servicer method its context; requests and responses vary by method.
+Context = Any
+
+
+class ShardApi(shard_pb2_grpc.ShardServicer):
+    """Serves `consumer.Shard` for one member."""
+
+    def __init__(
+        self,
+        resolver: Resolver,
+        key_space: KeySpace,
+        etcd: Etcd,
+        *,
+        keys: Keys,
+        member_id: MemberId,
+        auth: ClientAuth,
+    ) -> None:
+        """Create the service.
+
+        Args:
+            resolver: Finds and lends out shards.
+            key_space: The mirror.
+            etcd: Written by Apply and Unassign, read by GetHints.
+            keys: Where specs and assignments are kept.
+            member_id: This process.
+            auth: Signs the one hop of a proxied Stat.
+        """
+        self._resolver = resolver
+        self._key_space = key_space
+        self._etcd = etcd
+        self._keys = keys
+        self._member_id = member_id
+        self._auth = auth
+
+    async def Stat(self, request: StatRequest, context: Context) -> StatResponse:  # noqa: N802 - gRPC's name
+        """Tell how far the shard has come, once it has read through what the request names."""
+        validate_stat_request(request)
+        proxied = request.HasField("header")
+        async with await self._resolver.resolve(
+            request.shard,
+            may_proxy=not proxied,
+            proxy_header=request.header if proxied else None,
+            read_through=request.read_through,
+        ) as resolution:
+            if resolution.status == Status.OK and resolution.shard is None:
+                return await self._forward(request, resolution, context)
+            response = StatResponse(status=resolution.status, header=resolution.header)
+            if resolution.shard is not None:
+                read_through, publish_at = resolution.shard.progress()
+                response.read_through.update(read_through)
+                response.publish_at.update(publish_at)
+            elif resolution.cause:
+                context.set_trailing_metadata(((CAUSE_METADATA, resolution.cause.encode()),))
+            return response
+
+    async def List(self, request: ListRequest, context: Context) -> ListResponse:  # noqa: N802 - gRPC's name
+        """List specs, routes and statuses of the shards that the request and the caller's claims select."""
+        del context
+        validate_list_request(request)
+        shards = list_shards(
+            self._key_space, wanted=request.selector, allowed=current_claims().selector
+        )
+        return ListResponse(status=Status.OK, header=self._header(), shards=shards)
+
+    async def Apply(self, request: ApplyRequest, context: Context) -> ApplyResponse:  # noqa: N802 - gRPC's name
+        """Create, update and delete shards: all of the request's changes, or none."""
+        del context
+        validate_shard_apply_request(request)
+        _require_batch(len(request.changes), field_name="changes")
+        allowed = current_claims().selector
+        checkpoint = plan_apply(
+            request.changes,
+            self._keys,
+            allowed=allowed,
+            stored=await self._stored_specs(request.changes, allowed),
+            encode_hints=encode_hints,
+        )
+        if not checkpoint.operations:
+            return ApplyResponse(status=Status.OK, header=self._header())
+        result = await self._etcd.txn(checkpoint.compares, checkpoint.operations)
+        header = self._header(revision=result.header.revision)
+        if not result.succeeded:
+            return ApplyResponse(status=Status.ETCD_TRANSACTION_FAILED, header=header)
+        if certainly_writes(request.changes):
+            await self._read_back(result.header.revision)
+        else:
+            await self._await_deletion(request.changes, result.header.revision)
+        return ApplyResponse(status=Status.OK, header=header)
+
+    async def GetHints(self, request: GetHintsRequest, context: Context) -> GetHintsResponse:  # noqa: N802 - gRPC's name
+        """Fetch the recovery hints of a shard. One without a recovery log has none."""
+        del context
+        validate_hints_request(request)
+        item = self._key_space.items.get(ItemId(request.shard))
+        if item is None or not is_visible(spec_of(item), current_claims().selector):
+            return GetHintsResponse(status=Status.SHARD_NOT_FOUND, header=self._header())
+        hints = await fetch_hints(self._etcd, spec_of(item))
+        return GetHintsResponse(
+            status=Status.OK,
+            header=self._header(),
+            primary_hints=_hints_answer(hints.primary),
+            backup_hints=[_hints_answer(backup) for backup in hints.backups],
+        )
+
+    async def Unassign(self, request: UnassignRequest, context: Context) -> UnassignResponse:  # noqa: N802 - gRPC's name
+        """Take replicas away from their members, so that the allocator makes new ones: a restart."""
+        del context
+        validate_unassign_request(request)
+        checkpoint, affected = plan_unassign(
+            request.shards,
+            self._key_space,
+            self._keys,
+            allowed=current_claims().selector,
+            only_failed=request.only_failed,
+        )
+        if request.dry_run or not checkpoint.operations:
+            return UnassignResponse(status=Status.OK, shards=affected)
+        result = await self._etcd.txn(checkpoint.compares, checkpoint.operations)
+        if not result.succeeded:
+            return UnassignResponse(status=Status.ETCD_TRANSACTION_FAILED)
+        await self._read_back(result.header.revision)
+        return UnassignResponse(status=Status.OK, shards=affected)
+
+    async def _forward(
+        self, request: StatRequest, resolution: ShardResolution, context: Context
+    ) -> StatResponse:
+        channel = self._resolver.channel_to(resolution.header)
+        forwarded = StatRequest()
+        forwarded.CopyFrom(request)
+        forwarded.header.CopyFrom(resolution.header)
+        timeout_seconds = min(context.time_remaining() or PROXY_SECONDS_MAX, PROXY_SECONDS_MAX)
+        call = shard_pb2_grpc.ShardStub(channel).Stat(
+            forwarded,
+            timeout=timeout_seconds,
+            metadata=self._auth.metadata(_hop_claims(request.shard, life_seconds=timeout_seconds)),
+        )
+        try:
+            response = await call
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                raise EndpointError(
+                    _address_in(resolution.header), error.details() or ""
+                ) from error
+            raise
+        cause = [(k, v) for k, v in await call.trailing_metadata() or () if k == CAUSE_METADATA]
+        context.set_trailing_metadata(tuple(cause))
+        return response
+
+    async def _stored_specs(
+        self, changes: Sequence[ApplyRequest.Change], allowed: LabelSelector
+    ) -> dict[str, StoredSpec]:
+        """Read present specs from etcd itself: to judge by a mirror that lags could let a caller through."""
+        if not changes or not is_scoped(allowed):
+            return {}
+        ids = [change.upsert.id or change.delete for change in changes]
+        gets = tuple(Get(self._keys.item(ItemId(shard_id))) for shard_id in ids)
+        result = await self._etcd.txn((), gets)
+        return {
+            shard_id: StoredSpec(
+                spec=_spec_or_bare(kvs[0].value, shard_id), mod_revision=kvs[0].mod_revision
+            )
+            for shard_id, kvs in zip(ids, result.gets, strict=True)
+            if kvs
+        }
+
+    async def _read_back(self, revision: int) -> None:
+        try:
+            async with asyncio.timeout(READ_BACK_SECONDS_MAX):
+                await self._key_space.wait_for_revision(revision)
+        except TimeoutError:
+            log.warning("shard_api.read_back_late", revision=revision)
+
+    async def _await_deletion(self, changes: Sequence[ApplyRequest.Change], revision: int) -> None:
+        """Wait until the mirror lacks what was deleted.
+
+        An unconditional delete of absent keys writes nothing, so its revision may never come by the watch.
+        """
+        deleted = [ItemId(change.delete) for change in changes]
+        try:
+            async with asyncio.timeout(READ_BACK_SECONDS_MAX):
+                while any(self._has_older(item_id, revision) for item_id in deleted):
+                    await self._key_space.wait_for_update()
+        except TimeoutError:
+            log.warning("shard_api.read_back_late", revision=revision)
+
+    def _has_older(self, item_id: ItemId, revision: int) -> bool:
+        item = self._key_space.items.get(item_id)
+        return item is not None and item.kv.mod_revision <= revision
+
+    def _header(self, *, revision: int | None = None) -> Header:
+        announced = self._member_id in self._key_space.members
+        header = header_of(self._member_id if announced else None, self._key_space.header)
+        if revision is not None:
+            header.etcd.revision = revision
+        return header
+
+
+def _require_batch(count: int, *, field_name: str) -> None:
+    # Before anything is read for it: the plan checks the exact bound later.
+    if count > TXN_OPERATIONS_MAX:
+        raise BoundExceededError(
+            f"{field_name}: expected at most {TXN_OPERATIONS_MAX} a request, got {count}; "
+            "send several requests (shardctl's --batch-size does it)"
+        )
+
+
+def _spec_or_bare(value: bytes, shard_id: str) -> ShardSpec:
+    """Return a stored spec, or one with the id alone if it cannot be read: then only its id can be matched."""
+    try:
+        return ShardSpec.FromString(value)
+    except DecodeError:
+        return ShardSpec(id=shard_id)
+
+
+def _hints_answer(hints: FSMHints | None) -> GetHintsResponse.ResponseHints:
+    return GetHintsResponse.ResponseHints(hints=hints)
+
+
+def _hop_claims(shard_id: str, *, life_seconds: float) -> Claims:
+    """Return claims for one Stat of one shard, which the caller proved to be allowed."""
+    return Claims(
+        capability=Capability.READ,
+        selector=selector(label_set((ID, shard_id))),
+        expires_at=datetime.now(UTC) + timedelta(seconds=life_seconds),
+    )
+
+
+def _address_in(header: Header) -> str:
+    route = header.route
+    return next(
+        endpoint
+        for member, endpoint in zip(route.members, route.endpoints, strict=True)
+        if member == header.process_id
+    )

@@ -1,0 +1,272 @@
+"""A client of the Shard service, for programs that run on an event loop.
+
+Any member of the cluster will do: it answers from its mirror, or forwards to the shard's primary. An answer other than
+OK is raised: the `ShardError` family, `ApplyConflictError`. A failure is raised as what the server met (a
+`ValidationError` names the field), or as an `EndpointError` that names the address.
+
+Source: gazette/core consumer/shard_client.go (ListShards, ApplyShardsInBatches, default claims).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from allocator.core.ops import TXN_OPERATIONS_MAX
+from consumer.client_errors import error_of_rpc, error_of_status
+from consumer.errors import ApplyConflictError
+from consumer.grpc_status import CAUSE_METADATA
+from consumer.journal.channels import parse_endpoint
+from consumer.peers import CHANNEL_OPTIONS
+from consumer.protocol.auth import Capability, Claims, ClientAuth, NoAuth, expiring
+from consumer.protocol.journal_pb2 import LabelSelector
+from consumer.protocol.labels import ID, label_set, selector
+from consumer.protocol.shard_pb2 import (
+    ApplyRequest,
+    ApplyResponse,
+    GetHintsRequest,
+    GetHintsResponse,
+    ListRequest,
+    ListResponse,
+    StatRequest,
+    StatResponse,
+    Status,
+    UnassignRequest,
+    UnassignResponse,
+)
+from consumer.protocol.shard_pb2_grpc import ShardStub
+from consumer.protocol.validation_shard_response import (
+    validate_hints_response,
+    validate_shard_apply_response,
+    validate_shard_list_response,
+    validate_stat_response,
+    validate_unassign_response,
+)
+
+ResponseT = TypeVar("ResponseT", bound=Message)
+
+TOKEN_LIFE_SECONDS = 60.0
+"""Life of the token made for one request; the server ends a longer one with it."""
+UNASSIGN_SHARDS_MAX = 100
+"""Shards unassigned in one request: each may have several replicas, and etcd takes 128 operations."""
+
+
+class ShardClient:
+    """Lists, inspects and changes shards."""
+
+    def __init__(
+        self, address: str, *, auth: ClientAuth | None = None, timeout_seconds: float = 10.0
+    ) -> None:
+        """Create a client; `async with` connects and closes it.
+
+        Args:
+            address: Of any member: `http://host:port` or `host:port`.
+            auth: Signs each request with no wider claims than it needs; None attaches nothing.
+            timeout_seconds: Deadline of each request, unless a call says otherwise.
+
+        Raises:
+            ValidationError: `address` is no address.
+        """
+        self.address = address
+        self._target = parse_endpoint(address).address
+        self._auth = auth or NoAuth()
+        self._timeout_seconds = timeout_seconds
+        self._channel: grpc.aio.Channel | None = None
+
+    async def list(self, wanted: LabelSelector | None = None) -> ListResponse:
+        """Return the selected shards (all, without a selector) with their routes and statuses."""
+        request = ListRequest(selector=wanted)
+        claims = expiring(Capability.LIST, request.selector, life_seconds=TOKEN_LIFE_SECONDS)
+        response, _ = await self._request("List", request, claims, ListResponse)
+        validate_shard_list_response(response)
+        return response
+
+    async def stat(
+        self,
+        shard_id: str,
+        *,
+        read_through: Mapping[str, int] | None = None,
+        timeout_seconds: float | None = None,
+    ) -> StatResponse:
+        """Return how far a shard has come, once it has read through the offsets given.
+
+        Args:
+            shard_id: The shard.
+            read_through: Offsets to wait for, bytes by journal.
+            timeout_seconds: Deadline; waiting for offsets may take longer than other requests.
+
+        Raises:
+            ShardError: there is no such shard, it has no primary, or it stopped.
+            TimeoutError: the deadline passed first.
+        """
+        life_seconds = max(TOKEN_LIFE_SECONDS, timeout_seconds or 0.0)
+        response, cause = await self._request(
+            "Stat",
+            StatRequest(shard=shard_id, read_through=read_through or {}),
+            _shard_claims(Capability.READ, [shard_id], life_seconds=life_seconds),
+            StatResponse,
+            timeout_seconds=timeout_seconds,
+        )
+        if response.status != Status.OK:
+            raise error_of_status(shard_id, response.status, response.header, cause)
+        validate_stat_response(response)
+        return response
+
+    async def apply(
+        self, changes: Sequence[ApplyRequest.Change], *, batch_size: int = TXN_OPERATIONS_MAX
+    ) -> ApplyResponse:
+        """Make changes in batches, each all or nothing, one after the other.
+
+        Args:
+            changes: In this order.
+            batch_size: Most changes a batch; 0 makes one of all.
+
+        Returns:
+            The last batch's answer.
+
+        Raises:
+            ApplyConflictError: a revision was not the expected one. Batches before that stay applied; its notes tell
+                how many changes those were.
+        """
+        applied = 0
+        response = ApplyResponse()
+        for batch in _batches(changes, batch_size):
+            try:
+                response = await self._apply_batch(batch)
+            except Exception as error:
+                if applied:
+                    error.add_note(f"the first {applied} of {len(changes)} changes were applied")
+                raise
+            applied += len(batch)
+        return response
+
+    async def get_hints(self, shard_id: str) -> GetHintsResponse:
+        """Return the recovery hints of a shard.
+
+        Raises:
+            ShardNotFoundError: there is no such shard.
+        """
+        response, _ = await self._request(
+            "GetHints",
+            GetHintsRequest(shard=shard_id),
+            _shard_claims(Capability.READ, [shard_id]),
+            GetHintsResponse,
+        )
+        if response.status != Status.OK:
+            raise error_of_status(shard_id, response.status, response.header)
+        validate_hints_response(response)
+        return response
+
+    async def unassign(
+        self, shard_ids: Sequence[str], *, only_failed: bool = False, dry_run: bool = False
+    ) -> tuple[str, ...]:
+        """Take shards away from their members, which restarts them; return those that were affected.
+
+        Args:
+            shard_ids: The shards; unknown ones are passed over.
+            only_failed: Leave healthy primaries alone.
+            dry_run: Only tell.
+
+        Raises:
+            ApplyConflictError: an assignment changed meanwhile. Earlier batches of 100 stay done.
+        """
+        affected: list[str] = []
+        for begin in range(0, len(shard_ids), UNASSIGN_SHARDS_MAX):
+            batch = list(shard_ids[begin : begin + UNASSIGN_SHARDS_MAX])
+            response, _ = await self._request(
+                "Unassign",
+                UnassignRequest(shards=batch, only_failed=only_failed, dry_run=dry_run),
+                _shard_claims(Capability.APPLY, batch),
+                UnassignResponse,
+            )
+            validate_unassign_response(response)
+            if response.status != Status.OK:
+                raise ApplyConflictError(None)
+            affected.extend(response.shards)
+        return tuple(affected)
+
+    async def _apply_batch(self, batch: Sequence[ApplyRequest.Change]) -> ApplyResponse:
+        response, _ = await self._request(
+            "Apply",
+            ApplyRequest(changes=batch),
+            expiring(Capability.APPLY, life_seconds=TOKEN_LIFE_SECONDS),
+            ApplyResponse,
+        )
+        validate_shard_apply_response(response)
+        if response.status == Status.ETCD_TRANSACTION_FAILED:
+            raise ApplyConflictError(response.header)
+        if response.status != Status.OK:
+            raise error_of_status(batch[0].upsert.id or batch[0].delete, response.status, None)
+        return response
+
+    async def _request(
+        self,
+        method: str,
+        request: Message,
+        claims: Claims,
+        response_type: type[ResponseT],
+        *,
+        timeout_seconds: float | None = None,
+    ) -> tuple[ResponseT, str]:
+        """Perform one RPC; return its answer and the cause that a stopped shard gave."""
+        assert self._channel is not None, "use the client in `async with`"
+        # `Any`: the stub's methods differ in their types alone, which `response_type` restores.
+        perform: Callable[..., Any] = getattr(ShardStub(self._channel), method)
+        call = perform(
+            request,
+            timeout=timeout_seconds or self._timeout_seconds,
+            metadata=self._auth.metadata(claims),
+        )
+        try:
+            response = await call
+        except grpc.aio.AioRpcError as error:
+            raise error_of_rpc(self.address, error) from error
+        assert isinstance(response, response_type), "a stub returns its method's response"
+        return response, _cause_in(await call.trailing_metadata() or ())
+
+    async def __aenter__(self) -> Self:
+        self._channel = grpc.aio.insecure_channel(self._target, options=CHANNEL_OPTIONS)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._channel is not None:
+            await self._channel.close(None)
+
+
+def _shard_claims(
+    capability: Capability, shard_ids: Sequence[str], *, life_seconds: float = TOKEN_LIFE_SECONDS
+) -> Claims:
+    named = label_set(*((ID, shard_id) for shard_id in shard_ids))
+    return expiring(capability, selector(named), life_seconds=life_seconds)
+
+
+def _batches(
+    changes: Sequence[ApplyRequest.Change], batch_size: int
+) -> Iterator[list[ApplyRequest.Change]]:
+    """Cut changes by count, and by what etcd takes in one transaction: hints are a second operation."""
+    batch: list[ApplyRequest.Change] = []
+    operations = 0
+    for change in changes:
+        cost = 2 if change.HasField("primary_hints") else 1
+        full = len(batch) >= batch_size or operations + cost > TXN_OPERATIONS_MAX
+        if batch and batch_size > 0 and full:
+            yield batch
+            batch, operations = [], 0
+        batch.append(change)
+        operations += cost
+    if batch:
+        yield batch
+
+
+def _cause_in(metadata: Any) -> str:
+    values = [value for key, value in metadata if key == CAUSE_METADATA]
+    return values[0].decode(errors="replace") if values else ""

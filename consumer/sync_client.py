@@ -1,0 +1,121 @@
+"""The Shard service's client for programs without an event loop: drivers, notebooks, command lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from allocator.core.ops import TXN_OPERATIONS_MAX
+from consumer.journal.client import JournalClient
+from consumer.loop_thread import LoopThread
+from consumer.protocol.auth import ClientAuth
+from consumer.protocol.journal_pb2 import LabelSelector
+from consumer.protocol.shard_pb2 import (
+    ApplyRequest,
+    ApplyResponse,
+    GetHintsResponse,
+    ListResponse,
+    StatResponse,
+)
+from consumer.referenced_journals import verify_referenced_journals
+from consumer.shard_client import ShardClient
+
+
+class SyncShardClient:
+    """A `ShardClient` on a loop thread of its own; each method blocks until its answer, and raises the same errors.
+
+    Open it after the last fork of the process: gRPC's channels do not survive one.
+    """
+
+    def __init__(
+        self, address: str, *, auth: ClientAuth | None = None, timeout_seconds: float = 10.0
+    ) -> None:
+        """Connect.
+
+        Args:
+            address: Of any member: `http://host:port` or `host:port`.
+            auth: Signs each request; None attaches nothing.
+            timeout_seconds: Deadline of each request.
+
+        Raises:
+            ValidationError: `address` is no address.
+        """
+        self._client = ShardClient(address, auth=auth, timeout_seconds=timeout_seconds)
+        self._thread = LoopThread(name=f"shard client {address}")
+        self._thread.call(self._client.__aenter__())
+        self._closed = False
+
+    @property
+    def address(self) -> str:
+        """The member that is asked."""
+        return self._client.address
+
+    def list(self, wanted: LabelSelector | None = None) -> ListResponse:
+        """See `ShardClient.list`."""
+        return self._thread.call(self._client.list(wanted))
+
+    def stat(
+        self,
+        shard_id: str,
+        *,
+        read_through: Mapping[str, int] | None = None,
+        timeout_seconds: float | None = None,
+    ) -> StatResponse:
+        """See `ShardClient.stat`."""
+        return self._thread.call(
+            self._client.stat(shard_id, read_through=read_through, timeout_seconds=timeout_seconds)
+        )
+
+    def apply(
+        self, changes: Sequence[ApplyRequest.Change], *, batch_size: int = TXN_OPERATIONS_MAX
+    ) -> ApplyResponse:
+        """See `ShardClient.apply`."""
+        return self._thread.call(self._client.apply(changes, batch_size=batch_size))
+
+    def get_hints(self, shard_id: str) -> GetHintsResponse:
+        """See `ShardClient.get_hints`."""
+        return self._thread.call(self._client.get_hints(shard_id))
+
+    def unassign(
+        self, shard_ids: Sequence[str], *, only_failed: bool = False, dry_run: bool = False
+    ) -> tuple[str, ...]:
+        """See `ShardClient.unassign`."""
+        return self._thread.call(
+            self._client.unassign(shard_ids, only_failed=only_failed, dry_run=dry_run)
+        )
+
+    def verify_referenced_journals(
+        self,
+        changes: Sequence[ApplyRequest.Change],
+        *,
+        broker_address: str,
+        broker_auth: ClientAuth | None = None,
+    ) -> None:
+        """Check the journals that upserted specs name; see `verify_referenced_journals`."""
+        self._thread.call(_verify(changes, broker_address, broker_auth))
+
+    def close(self) -> None:
+        """Close the connection and end the thread. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._thread.call(self._client.__aexit__(None, None, None))
+            self._thread.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+async def _verify(
+    changes: Sequence[ApplyRequest.Change], broker_address: str, broker_auth: ClientAuth | None
+) -> None:
+    async with JournalClient(broker_address, auth=broker_auth) as journals:
+        await verify_referenced_journals(changes, journals)

@@ -1,0 +1,153 @@
+"""The one table of exceptions and gRPC codes, and the way back in the client."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from allocator.errors import (
+    ClusterMismatchError,
+    EtcdLimitError,
+    EtcdUnavailableError,
+    KeyDecodeError,
+    LeaseLostError,
+    ValidationError,
+)
+from consumer.client_errors import error_of_rpc, error_of_status
+from consumer.errors import (
+    ApplyConflictError,
+    BoundExceededError,
+    CommitFencedError,
+    EndpointError,
+    JournalNotFoundError,
+    NoShardPrimaryError,
+    NotAuthorizedError,
+    NotShardPrimaryError,
+    ProxyHeaderError,
+    ResolverStoppedError,
+    RpcFailedError,
+    ShardNotFoundError,
+    ShardStoppedError,
+    UnauthenticatedError,
+)
+from consumer.grpc_status import DETAILS_CHARACTERS_MAX, status_code_of, status_details_of
+from consumer.protocol.journal_pb2 import Header
+from consumer.protocol.shard_pb2 import Status
+
+CODE = grpc.StatusCode
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ValidationError("shard", "expected an id"), CODE.INVALID_ARGUMENT),
+        (UnauthenticatedError("no token"), CODE.UNAUTHENTICATED),
+        (NotAuthorizedError("lacks APPLY"), CODE.PERMISSION_DENIED),
+        (ShardNotFoundError("shard-1"), CODE.NOT_FOUND),
+        (JournalNotFoundError("a/journal"), CODE.NOT_FOUND),
+        (ProxyHeaderError("wrong process"), CODE.FAILED_PRECONDITION),
+        (ClusterMismatchError(1, 2), CODE.FAILED_PRECONDITION),
+        (BoundExceededError("changes: too many"), CODE.RESOURCE_EXHAUSTED),
+        (EtcdLimitError("--max-txn-ops", "129"), CODE.RESOURCE_EXHAUSTED),
+        (CommitFencedError("/root/items/shard-1", 1, 2), CODE.ABORTED),
+        (ApplyConflictError(), CODE.ABORTED),
+        (ResolverStoppedError("leaving"), CODE.UNAVAILABLE),
+        (LeaseLostError(1, "expired"), CODE.UNAVAILABLE),
+        (NoShardPrimaryError("shard-1"), CODE.UNAVAILABLE),
+        (NotShardPrimaryError("shard-1"), CODE.UNAVAILABLE),
+        (ShardStoppedError("shard-1"), CODE.UNAVAILABLE),
+        (EtcdUnavailableError(("e:1",), "refused"), CODE.UNAVAILABLE),
+        (EndpointError("http://h:1", "refused"), CODE.UNAVAILABLE),
+        (TimeoutError(), CODE.DEADLINE_EXCEEDED),
+        (KeyDecodeError(b"/hints/x", "expected JSON"), CODE.DATA_LOSS),
+        (KeyError("a bug"), CODE.INTERNAL),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_status_code_of(error: Exception, code: grpc.StatusCode) -> None:
+    """Every row of the table in the module's docstring."""
+    assert status_code_of(error) is code
+
+
+def test_status_details_name_the_field() -> None:
+    """A malformed request is told which field, and what was expected."""
+    error = ValidationError("changes[0].upsert.id", "expected 4 to 512 bytes")
+
+    assert status_details_of(error, incident_id="x") == (
+        "changes[0].upsert.id: expected 4 to 512 bytes"
+    )
+
+
+def test_status_details_of_a_bug_hide_it_behind_an_id() -> None:
+    """What we did not foresee may hold secrets; the log has it."""
+    details = status_details_of(RuntimeError("password=hunter2"), incident_id="abc123")
+
+    assert "hunter2" not in details
+    assert "abc123" in details
+
+
+def test_status_details_are_bounded() -> None:
+    """A header larger than 8 KiB would break the connection instead of the request."""
+    assert len(status_details_of(NotAuthorizedError("x" * 9999), incident_id="")) == (
+        DETAILS_CHARACTERS_MAX
+    )
+
+
+def rpc_error(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
+    """What a failed call raises."""
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (CODE.UNAVAILABLE, EndpointError),
+        (CODE.DEADLINE_EXCEEDED, TimeoutError),
+        (CODE.INVALID_ARGUMENT, ValidationError),
+        (CODE.UNAUTHENTICATED, UnauthenticatedError),
+        (CODE.PERMISSION_DENIED, NotAuthorizedError),
+        (CODE.FAILED_PRECONDITION, ProxyHeaderError),
+        (CODE.RESOURCE_EXHAUSTED, BoundExceededError),
+        (CODE.INTERNAL, RpcFailedError),
+    ],
+)
+def test_error_of_rpc(code: grpc.StatusCode, kind: type[Exception]) -> None:
+    """The client raises what the server met."""
+    error = error_of_rpc("http://host:1", rpc_error(code, "selector: bad"))
+
+    assert type(error) is kind
+
+
+def test_error_of_rpc_keeps_field_and_names_address() -> None:
+    """A field stays a field on the way back; a connection that fails names where to."""
+    bad = error_of_rpc("http://host:1", rpc_error(CODE.INVALID_ARGUMENT, "selector: bad"))
+    refused = error_of_rpc("http://host:1", rpc_error(CODE.UNAVAILABLE, "refused"))
+
+    assert isinstance(bad, ValidationError)
+    assert (bad.field_path, bad.problem) == ("selector", "bad")
+    assert "http://host:1" in str(refused)
+
+
+def test_relayed_rpc_error_keeps_its_code() -> None:
+    """A hop that was refused refuses the caller for the same reason."""
+    assert status_code_of(rpc_error(CODE.PERMISSION_DENIED, "no")) is CODE.PERMISSION_DENIED
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (Status.SHARD_NOT_FOUND, ShardNotFoundError),
+        (Status.NO_SHARD_PRIMARY, NoShardPrimaryError),
+        (Status.NOT_SHARD_PRIMARY, NotShardPrimaryError),
+        (Status.SHARD_STOPPED, ShardStoppedError),
+    ],
+)
+def test_error_of_status(status: Status.ValueType, kind: type[Exception]) -> None:
+    """Each answer other than OK has its exception, with the header that says where to go."""
+    header = Header()
+
+    error = error_of_status("shard-1", status, header, "cause")
+
+    assert type(error) is kind
+    assert error.header is header
+    assert "cause" in str(error)

@@ -1,0 +1,49 @@
+"""The smallest application: counts messages by key, exactly once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from consumer.application import Shard
+from consumer.message.batch import Envelope, MessageType
+from consumer.message.json_type import JsonType
+from consumer.message.publisher import Publisher
+from consumer.protocol import journal_pb2
+from consumer.stores.json_file import JsonFileStore
+
+STATE_DIRECTORY_VARIABLE = "COUNTER_STATE"
+"""Environment variable that names where shards keep their files."""
+
+
+class Counter:
+    """Counts messages by their `key`."""
+
+    def __init__(self, state_directory: Path | None = None) -> None:
+        self._directory = state_directory or Path(
+            os.environ.get(STATE_DIRECTORY_VARIABLE, "counter-state")
+        )
+
+    def new_store(self, shard: Shard) -> JsonFileStore[dict[str, int]]:
+        """Keep the counts in a local file, one directory a shard."""
+        return JsonFileStore(shard, self._directory, default=dict)
+
+    def message_type(self, journal_spec: journal_pb2.JournalSpec) -> MessageType:
+        """Messages are JSON lines."""
+        return JsonType()
+
+    def consume_message(
+        self,
+        shard: Shard,
+        store: JsonFileStore[dict[str, int]],
+        envelope: Envelope,
+        publisher: Publisher,
+    ) -> None:
+        """Count one message."""
+        key = envelope.message["key"]
+        store.state[key] = store.state.get(key, 0) + 1
+
+    def finalize_txn(
+        self, shard: Shard, store: JsonFileStore[dict[str, int]], publisher: Publisher
+    ) -> None:
+        """Nothing is cached, so nothing is flushed."""

@@ -5,14 +5,34 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast
+from collections.abc import Callable, Coroutine
+from typing import TypeVar, cast, overload
 
 T = TypeVar("T")
 
 
+@overload
 async def eventually(
-    condition: Callable[[], T | Awaitable[T]],
+    condition: Callable[[], Coroutine[object, object, T]],
+    *,
+    timeout_seconds: float = ...,
+    interval_seconds: float = ...,
+    message: str = ...,
+) -> T: ...
+
+
+@overload
+async def eventually(
+    condition: Callable[[], T],
+    *,
+    timeout_seconds: float = ...,
+    interval_seconds: float = ...,
+    message: str = ...,
+) -> T: ...
+
+
+async def eventually(
+    condition: Callable[[], T | Coroutine[object, object, T]],
     *,
     timeout_seconds: float = 10.0,
     interval_seconds: float = 0.01,

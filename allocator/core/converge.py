@@ -4,12 +4,13 @@ Each item's step is one checkpoint: all of it happens, or none. Checkpoints of d
 other, so one that is refused (somebody else wrote the key) costs the others nothing.
 
     add      compares  item unchanged, member unchanged, key absent     puts an empty value on the member's lease
-    remove   compares  item unchanged, assignment unchanged             deletes
+    remove   compares  item unchanged, all assignments unchanged        deletes
     move     compares  assignment unchanged, new key absent             deletes, puts value and lease at the new slot
     dead     compares  item absent, assignment unchanged                deletes
 
 Source: gazette/core allocator/alloc_run.go (converge, removal of dead assignments) and item_state.go (operations).
-Ours: adds also compare the item and the new key; moves the new key.
+Ours: adds also compare the item and the new key, moves the new key, and removals the replicas that stay: they are why
+the removal is safe.
 """
 
 from __future__ import annotations
@@ -104,7 +105,11 @@ def converge(
         removes_blocked += decision.removes_blocked
         if not decision.is_idle:
             steps.append(_step(state, decision, keys))
-    dead = (item_id for item_id in state.assignments if item_id not in state.items)
+    dead = (
+        item_id
+        for item_id in state.assignments
+        if item_id not in state.items and item_id not in state.unreadable_items
+    )
     return Convergence(
         steps=tuple(chain(*(_dead_steps(state, item_id, keys) for item_id in dead), steps)),
         adds_blocked=adds_blocked,
@@ -118,6 +123,8 @@ def _step(state: AllocState, decision: ItemDecision, keys: Keys) -> Step:
     operations: list[Operation] = []
     if decision.adds or decision.removes:
         compares.append(Compare.mod_revision(item.kv.key, item.kv.mod_revision))
+    if decision.removes:
+        compares += map(_unchanged, decision.keeps)
     parts: Iterable[tuple[tuple[Compare, ...], tuple[Operation, ...]]] = chain(
         (_add(state, item.item_id, add, keys) for add in decision.adds),
         (_remove(assignment) for assignment in decision.removes),
@@ -128,7 +135,7 @@ def _step(state: AllocState, decision: ItemDecision, keys: Keys) -> Step:
         operations += more_operations
     promoted = sum(move.slot == PRIMARY_SLOT for move in decision.moves)
     return Step(
-        TxnCheckpoint(tuple(compares), tuple(operations), subject=item.item_id),
+        TxnCheckpoint(tuple(dict.fromkeys(compares)), tuple(operations), subject=item.item_id),
         Tally(
             added=len(decision.adds),
             removed=len(decision.removes),

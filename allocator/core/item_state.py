@@ -53,6 +53,8 @@ class ItemDecision:
     adds: tuple[Add, ...] = ()
     removes: tuple[Assignment, ...] = ()
     moves: tuple[Move, ...] = ()
+    keeps: tuple[Assignment, ...] = ()
+    """What stays: removals rely on it, so it must still be as it was."""
     adds_blocked: int = 0
     """Additions that wait for room on their member."""
     removes_blocked: int = 0
@@ -108,6 +110,7 @@ def decide_item(
         adds=adds,
         removes=removes,
         moves=tuple(move for move in placed if move.slot != move.assignment.slot),
+        keeps=tuple(move.assignment for move in placed),
         adds_blocked=len(wanted) - len(adds),
         removes_blocked=len(replicas.unwanted) - len(removes),
     )

@@ -2,7 +2,7 @@
 
 Invariants: a removal never leaves fewer live consistent replicas than the item wants, nor fewer zones than it spans
 now and is meant to span. Two kinds of replica are not protected: a second one on the same member, and one whose member
-is gone once a live consistent one can take over.
+is gone, or that has failed for too long, once a live consistent one can take over.
 
 Source: gazette/core allocator/item_state.go (the removal gate). Ours: each removal is judged by itself, so that a
 blocked one does not block the rest; zones are looked at; dead replicas do not count as consistent.
@@ -33,7 +33,7 @@ class Replicas:
     surplus: frozenset[bytes]
     """Keys of assignments beside another of the same member: not legal, and worth nothing."""
     live: frozenset[bytes]
-    """Keys of assignments, surplus ones apart, whose member is there."""
+    """Keys of assignments, surplus ones and long failed ones apart, whose member is there."""
     consistent: frozenset[bytes]
     """Keys of live assignments that may be relied upon."""
 
@@ -49,7 +49,13 @@ class Replicas:
         """Look at every assignment of an item once."""
         current = state.assignments.get(item.item_id, ())
         surplus = frozenset(_surplus_keys(current))
-        live = [a for a in current if a.member_id in state.members and a.kv.key not in surplus]
+        live = [
+            a
+            for a in current
+            if a.member_id in state.members
+            and a.kv.key not in surplus
+            and (a.item_id, a.member_id) not in state.avoided
+        ]
         return cls(
             replication=item.value.desired_replication(),
             current=current,

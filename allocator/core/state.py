@@ -73,6 +73,10 @@ class AllocState:
     """Replicas wanted, over all items."""
     member_slots: int
     """Replicas that members take, less what is shed."""
+    unreadable_items: frozenset[ItemId] = frozenset()
+    """Items whose key is there but cannot be decoded: unknown, but not deleted."""
+    avoided: Avoided = frozenset()
+    """Replicas that have failed for too long: better placed elsewhere."""
 
     @classmethod
     def observe(
@@ -83,6 +87,7 @@ class AllocState:
         members: Iterable[Member],
         items: Iterable[Item],
         assignments: Iterable[Assignment],
+        unreadable_items: Iterable[ItemId] = (),
     ) -> AllocState:
         """Derive a snapshot.
 
@@ -92,6 +97,7 @@ class AllocState:
             members: Sorted by id.
             items: Sorted by id.
             assignments: Sorted by (item, member, slot).
+            unreadable_items: Items that exist but cannot be decoded.
         """
         member_by_id = {member.member_id: member for member in members}
         item_by_id = {item.item_id: item for item in items}
@@ -119,6 +125,7 @@ class AllocState:
             loads=_count_loads(member_by_id, item_by_id, by_item),
             item_slots=sum(replications),
             member_slots=sum(limits.values()),
+            unreadable_items=frozenset(unreadable_items),
         )
 
     @property
@@ -166,19 +173,19 @@ class AllocState:
         member = self.members.get(member_id)
         return member is None or member.value.is_exiting() or self.limits[member_id] <= 0
 
-    def demand(self, avoided: Avoided = frozenset()) -> Demand:
+    def demand(self) -> Demand:
         """Return what a plan must be made anew for."""
         return Demand(
             members=self._problem_members(),
             items=tuple((i, item.value.desired_replication()) for i, item in self.items.items()),
-            avoided=avoided,
+            avoided=self.avoided,
         )
 
-    def problem(self, avoided: Avoided = frozenset()) -> Problem:
+    def problem(self) -> Problem:
         """Return the solver's question."""
         return Problem(
             members=self._problem_members(),
-            items=tuple(self._problem_item(item, avoided) for item in self.items.values()),
+            items=tuple(self._problem_item(item) for item in self.items.values()),
         )
 
     def _problem_members(self) -> tuple[ProblemMember, ...]:
@@ -191,7 +198,7 @@ class AllocState:
             for member_id, member in self.members.items()
         )
 
-    def _problem_item(self, item: Item, avoided: Avoided) -> ProblemItem:
+    def _problem_item(self, item: Item) -> ProblemItem:
         live = [a for a in self.assignments.get(item.item_id, ()) if a.member_id in self.members]
         current = tuple(sorted({a.member_id for a in live}))
         return ProblemItem(
@@ -199,7 +206,7 @@ class AllocState:
             replication=item.value.desired_replication(),
             current=current,
             primary=next((a.member_id for a in live if a.slot == PRIMARY_SLOT), None),
-            avoided=tuple(m for m in current if (item.item_id, m) in avoided) if avoided else (),
+            avoided=tuple(m for m in current if (item.item_id, m) in self.avoided),
         )
 
 

@@ -1,0 +1,162 @@
+"""A member's key: announced under its lease, kept up to date, and taken over from dead predecessors.
+
+Source: gazette/core allocator/announce.go. Ours: waiting for a conflict has a deadline and can be cancelled; a lost reply
+to an update is recognised; predecessors that are known to be dead need not be waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from allocator.core.keys import Keys, MemberKey
+from allocator.core.model import MemberId
+from allocator.core.ops import Compare, Get, KeyValue, LeaseId, Put, prefix_range_end
+from allocator.errors import (
+    AnnounceConflictError,
+    EtcdUnavailableError,
+    KeyDecodeError,
+    MemberKeyLostError,
+    TxnConflictError,
+)
+from allocator.etcd.api import Etcd
+from allocator.runtime.backoff import Backoff
+
+CONFLICT_POLL_SECONDS_MAX = 1.0
+"""Longest pause between two looks at a key that is held: what a restart waits beyond its predecessor's lease."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announced:
+    """The member's key as last written by us."""
+
+    key: bytes
+    value: bytes
+    lease: LeaseId
+    mod_revision: int
+
+
+async def announce(
+    etcd: Etcd, key: bytes, value: bytes, *, lease: LeaseId, timeout_seconds: float
+) -> Announced:
+    """Create the member's key, waiting for a previous holder's lease to end.
+
+    Args:
+        etcd: Where to.
+        key: The member's key.
+        value: Its first value.
+        lease: The session's lease; someone else must keep it alive meanwhile.
+        timeout_seconds: How long to wait for a holder, or for etcd, to give way.
+
+    Raises:
+        AnnounceConflictError: another process still holds the key.
+        EtcdUnavailableError: etcd did not answer.
+    """
+    backoff = Backoff(initial_seconds=0.1, max_seconds=CONFLICT_POLL_SECONDS_MAX)
+    failure: AnnounceConflictError | EtcdUnavailableError | None = None
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_seconds):
+            while True:
+                try:
+                    return await _try_announce(etcd, key, value, lease)
+                except (AnnounceConflictError, EtcdUnavailableError) as error:
+                    if failure is None:
+                        _log.warning("member.announce_waits", key=key.decode(), cause=str(error))
+                    failure = error
+                await backoff.sleep()
+    if failure is None:
+        raise EtcdUnavailableError(
+            (), f"no answer to the announcement within {timeout_seconds:g} s"
+        )
+    raise failure
+
+
+async def _try_announce(etcd: Etcd, key: bytes, value: bytes, lease: LeaseId) -> Announced:
+    result = await etcd.txn((Compare.absent(key),), (Put(key, value, lease=lease),), (Get(key),))
+    if result.succeeded:
+        revision = result.header.revision
+        return Announced(key=key, value=value, lease=lease, mod_revision=revision)
+    (holder,) = result.gets[0]
+    if holder.lease != lease:
+        raise AnnounceConflictError(key.decode(), holder.lease)
+    # An earlier attempt of ours was applied, and its reply lost.
+    return Announced(key=key, value=holder.value, lease=lease, mod_revision=holder.mod_revision)
+
+
+async def update(etcd: Etcd, announced: Announced, value: bytes) -> Announced:
+    """Write a new value to the member's key, which keeps its lease.
+
+    Raises:
+        MemberKeyLostError: the key is gone, or is another process' now.
+        TxnConflictError: someone else wrote to our key.
+        EtcdUnavailableError: whether the value was written is unknown; calling again with it is safe.
+    """
+    key = announced.key
+    result = await etcd.txn(
+        (Compare.mod_revision(key, announced.mod_revision),),
+        (Put(key, value, ignore_lease=True),),
+        (Get(key),),
+    )
+    if result.succeeded:
+        revision = result.header.revision
+        return Announced(key=key, value=value, lease=announced.lease, mod_revision=revision)
+    found = result.gets[0][0] if result.gets[0] else None
+    if found is None or found.lease != announced.lease:
+        raise MemberKeyLostError(key.decode())
+    if found.value != value:
+        raise TxnConflictError((key,))
+    # Ours, from an attempt whose reply was lost.
+    return Announced(key=key, value=value, lease=announced.lease, mod_revision=found.mod_revision)
+
+
+async def revoke_predecessors(
+    etcd: Etcd, keys: Keys, member_id: MemberId, *, prefix: str, own_lease: LeaseId
+) -> tuple[MemberId, ...]:
+    """End the leases of a member's earlier incarnations, so that their assignments move at once.
+
+    Predecessors are members of any zone whose suffix starts with `prefix`. Where what follows the prefix is a number,
+    only numbers up to the member's own count: a late attempt must not end a later one.
+
+    Args:
+        etcd: Where they are announced.
+        keys: The syntax of the root.
+        member_id: The member about to be announced.
+        prefix: What the suffixes of all incarnations share.
+        own_lease: Never revoked.
+
+    Returns:
+        The members whose leases were ended.
+    """
+    found = await etcd.get_range(keys.members_prefix, prefix_range_end(keys.members_prefix))
+    revoked: list[MemberId] = []
+    for predecessor, kv in _predecessors(found.kvs, keys, member_id, prefix):
+        if kv.lease not in (0, own_lease):
+            await etcd.lease_revoke(LeaseId(kv.lease))
+            _log.info("member.predecessor_revoked", member=str(predecessor), lease=f"{kv.lease:x}")
+            revoked.append(predecessor)
+    return tuple(revoked)
+
+
+def _predecessors(
+    kvs: tuple[KeyValue, ...], keys: Keys, member_id: MemberId, prefix: str
+) -> Iterator[tuple[MemberId, KeyValue]]:
+    own_number = _number(member_id.suffix, prefix)
+    for kv in kvs:
+        with suppress(KeyDecodeError):
+            parsed = keys.parse(kv.key)
+            if not isinstance(parsed, MemberKey) or not parsed.member_id.suffix.startswith(prefix):
+                continue
+            number = _number(parsed.member_id.suffix, prefix)
+            if own_number is None or number is None or number <= own_number:
+                yield parsed.member_id, kv
+
+
+def _number(suffix: str, prefix: str) -> int | None:
+    rest = suffix.removeprefix(prefix)
+    return int(rest) if rest.isascii() and rest.isdigit() else None

@@ -1,0 +1,40 @@
+"""The placement in force, and when it is made anew.
+
+A plan is kept while it is carried out: the same demand gets the same answer, without a solve and without second
+thoughts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from allocator.core.problem import Desired, Solver
+from allocator.core.state import AllocState, Demand
+from allocator.core.verify import Violation, verify
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A placement that was verified, and the demand that it answers."""
+
+    demand: Demand
+    desired: Desired
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRefused:
+    """The solver gave an answer that breaks a rule, which is a defect. Nothing is done with it."""
+
+    violations: tuple[Violation, ...]
+
+
+def plan_for(state: AllocState, previous: Plan | None, solver: Solver) -> Plan | PlanRefused:
+    """Return `previous` if it answers the snapshot's demand, else a new plan if it passes the verifier."""
+    demand = state.demand()
+    if previous is not None and previous.demand == demand:
+        return previous
+    problem = state.problem()
+    desired = solver.solve(problem)
+    if violations := verify(problem, desired):
+        return PlanRefused(violations)
+    return Plan(demand, desired)

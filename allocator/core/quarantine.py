@@ -1,0 +1,79 @@
+"""Steps that were refused, and when to try them again.
+
+A refused step is not tried again as it was until its delay is over, which doubles each time: the same comparisons would
+fail the same way. As soon as the key space shows something new about the item its step differs, and goes at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from allocator.core.converge import Step
+from allocator.core.ops import TxnCheckpoint
+
+DELAY_SECONDS_FIRST = 0.5
+"""Longer than a key space takes to show what another member wrote."""
+DELAY_SECONDS_MAX = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    checkpoint: TxnCheckpoint
+    times: int
+    until_monotonic_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """Refused steps by subject."""
+
+    refusals: Mapping[str, _Refusal] = field(default_factory=dict)
+
+    def admitted(self, steps: Iterable[Step], now_monotonic_seconds: float) -> tuple[Step, ...]:
+        """Return the steps that may be tried now."""
+        return tuple(step for step in steps if self._may_try(step, now_monotonic_seconds))
+
+    def after(
+        self,
+        steps: Iterable[Step],
+        *,
+        tried: Iterable[Step],
+        refused: Iterable[TxnCheckpoint],
+        now_monotonic_seconds: float,
+    ) -> Quarantine:
+        """Return the quarantine after a round.
+
+        Args:
+            steps: All that are wanted; items without one are forgotten.
+            tried: Those that were tried; what was not refused again is released.
+            refused: Checkpoints that came back.
+            now_monotonic_seconds: When they did.
+        """
+        waiting = {step.checkpoint.subject for step in steps}
+        waiting -= {step.checkpoint.subject for step in tried}
+        refusals = {
+            subject: refusal for subject, refusal in self.refusals.items() if subject in waiting
+        }
+        for checkpoint in refused:
+            known = self.refusals.get(checkpoint.subject)
+            times = known.times + 1 if known and known.checkpoint == checkpoint else 1
+            delay = min(DELAY_SECONDS_MAX, DELAY_SECONDS_FIRST * 2.0 ** min(times - 1, 16))
+            refusals[checkpoint.subject] = _Refusal(
+                checkpoint, times, now_monotonic_seconds + delay
+            )
+        return Quarantine(refusals)
+
+    def next_try_seconds(self, now_monotonic_seconds: float) -> float | None:
+        """Return how long until the first refused step may be tried again; None if there is none."""
+        until = (refusal.until_monotonic_seconds for refusal in self.refusals.values())
+        first = min(until, default=None)
+        return None if first is None else max(0.0, first - now_monotonic_seconds)
+
+    def _may_try(self, step: Step, now_monotonic_seconds: float) -> bool:
+        refusal = self.refusals.get(step.checkpoint.subject)
+        return (
+            refusal is None
+            or refusal.checkpoint != step.checkpoint
+            or now_monotonic_seconds >= refusal.until_monotonic_seconds
+        )

@@ -1,0 +1,81 @@
+"""What the allocator counts. Names are the model's where the meaning is the same.
+
+Each session brings its own registry or shares the caller's: several members may live in one process, and a name can be
+registered only once.
+
+Source: gazette/core allocator/metrics (names).
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Summary
+
+from allocator.core.converge import Convergence, Tally
+from allocator.core.state import AllocState
+
+
+class AllocatorMetrics:
+    """Counters and gauges of one member; only a leader's move."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        """Register everything.
+
+        Args:
+            registry: Where to; a new one if none is given.
+        """
+        self.registry = registry or CollectorRegistry()
+        self._added = self._counter("assignment_added", "Replicas added.")
+        self._removed = self._counter("assignment_removed", "Replicas removed.")
+        self._packed = self._counter(
+            "assignment_packed", "Replicas moved to another slot, promotions included."
+        )
+        self._converged = self._counter("converge", "Rounds of convergence.")
+        self._refused = self._counter("checkpoint_refused", "Item steps refused by etcd.")
+        self._failed = self._counter("round_failed", "Rounds that etcd did not let finish.")
+        self._invalid = self._counter("plan_invalid", "Plans that the verifier refused.")
+        self._solve_seconds = Summary(
+            "gazette_allocator_max_flow_runtime_seconds",
+            "Time to solve a placement, seconds.",
+            registry=self.registry,
+        )
+        self._slots = self._gauge("desired_replication_slots", "Replicas wanted, over all items.")
+        self._items = self._gauge("items", "Items.")
+        self._members = self._gauge("members", "Members.")
+        self._adds_blocked = self._gauge("adds_blocked", "Additions that wait for room.")
+        self._removes_blocked = self._gauge(
+            "removes_blocked", "Removals that wait for consistent replacements."
+        )
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(f"gazette_allocator_{name}", text, registry=self.registry)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"gazette_allocator_{name}", text, registry=self.registry)
+
+    def on_solved(self, seconds: float) -> None:
+        """Count one solve."""
+        self._solve_seconds.observe(seconds)
+
+    def on_plan_invalid(self) -> None:
+        """Count a plan that was not used."""
+        self._invalid.inc()
+
+    def on_decided(self, state: AllocState, convergence: Convergence) -> None:
+        """Show what a round found."""
+        self._slots.set(state.item_slots)
+        self._items.set(len(state.items))
+        self._members.set(len(state.members))
+        self._adds_blocked.set(convergence.adds_blocked)
+        self._removes_blocked.set(convergence.removes_blocked)
+
+    def on_converged(self, done: Tally, *, refused: int) -> None:
+        """Count what a round did."""
+        self._converged.inc()
+        self._added.inc(done.added)
+        self._removed.inc(done.removed)
+        self._packed.inc(done.promoted + done.packed)
+        self._refused.inc(refused)
+
+    def on_round_failed(self) -> None:
+        """Count a round that an error of etcd ended."""
+        self._failed.inc()

@@ -1,0 +1,228 @@
+"""A member's stay in the cluster: lease, announced key, mirror, allocation.
+
+    start    lease granted ──► predecessors revoked ──► announced under the lease ──► key space loaded at that revision
+    run      keep-alive, watch, allocation, until drained or told to stop
+    update   e.g. "exiting": the allocator moves everything away, then `run` returns
+    revoke   the lease ends, and the member's keys with it
+
+The steps are separate because what happens between them is the service's business: it must stop its shards after the
+drain and *before* the lease is revoked.
+
+Source: gazette/core allocator/alloc_session.go. Revoking last is ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+import structlog
+from tenacity import (
+    AsyncRetrying,
+    retry_if_exception_type,
+    stop_after_delay,
+    wait_exponential_jitter,
+)
+
+from allocator.allocate import AllocationConfig, AllocationLoop
+from allocator.announcement import Announced, announce, revoke_predecessors, update
+from allocator.core.consistency import Consistency
+from allocator.core.flow import FlowSolver
+from allocator.core.model import Assignment, MemberId
+from allocator.core.ops import LeaseId
+from allocator.core.problem import Solver
+from allocator.errors import EtcdUnavailableError
+from allocator.etcd.api import Etcd
+from allocator.etcd.lease import LeaseKeeper
+from allocator.key_space import KeySpace
+from allocator.metrics import AllocatorMetrics
+from allocator.runtime.clock import Clock, SystemClock
+from allocator.runtime.task_group import TaskGroup
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionConfig:
+    """Who the member is, and how patient."""
+
+    member_id: MemberId
+    lease_ttl_seconds: float = 20.0
+    """How long the member's keys outlive a crash."""
+    announce_timeout_seconds: float = 60.0
+    """How long to wait for a previous holder of the member's key; more than its TTL, if it may have crashed."""
+    revoke_predecessors_prefix: str | None = None
+    """Shared start of the suffixes of this member's incarnations; earlier ones are known to be dead and are revoked."""
+    allocation: AllocationConfig = field(default_factory=AllocationConfig)
+
+
+def _never_failed(_: Assignment) -> bool:
+    return False
+
+
+class Session:
+    """Runs one member. `start`, then `run`; `update_member` and `stop` at any time; `revoke` last."""
+
+    def __init__(
+        self,
+        etcd: Etcd,
+        key_space: KeySpace,
+        config: SessionConfig,
+        consistency: Consistency,
+        *,
+        is_failed: Callable[[Assignment], bool] = _never_failed,
+        solver: Solver | None = None,
+        clock: Clock | None = None,
+        metrics: AllocatorMetrics | None = None,
+        random: Random | None = None,
+    ) -> None:
+        """Prepare; nothing is sent yet.
+
+        Args:
+            etcd: Shared with the key space.
+            key_space: Not yet loaded; the session loads and watches it.
+            config: Identity and times.
+            consistency: Tells which replicas may be relied upon.
+            is_failed: Tells which replicas have failed; those that stay so are placed elsewhere.
+            solver: Decides placements; the built-in one if none is given.
+            clock: Time.
+            metrics: Where to count; a registry of its own if none is given.
+            random: Source of jitter.
+        """
+        self._etcd = etcd
+        self._key_space = key_space
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._keeper: LeaseKeeper | None = None
+        self._announced: Announced | None = None
+        self._stopping = asyncio.Event()
+        self.metrics = metrics or AllocatorMetrics()
+        self._allocation = AllocationLoop(
+            etcd,
+            key_space,
+            member_id=config.member_id,
+            consistency=consistency,
+            is_failed=is_failed,
+            solver=solver or FlowSolver(),
+            clock=self._clock,
+            metrics=self.metrics,
+            config=config.allocation,
+            random=random or Random(),
+        )
+
+    @property
+    def lease(self) -> LeaseId:
+        """The lease that the member and its assignments ride on; after `start`."""
+        return self._started_keeper().lease
+
+    async def start(self, member_value: bytes) -> None:
+        """Take a lease, announce the member, and load the key space as of the announcement.
+
+        Call `run` soon after: between the two nobody renews the lease. On failure the lease is given back.
+
+        Args:
+            member_value: The encoded member.
+
+        Raises:
+            AnnounceConflictError: another live process holds the member's key.
+            EtcdUnavailableError: etcd did not answer.
+            LeaseLostError: the lease was lost while waiting.
+        """
+        assert self._keeper is None, "a session starts once"
+        self._keeper = await self._retrying()(
+            LeaseKeeper.grant, self._etcd, self._config.lease_ttl_seconds, self._clock
+        )
+        try:
+            async with TaskGroup() as group:
+                # Waiting for a predecessor may take longer than our own lease lasts.
+                group.start_soon(self._keeper.run(), name="session keep-alive")
+                await self._announce(self._keeper.lease, member_value)
+                group.stop()
+        except BaseException:
+            # Also when cancelled: a start given up must not leave its key behind. The revoke is bounded.
+            await self._keeper.revoke()
+            raise
+
+    async def run(self) -> None:
+        """Keep the lease alive, follow etcd and allocate, until drained or stopped.
+
+        Raises:
+            LeaseLostError: the lease could not be renewed in time.
+            MemberKeyLostError: the member's key is gone.
+        """
+        keeper = self._started_keeper()
+        async with TaskGroup() as group:
+            group.start_soon(keeper.run(), name="session keep-alive")
+            group.start_soon(self._key_space.watch(), name="session watch")
+            group.start_soon(self._stop_when_drained(), name="session allocate")
+            await self._stopping.wait()
+            group.stop()
+
+    async def update_member(self, value: bytes) -> None:
+        """Write a new value to the member's key, which stays on its lease.
+
+        Raises:
+            MemberKeyLostError: the key is gone.
+            TxnConflictError: another process wrote to our key.
+            EtcdUnavailableError: whether it was written is unknown; calling again is safe.
+        """
+        assert self._announced is not None, "start before update_member"
+        self._announced = await update(self._etcd, self._announced, value)
+
+    async def revoke(self) -> bool:
+        """End the lease, and with it the member and what is assigned to it. Bounded.
+
+        Returns:
+            False if etcd could not be told; the lease then expires by itself.
+        """
+        return await self._started_keeper().revoke()
+
+    def stop(self) -> None:
+        """Make `run` return promptly, drained or not. Idempotent, and safe before `run`."""
+        self._stopping.set()
+
+    async def _announce(self, lease: LeaseId, member_value: bytes) -> None:
+        keys, member_id = self._key_space.keys, self._config.member_id
+        if self._config.revoke_predecessors_prefix is not None:
+            await self._retrying()(
+                revoke_predecessors,
+                self._etcd,
+                keys,
+                member_id,
+                prefix=self._config.revoke_predecessors_prefix,
+                own_lease=lease,
+            )
+        self._announced = await announce(
+            self._etcd,
+            keys.member(member_id),
+            member_value,
+            lease=lease,
+            timeout_seconds=self._config.announce_timeout_seconds,
+        )
+        await self._retrying()(self._key_space.load, revision=self._announced.mod_revision)
+        _log.info(
+            "member.announced",
+            member=str(member_id),
+            lease=f"{lease:x}",
+            revision=self._announced.mod_revision,
+        )
+
+    async def _stop_when_drained(self) -> None:
+        await self._allocation.run()
+        _log.info("member.drained", member=str(self._config.member_id))
+        self._stopping.set()
+
+    def _retrying(self) -> AsyncRetrying:
+        """Retry a call while etcd does not answer, as long as an announcement may take."""
+        return AsyncRetrying(
+            retry=retry_if_exception_type(EtcdUnavailableError),
+            stop=stop_after_delay(self._config.announce_timeout_seconds),
+            wait=wait_exponential_jitter(initial=0.1, max=1.0, jitter=0.1),
+            reraise=True,
+        )
+
+    def _started_keeper(self) -> LeaseKeeper:
+        assert self._keeper is not None, "start the session first"
+        return self._keeper

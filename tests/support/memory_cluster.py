@@ -1,0 +1,308 @@
+"""A cluster in memory: a key space with etcd's transaction semantics, and convergence over it, without any I/O.
+
+The pure core is driven here exactly as the leader drives it: snapshot, solve when the demand changed, verify, converge,
+perform each checkpoint. The invariants I1 to I6 of the test plan are asserted after every round.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from allocator.core.converge import Convergence, Tally, converge
+from allocator.core.flow import FlowSolver
+from allocator.core.keys import AssignmentKey, ItemKey, Keys, MemberKey
+from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
+from allocator.core.ops import Compare, CompareTarget, Delete, Get, KeyValue, Put, TxnCheckpoint
+from allocator.core.problem import Desired, Solver, zones_spanned
+from allocator.core.state import AllocState, Avoided, Demand
+from allocator.core.verify import verify
+
+CONSISTENT = b"consistent"
+ROUNDS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class JsonItem:
+    """An item whose value is `{"R": replication}`."""
+
+    replication: int
+
+    def desired_replication(self) -> int:
+        """Return the replication."""
+        return self.replication
+
+
+@dataclass(frozen=True, slots=True)
+class JsonMember:
+    """A member whose value is `{"R": limit, "E": exiting}`."""
+
+    limit: int
+    exiting: bool = False
+
+    def item_limit(self) -> int:
+        """Return the limit."""
+        return self.limit
+
+    def is_exiting(self) -> bool:
+        """Return whether it wants to leave."""
+        return self.exiting
+
+
+class ValueConsistency:
+    """A replica is consistent when its value says so."""
+
+    def is_consistent(
+        self, item: Item, assignment: Assignment, all_assignments: Sequence[Assignment]
+    ) -> bool:
+        """Return whether the value is the word."""
+        return assignment.kv.value == CONSISTENT
+
+
+class MemoryEtcd:
+    """Keys with revisions and leases; transactions as etcd performs them."""
+
+    def __init__(self) -> None:
+        self.revision = 1
+        self.kvs: dict[bytes, KeyValue] = {}
+
+    def load(self, kvs: Iterable[KeyValue]) -> None:
+        """Take over keys with their revisions."""
+        self.kvs = {kv.key: kv for kv in kvs}
+        self.revision = max((kv.mod_revision for kv in self.kvs.values()), default=1)
+
+    def put(self, key: bytes, value: bytes, *, lease: int = 0) -> None:
+        """Write one key in a revision of its own."""
+        self.revision += 1
+        self._put(Put(key, value, lease=lease))
+
+    def delete(self, *keys: bytes) -> None:
+        """Delete keys in one revision."""
+        self.revision += 1
+        for key in keys:
+            self.kvs.pop(key, None)
+
+    def revoke(self, lease: int) -> None:
+        """End a lease: its keys vanish in one revision."""
+        self.delete(*(key for key, kv in self.kvs.items() if kv.lease == lease))
+
+    def perform(self, checkpoint: TxnCheckpoint) -> bool:
+        """Perform a transaction; False if a comparison does not hold."""
+        written = [operation.key for operation in checkpoint.operations]
+        assert len(set(written)) == len(written), "etcd refuses a key written twice"
+        assert max(len(checkpoint.compares), len(checkpoint.operations)) <= 128
+        assert checkpoint.operations, "a transaction that only compares says nothing"
+        if not all(self._holds(compare) for compare in checkpoint.compares):
+            return False
+        self.revision += 1
+        for operation in checkpoint.operations:
+            match operation:
+                case Put():
+                    self._put(operation)
+                case Delete():
+                    del self.kvs[operation.key]
+                case Get():
+                    raise AssertionError("convergence reads nothing")
+        return True
+
+    def _holds(self, compare: Compare) -> bool:
+        kv = self.kvs.get(compare.key)
+        match compare.target:
+            case CompareTarget.MOD_REVISION:
+                return (kv.mod_revision if kv else 0) == compare.expected
+            case CompareTarget.CREATE_REVISION:
+                return (kv.create_revision if kv else 0) == compare.expected
+            case other:
+                raise AssertionError(f"convergence does not compare {other}")
+
+    def _put(self, put: Put) -> None:
+        old = self.kvs.get(put.key)
+        self.kvs[put.key] = KeyValue(
+            key=put.key,
+            value=put.value,
+            create_revision=old.create_revision if old else self.revision,
+            mod_revision=self.revision,
+            version=old.version + 1 if old else 1,
+            lease=put.lease,
+        )
+
+
+@dataclass
+class MemoryCluster:
+    """A root in a `MemoryEtcd`, its leader, and what the leader remembers."""
+
+    root: str = "/cluster"
+    solver: Solver = field(default_factory=FlowSolver)
+    etcd: MemoryEtcd = field(default_factory=MemoryEtcd)
+    avoided: Avoided = frozenset()
+    demand: Demand | None = None
+    desired: Desired = field(default_factory=dict)
+    tally: Tally = field(default_factory=Tally)
+    """Everything done so far."""
+    lease_count: int = 0
+
+    @property
+    def keys(self) -> Keys:
+        """The syntax of the root."""
+        return Keys(self.root)
+
+    def put_item(self, item_id: str, replication: int) -> None:
+        """Write an item."""
+        self.etcd.put(self.keys.item(ItemId(item_id)), json.dumps({"R": replication}).encode())
+
+    def put_member(self, zone: str, suffix: str, limit: int, *, exiting: bool = False) -> None:
+        """Write a member; a new one gets a lease of its own."""
+        key = self.keys.member(MemberId(zone, suffix))
+        known = self.etcd.kvs.get(key)
+        if known is None:
+            self.lease_count += 1
+        lease = known.lease if known else self.lease_count
+        self.etcd.put(key, json.dumps({"R": limit, "E": exiting}).encode(), lease=lease)
+
+    def kill_member(self, zone: str, suffix: str) -> None:
+        """End a member's lease."""
+        self.etcd.revoke(self.etcd.kvs[self.keys.member(MemberId(zone, suffix))].lease)
+
+    def delete_item(self, item_id: str) -> None:
+        """Delete an item."""
+        self.etcd.delete(self.keys.item(ItemId(item_id)))
+
+    def put_assignment(
+        self, item_id: str, zone: str, suffix: str, slot: int, value: bytes = CONSISTENT
+    ) -> None:
+        """Write an assignment under its member's lease, if that is there."""
+        member_id = MemberId(zone, suffix)
+        member = self.etcd.kvs.get(self.keys.member(member_id))
+        key = self.keys.assignment(ItemId(item_id), member_id, slot)
+        self.etcd.put(key, value, lease=member.lease if member else 0)
+
+    def state(self, local_id: MemberId | None = None) -> AllocState:
+        """Return a snapshot, as the leader sees it unless told otherwise."""
+        members: list[Member] = []
+        items: list[Item] = []
+        assignments: list[Assignment] = []
+        for key in sorted(self.etcd.kvs):
+            kv = self.etcd.kvs[key]
+            match self.keys.parse(key):
+                case MemberKey(member_id):
+                    value = json.loads(kv.value)
+                    decoded = JsonMember(value["R"], value.get("E", False))
+                    members.append(Member(member_id=member_id, value=decoded, kv=kv))
+                case ItemKey(item_id):
+                    wanted = JsonItem(json.loads(kv.value)["R"])
+                    items.append(Item(item_id=item_id, value=wanted, kv=kv))
+                case AssignmentKey(item_id, member_id, slot):
+                    assignments.append(
+                        Assignment(
+                            item_id=item_id, member_id=member_id, slot=slot, value=None, kv=kv
+                        )
+                    )
+        state = AllocState.observe(
+            revision=self.etcd.revision,
+            local_id=local_id or MemberId("", ""),
+            members=members,
+            items=items,
+            assignments=sorted(assignments, key=lambda a: (a.item_id, a.member_id, a.slot)),
+        )
+        if local_id is None and state.leader is not None:
+            local_id = state.leader.member_id
+        return replace(state, local_id=local_id or state.local_id, avoided=self.avoided)
+
+    def mark_consistent(self) -> bool:
+        """Let every replica catch up; False if all had."""
+        behind = [kv for kv in self._assignments() if kv.value != CONSISTENT]
+        for kv in behind:
+            self.etcd.put(kv.key, CONSISTENT, lease=kv.lease)
+        return bool(behind)
+
+    def plan(self) -> Desired:
+        """Return the placement in force, made anew if the demand changed."""
+        state = self.state()
+        demand = state.demand()
+        if demand != self.demand:
+            problem = state.problem()
+            self.desired = self.solver.solve(problem)
+            assert verify(problem, self.desired) == ()
+            self.demand = demand
+        return self.desired
+
+    def round(self, refuse: Callable[[str], bool] = lambda item_id: False) -> Convergence:
+        """Converge once and check every invariant of a step.
+
+        Args:
+            refuse: Tells of an item whether its transactions fail this time.
+        """
+        before = self.state()
+        convergence = converge(before, self.plan(), consistency=ValueConsistency(), keys=self.keys)
+        for step in convergence.steps:
+            if refuse(step.checkpoint.subject):
+                continue
+            assert self.etcd.perform(step.checkpoint), "nobody else writes here"
+            self.tally += step.tally
+        check_step(before, self.state())
+        return convergence
+
+    def settle(self, *, marking: bool = True) -> int:
+        """Converge until nothing changes, letting replicas catch up whenever a round is idle.
+
+        Returns:
+            Rounds that wrote something.
+        """
+        rounds = 0
+        for _ in range(ROUNDS_MAX):
+            if self.round().steps:
+                rounds += 1
+            elif not (marking and self.mark_consistent()):
+                return rounds
+        raise AssertionError(f"I5: not idle after {ROUNDS_MAX} rounds")
+
+    def placement(self) -> dict[str, list[str]]:
+        """Return each item's members by slot, as `zone#suffix`."""
+        state = self.state()
+        return {
+            item_id: [str(a.member_id) for a in sorted(group, key=lambda a: a.slot)]
+            for item_id, group in state.assignments.items()
+        }
+
+    def loads(self) -> dict[str, int]:
+        """Return replicas by member."""
+        return {str(m): n for m, n in self.state().loads.total.items()}
+
+    def _assignments(self) -> list[KeyValue]:
+        prefix = self.keys.assignments_prefix
+        return [kv for key, kv in sorted(self.etcd.kvs.items()) if key.startswith(prefix)]
+
+
+def check_step(before: AllocState, after: AllocState) -> None:
+    """Assert what must hold after each step of ours: one primary, no overload by us, no replica or zone lost by us."""
+    for member_id, load in after.loads.total.items():
+        allowed = max(before.limits[member_id], before.loads.total[member_id])
+        assert load <= allowed, f"I2: {member_id} got more than its limit"
+    for item_id, item in after.items.items():
+        old = before.assignments.get(item_id, ())
+        new = after.assignments.get(item_id, ())
+        primaries_before = sum(a.slot == 0 for a in old)
+        assert sum(a.slot == 0 for a in new) <= max(1, primaries_before), f"I1: {item_id}"
+        slots = [a.slot for a in new]
+        assert len(set(slots)) == len(slots) or len({a.slot for a in old}) < len(old)
+        wanted = item.value.desired_replication()
+        was, now = _consistent(before, old), _consistent(after, new)
+        assert len(now) >= min(wanted, len(was)), f"I3: {item_id} lost a replica it needs"
+
+
+def _consistent(state: AllocState, assignments: Iterable[Assignment]) -> set[MemberId]:
+    return {
+        a.member_id
+        for a in assignments
+        if a.kv.value == CONSISTENT and a.member_id in state.members
+    }
+
+
+def single_zone_items(state: AllocState) -> list[ItemId]:
+    """Return items with two or more replicas that stand in one zone."""
+    return [
+        item_id
+        for item_id, group in state.assignments.items()
+        if len(group) > 1 and zones_spanned(a.member_id for a in group) == 1
+    ]

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import grpc
@@ -21,7 +22,11 @@ import grpc
 from allocator.errors import ValidationError
 from allocator.runtime.clock import Clock, SystemClock
 from consumer.protocol.alphabet import shown
-from consumer.protocol.journal_pb2_grpc import JournalAsyncStub, JournalStub
+from consumer.protocol.journal_pb2_grpc import JournalStub
+
+if TYPE_CHECKING:
+    # The generated stubs know this class when types are checked only.
+    from consumer.protocol.journal_pb2_grpc import JournalAsyncStub
 
 MESSAGE_BYTES_MAX = 16 << 20
 """Largest message taken or sent, bytes; brokers send chunks of 1 MiB at most, listings carry 25 specs."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from tenacity import AsyncRetrying, retry_if_exception, stop_before_delay, wait_exponential_jitter
@@ -19,8 +19,11 @@ from consumer.journal.routes import RouteCache, choose_endpoint
 from consumer.protocol.alphabet import split_journal
 from consumer.protocol.auth import Capability, ClientAuth, expiring
 from consumer.protocol.journal_pb2 import Header, LabelSelector
-from consumer.protocol.journal_pb2_grpc import JournalAsyncStub
 from consumer.protocol.labels import NAME, label_set
+
+if TYPE_CHECKING:
+    # The generated stubs know this class when types are checked only.
+    from consumer.protocol.journal_pb2_grpc import JournalAsyncStub
 
 STREAM_LIFE_SECONDS = 300.0
 """A read or a watch is opened anew after this: so a peer that died without a word is noticed."""

@@ -1,0 +1,213 @@
+"""A journal broker of our own: on the caller's event loop, or as one process on this machine.
+
+Both keep one copy of the data, in one directory, under the durability asked for; they are the same broker.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from consumer.embedded.child_process import ChildProcess
+from consumer.errors import EmbeddedServerError
+from consumer.journal.broker.config import BrokerConfig, Durability
+from consumer.journal.broker.server import Broker
+
+START_TIMEOUT_SECONDS = 30.0
+"""A start takes about half a second; a busy machine with two cores takes a few."""
+STOP_TIMEOUT_SECONDS = 20.0
+"""More than the broker's own bound of a graceful stop."""
+READY_POLL_SECONDS = 0.02
+LOG_TAIL_BYTES = 2_000
+_LISTENING = re.compile(rb"^listening (http://\S+)$", re.MULTILINE)
+
+
+class EmbeddedBroker:
+    """A broker on this event loop. An async context manager."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        durability: str = "always",
+        config: BrokerConfig | None = None,
+    ) -> None:
+        """Choose how the broker will run; nothing happens before the block is entered.
+
+        Args:
+            data_dir: Where it keeps its data; made if missing.
+            host: Address to listen on.
+            port: Port to listen on; zero is any.
+            durability: `always`, `interval=<ms>` or `off`.
+            config: All settings; the other arguments are ignored then.
+        """
+        self._config = config or BrokerConfig(
+            data_dir=data_dir, host=host, port=port, durability=Durability.parse(durability)
+        )
+        self._broker: Broker | None = None
+
+    @property
+    def address(self) -> str:
+        """Where clients connect: `http://HOST:PORT`."""
+        return self.broker.address
+
+    @property
+    def broker(self) -> Broker:
+        """The running broker."""
+        if self._broker is None:
+            raise EmbeddedServerError("broker", "it is not running: enter its block first")
+        return self._broker
+
+    async def __aenter__(self) -> Self:
+        broker = Broker(self._config)
+        await broker.__aenter__()
+        self._broker = broker
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Stop gracefully. Idempotent."""
+        broker, self._broker = self._broker, None
+        if broker is not None:
+            await broker.stop()
+
+
+class EmbeddedBrokerProcess:
+    """Start, stop, kill and restart a broker process, without an event loop. A context manager."""
+
+    def __init__(
+        self, data_dir: Path | None = None, *, durability: str = "always", port: int = 0
+    ) -> None:
+        """Choose how the broker will run; nothing happens before `start`.
+
+        Args:
+            data_dir: Where it keeps its data; a temporary directory, removed by `stop`, if None.
+            durability: `always`, `interval=<ms>` or `off`.
+            port: Of 127.0.0.1; zero is any at the first start, and the same at each restart.
+        """
+        self._durability = str(Durability.parse(durability))
+        self._port = port
+        self._is_temporary = data_dir is None
+        self._data_dir = data_dir
+        self._child: ChildProcess | None = None
+        self._address = ""
+
+    @property
+    def address(self) -> str:
+        """Where clients connect: `http://127.0.0.1:PORT`; the same after a restart."""
+        if not self._address:
+            raise EmbeddedServerError("broker", "it has no address before it is started")
+        return self._address
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running broker."""
+        if self._child is None:
+            raise EmbeddedServerError("broker", "it is not running")
+        return self._child.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is there."""
+        return self._child is not None and self._child.exit_code is None
+
+    def start(self) -> None:
+        """Start the broker and wait until it serves.
+
+        Raises:
+            EmbeddedServerError: it ended, or does not serve in time; the text has the end of its log.
+        """
+        if self.is_running:
+            raise EmbeddedServerError("broker", "it is already running")
+        directory = self._directory()
+        log_file = directory.with_name(f"{directory.name}.log")
+        log_begin = log_file.stat().st_size if log_file.exists() else 0
+        command = [sys.executable, "-m", "consumer.journal.broker"]
+        command += ["--data-dir", str(directory), "--listen", f"127.0.0.1:{self._port}"]
+        command += ["--durability", self._durability]
+        self._child = ChildProcess(
+            command, directory=directory.parent, log_file=log_file, environment=_environment()
+        )
+        self._address = self._wait_until_ready(self._child, log_file, log_begin)
+        self._port = int(self._address.rpartition(":")[2])
+
+    def stop(self) -> None:
+        """Stop gracefully, and remove the data if the directory is temporary. Idempotent."""
+        if self._child is not None:
+            self._child.terminate(timeout_seconds=STOP_TIMEOUT_SECONDS)
+            self._child = None
+        if self._is_temporary and self._data_dir is not None:
+            shutil.rmtree(self._data_dir.parent, ignore_errors=True)
+            self._data_dir = None
+
+    def kill(self) -> None:
+        """Kill -9, keep the data. Idempotent."""
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
+
+    def restart(self) -> None:
+        """Kill if running, then start on the same data at the same address."""
+        self.kill()
+        self.start()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _directory(self) -> Path:
+        if self._data_dir is None:
+            self._data_dir = Path(tempfile.mkdtemp(prefix="broadsheet-broker-")) / "data"
+        self._data_dir.parent.mkdir(parents=True, exist_ok=True)
+        return self._data_dir.absolute()
+
+    def _wait_until_ready(self, child: ChildProcess, log_file: Path, log_begin: int) -> str:
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        while time.monotonic() < deadline:
+            log = log_file.read_bytes()[log_begin:] if log_file.exists() else b""
+            match = _LISTENING.search(log)
+            if match is not None:
+                return match[1].decode()
+            if child.exit_code is not None:
+                break
+            time.sleep(READY_POLL_SECONDS)
+        child.kill()
+        self._child = None
+        log = log_file.read_bytes()[log_begin:]
+        tail = log[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
+        raise EmbeddedServerError("broker", f"it did not start on {self._directory()}: {tail}")
+
+
+def _environment() -> dict[str, str]:
+    """Return this process' environment with this very package found first."""
+    here = str(Path(__file__).resolve().parents[2])
+    paths = [here, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}

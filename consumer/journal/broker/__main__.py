@@ -1,0 +1,66 @@
+"""`python -m consumer.journal.broker`: the broker as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import click
+
+from allocator.errors import AllocatorError
+from consumer.errors import ConsumerError
+from consumer.journal.broker.config import BrokerConfig, Durability
+from consumer.journal.broker.server import Broker
+
+
+@click.command()
+@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), required=True)
+@click.option(
+    "--listen", default="127.0.0.1:0", show_default=True, help="HOST:PORT; port 0 is any."
+)
+@click.option(
+    "--durability", default="always", show_default=True, help="always, interval=<ms> or off."
+)
+@click.option("--auth-keys", envvar="BROKER_AUTH_KEYS", default="", help="Base64 keys, by commas.")
+@click.option("--allow-unauthenticated", is_flag=True, help="Serve other machines without keys.")
+@click.option("--retention", is_flag=True, help="Delete fragments older than their retention.")
+def main(
+    data_dir: Path,
+    listen: str,
+    durability: str,
+    auth_keys: str,
+    allow_unauthenticated: bool,
+    retention: bool,
+) -> None:
+    """Serve journals from one directory. One copy of the data: on this disk."""
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal():
+        raise click.BadParameter(f"expected HOST:PORT, got {listen!r}", param_hint="--listen")
+    try:
+        config = BrokerConfig(
+            data_dir=data_dir,
+            host=host.strip("[]"),
+            port=int(port),
+            durability=Durability.parse(durability),
+            auth_keys=auth_keys,
+            allow_unauthenticated=allow_unauthenticated,
+            retention_enabled=retention,
+        )
+        asyncio.run(_serve(config))
+    except (AllocatorError, ConsumerError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+async def _serve(config: BrokerConfig) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signal_number, stop.set)
+    async with Broker(config) as broker:
+        click.echo(f"listening {broker.address}")
+        await stop.wait()
+
+
+if __name__ == "__main__":
+    main()

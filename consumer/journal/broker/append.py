@@ -1,0 +1,254 @@
+"""The Append RPC: one atomic, contiguous span from a stream of chunks.
+
+Source: gazette/core broker/append_api.go, append_fsm.go (exchange, refusals, stream faults). Ours receives the content
+without holding the journal, and re-checks when it commits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import grpc
+
+from allocator.runtime.clock import Clock
+from consumer.journal.broker.catalogue import Catalogue
+from consumer.journal.broker.committer import Outcome
+from consumer.journal.broker.config import BrokerConfig
+from consumer.journal.broker.faults import Context, RpcFault, answered, stream_fault
+from consumer.journal.broker.flow_control import MinimumRate, StalledSenderError
+from consumer.journal.broker.journal import LiveJournal
+from consumer.journal.broker.journals import Served
+from consumer.journal.broker.preconditions import (
+    content_refusal,
+    is_suspended,
+    refusal,
+    updates_registers,
+)
+from consumer.journal.broker.resolution import Resolution, Resolver
+from consumer.journal.broker.staging import StagedContent, StagingArea
+from consumer.journal.broker.sums import sha1_sum
+from consumer.journal.broker.wire import append_content, parse_append
+from consumer.protocol.auth import Capability
+from consumer.protocol.journal_pb2 import (
+    AppendRequest,
+    AppendResponse,
+    ApplyRequest,
+    CompressionCodec,
+    Fragment,
+    JournalSpec,
+    Status,
+)
+from consumer.protocol.validation_journal import validate_append_request
+
+
+@dataclass(slots=True)
+class _Counts:
+    """Messages after the first one."""
+
+    total: int = 0
+    delayed: int = 0
+    """Held back by the journal's maximum rate."""
+
+
+class AppendHandler:
+    """Serves appends."""
+
+    def __init__(
+        self,
+        resolver: Resolver,
+        catalogue: Catalogue,
+        staging: StagingArea,
+        *,
+        clock: Clock,
+        config: BrokerConfig,
+    ) -> None:
+        self._resolver = resolver
+        self._catalogue = catalogue
+        self._staging = staging
+        self._clock = clock
+        self._config = config
+
+    async def append(self, requests: object, context: Context) -> AppendResponse:
+        """Serve one append. Messages are read as raw bytes, see `wire`."""
+        del requests  # read from the context, which can be cut off by a deadline
+        async with answered(context):
+            return await self._append(context)
+        raise AssertionError("an aborted call has ended")
+
+    async def _append(self, context: Context) -> AppendResponse:
+        request = await self._first_request(context)
+        claims = self._resolver.authorize(context, Capability.APPEND)
+        resolution = await self._resolver.resolve(
+            request.journal,
+            claims,
+            min_revision=request.min_etcd_revision,
+            proxied=request.header if request.HasField("header") else None,
+        )
+        if resolution.entry is None:
+            return AppendResponse(status=resolution.status, header=resolution.header)
+        if is_suspended(resolution.entry.spec, request.suspend):
+            return AppendResponse(status=Status.SUSPENDED, header=resolution.header)
+        served = await self._resolver.serve(resolution.entry)
+        early = self._early_refusal(request, served.journal)
+        if early is not None:
+            return self._response(resolution, early)
+        await self._resume(served.journal)
+        async with served.journal.admission:
+            content = StagedContent(self._staging)
+            try:
+                return await self._receive_and_commit(context, request, resolution, served, content)
+            finally:
+                await content.discard()
+
+    async def _first_request(self, context: Context) -> AppendRequest:
+        message = await context.read()
+        if message is grpc.aio.EOF:
+            raise stream_fault("unexpected EOF")
+        request = _parsed(message)
+        # Without a journal it is a chunk, which no journal claims.
+        validate_append_request(request, first=bool(request.journal))
+        return request
+
+    def _early_refusal(self, request: AppendRequest, journal: LiveJournal) -> Outcome | None:
+        """Refuse at once what the published state already refuses."""
+        position = journal.view.position
+        if journal.store_error:
+            return Outcome(
+                Status.FRAGMENT_STORE_UNHEALTHY, position.registers, detail=journal.store_error
+            )
+        status = refusal(request, journal.entry.spec, position)
+        return None if status == Status.OK else Outcome(status, position.registers)
+
+    async def _resume(self, journal: LiveJournal) -> None:
+        """Wake a suspended journal that this append may wake: its spec keeps only the offset."""
+        entry = journal.entry
+        if entry.spec.suspend.level == JournalSpec.Suspend.NONE:
+            return
+        spec = JournalSpec()
+        spec.CopyFrom(entry.spec)
+        spec.suspend.level = JournalSpec.Suspend.NONE
+        change = ApplyRequest.Change(expect_mod_revision=entry.mod_revision, upsert=spec)
+        # If another writer was faster, the committer judges by what that one wrote.
+        await self._catalogue.apply([change])
+
+    async def _receive_and_commit(
+        self,
+        context: Context,
+        request: AppendRequest,
+        resolution: Resolution,
+        served: Served,
+        content: StagedContent,
+    ) -> AppendResponse:
+        journal, counts = served.journal, _Counts()
+        try:
+            async with MinimumRate(
+                self._clock, bytes_per_second=self._config.min_append_rate
+            ) as pace:
+                refused = await self._receive(context, request, journal, content, pace, counts)
+        except StalledSenderError as error:
+            raise stream_fault(str(error)) from error
+        if refused is not None:
+            return self._response(resolution, refused)
+        if not content.length and updates_registers(request):
+            raise stream_fault("registers change only with content, but the append has none")
+        outcome = await served.committer.commit(request, content)
+        return self._response(resolution, outcome, content=content, counts=counts)
+
+    async def _receive(
+        self,
+        context: Context,
+        request: AppendRequest,
+        journal: LiveJournal,
+        content: StagedContent,
+        pace: MinimumRate,
+        counts: _Counts,
+    ) -> Outcome | None:
+        """Stage content up to the commit and the clean half-close; return a refusal met on the way."""
+        while True:
+            message = await context.read()
+            if message is grpc.aio.EOF:
+                # Refusals that hold by now take precedence over the fault.
+                early = self._early_refusal(request, journal)
+                if early is not None:
+                    return early
+                raise stream_fault("unexpected EOF")
+            pace.pause()
+            chunk = _chunk_of(message)
+            counts.total += 1
+            if not chunk:
+                pace.resume()
+                await self._expect_half_close(context)
+                return None
+            status = content_refusal(request, journal.entry.spec)
+            if status != Status.OK:
+                return Outcome(status, journal.view.position.registers)
+            await content.add(chunk)
+            if content.exceeds_bound:
+                bound = self._config.append_bytes_max
+                raise RpcFault(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED, f"an append may have {bound} bytes at most"
+                )
+            await self._throttle(journal, len(chunk), counts)
+            pace.earn(len(chunk))
+            pace.resume()
+
+    async def _throttle(self, journal: LiveJournal, length: int, counts: _Counts) -> None:
+        rate = journal.entry.spec.max_append_rate
+        delay = journal.throttle.delay_seconds(length, bytes_per_second=rate)
+        if delay > 0:
+            counts.delayed += 1
+            await asyncio.sleep(delay)
+
+    async def _expect_half_close(self, context: Context) -> None:
+        message = await context.read()
+        if message is not grpc.aio.EOF:
+            raise stream_fault("expected a half-close after the empty chunk, got another message")
+        # A cancelled call looks like a clean half-close first; the cancellation arrives at the next await.
+        await asyncio.sleep(0)
+
+    def _response(
+        self,
+        resolution: Resolution,
+        outcome: Outcome,
+        *,
+        content: StagedContent | None = None,
+        counts: _Counts | None = None,
+    ) -> AppendResponse:
+        response = AppendResponse(status=outcome.status, header=resolution.header)
+        if outcome.status == Status.FRAGMENT_STORE_UNHEALTHY:
+            response.store_health_error = outcome.detail
+        if outcome.status in (Status.OK, Status.REGISTER_MISMATCH):
+            # An empty set must still be present on the wire.
+            response.registers.SetInParent()
+            response.registers.CopyFrom(outcome.registers)
+        if outcome.status == Status.OK and content is not None and counts is not None:
+            response.commit.CopyFrom(
+                Fragment(
+                    journal=resolution.name,
+                    begin=outcome.begin,
+                    end=outcome.end,
+                    sum=sha1_sum(content.sum),
+                    compression_codec=CompressionCodec.NONE,
+                )
+            )
+            response.total_chunks = counts.total
+            response.delayed_chunks = counts.delayed
+        return response
+
+
+def _parsed(message: bytes) -> AppendRequest:
+    try:
+        return parse_append(message)
+    except ValueError as error:
+        raise stream_fault(str(error)) from error
+
+
+def _chunk_of(message: bytes) -> memoryview:
+    try:
+        chunk = append_content(message)
+    except ValueError as error:
+        raise stream_fault(str(error)) from error
+    if chunk is None:
+        raise stream_fault("expected only content after the first message")
+    return chunk

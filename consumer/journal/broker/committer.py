@@ -1,0 +1,279 @@
+"""Group commit: all appends that wait become durable together, in their order, or are refused.
+
+Each append is judged against the state that its predecessors in the batch leave behind. Nobody hears an answer, not
+even a refusal, before the batch is durable: a refusal would reveal state that could still vanish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections import deque
+from dataclasses import dataclass
+
+import grpc
+import structlog
+
+from consumer.journal.broker.faults import RpcFault
+from consumer.journal.broker.journal import LiveJournal, Site
+from consumer.journal.broker.preconditions import (
+    REGISTERS_BYTES_MAX,
+    Position,
+    confirms_loss,
+    content_refusal,
+    refusal,
+    registers_after,
+)
+from consumer.journal.broker.staging import StagedContent
+from consumer.journal.broker.store import Batch, JournalStore, StoreError
+from consumer.protocol.journal_pb2 import AppendRequest, JournalSpec, LabelSet, Status
+
+BATCH_BYTES_MAX = 32 << 20
+"""Longer batches only delay the first of their appends."""
+ADOPT_BYTES_MIN = 16 << 20
+"""A staged file at least this long, and at least a quarter of a fragment, becomes a fragment without a copy."""
+ADOPT_FRACTION = 4
+
+logger = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The answer to one append."""
+
+    status: Status.ValueType
+    registers: LabelSet
+    """After it; those that did not match with REGISTER_MISMATCH."""
+    begin: int = 0
+    end: int = 0
+    detail: str = ""
+    """Of an unhealthy store."""
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """An append whose client has said commit."""
+
+    request: AppendRequest
+    content: StagedContent
+    answer: asyncio.Future[Outcome]
+
+
+@dataclass(slots=True)
+class _Plan:
+    """A batch in the making."""
+
+    position: Position
+    taken: list[tuple[Pending, Outcome]]
+    contents: list[StagedContent]
+    changed_registers: bool = False
+    confirms: bool = False
+    bytes: int = 0
+
+
+class Committer:
+    """Commits the appends of one journal; runs only while there are some."""
+
+    def __init__(self, site: Site, journal: LiveJournal) -> None:
+        self._site = site
+        self._journal = journal
+        self._queue: deque[Pending] = deque()
+        self._running: asyncio.Task[None] | None = None
+        self._roll_wanted = False
+        self._sync_wanted = False
+
+    async def commit(self, request: AppendRequest, content: StagedContent) -> Outcome:
+        """Commit one append; a caller that gives up does not stop it.
+
+        Raises:
+            RpcFault: the outcome cannot be told.
+        """
+        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._queue.append(Pending(request, content, answer))
+        self._wake()
+        return await asyncio.shield(answer)
+
+    def request_roll(self) -> None:
+        """Seal the open fragment soon."""
+        self._roll_wanted = True
+        self._wake()
+
+    def request_sync(self) -> None:
+        """Force unsynced commits to the disk soon."""
+        self._sync_wanted = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._running is None:
+            self._running = self._site.group.start_soon(
+                self._run(), name=f"commit:{self._journal.name}"
+            )
+
+    async def drain(self) -> None:
+        """Return when nothing is queued."""
+        while self._running is not None:
+            await asyncio.shield(self._running)
+
+    async def _run(self) -> None:
+        try:
+            while self._queue or self._roll_wanted or self._sync_wanted:
+                await self._step()
+        finally:
+            self._running = None
+            for pending in self._queue:
+                pending.answer.cancel()
+            self._queue.clear()
+
+    async def _step(self) -> None:
+        journal = self._journal
+        await journal.ready()
+        if journal.deleted:
+            self._refuse_all(Status.JOURNAL_NOT_FOUND)
+        elif journal.store_error or journal.store is None:
+            self._refuse_all(Status.FRAGMENT_STORE_UNHEALTHY, journal.store_error)
+        else:
+            try:
+                await self._advance(journal.store)
+            except StoreError as error:
+                journal.fail(str(error))
+                self._roll_wanted = self._sync_wanted = False
+
+    async def _advance(self, store: JournalStore) -> None:
+        spec = self._journal.entry.spec
+        if spec.suspend.offset > store.head:
+            await self._roll(store)
+            await self._roll(store, begin=spec.suspend.offset)
+        has_content = bool(self._queue and self._queue[0].content.length)
+        if self._roll_wanted or (has_content and self._is_roll_due(store, spec)):
+            self._roll_wanted = False
+            await self._roll(store)
+        if self._sync_wanted:
+            self._sync_wanted = False
+            await self._site.disk.run(store.sync)
+        if not self._queue:
+            return
+        plan = self._plan(store, spec)
+        try:
+            await self._perform(store, plan)
+        except StoreError as error:
+            self._fail(plan, error)
+            if store.failed:
+                raise
+            return
+        for pending, outcome in plan.taken:
+            _answer(pending, outcome)
+
+    def _is_roll_due(self, store: JournalStore, spec: JournalSpec) -> bool:
+        return store.open_bytes > spec.fragment.length or store.log_is_long
+
+    async def _roll(self, store: JournalStore, begin: int | None = None) -> None:
+        if store.open_bytes or begin is not None:
+            self._journal.note_rolled(await self._site.disk.run(store.roll, begin=begin))
+
+    def _plan(self, store: JournalStore, spec: JournalSpec) -> _Plan:
+        """Take as many appends off the queue as go into one batch and one fragment; at least one."""
+        plan = _Plan(self._journal.view.position, [], [])
+        room = max(spec.fragment.length - store.open_bytes, 0)
+        while self._queue:
+            content = self._queue[0].content
+            is_full = plan.bytes > room or plan.bytes + content.length > BATCH_BYTES_MAX
+            if plan.contents and content.length and (is_full or _is_adopted(content, spec)):
+                break
+            pending = self._queue.popleft()
+            plan.taken.append((pending, _judge(plan, pending, spec)))
+            if plan.contents and _is_adopted(plan.contents[0], spec):
+                break
+        return plan
+
+    async def _perform(self, store: JournalStore, plan: _Plan) -> None:
+        if not plan.contents and not plan.confirms:
+            return
+        run, spec = self._site.disk.run, self._journal.entry.spec
+        floor = self._site.config.free_space_floor_bytes
+        if await run(self._site.disk.free_bytes, self._journal.directory) < floor + plan.bytes:
+            low = OSError(errno.ENOSPC, f"fewer than {floor} bytes would be left free")
+            raise StoreError(low, rolled_back=True)
+        registers = (
+            plan.position.registers.SerializeToString(deterministic=True)
+            if plan.changed_registers
+            else None
+        )
+        await run(store.reserve, store.head + plan.bytes)
+        if len(plan.contents) == 1 and _is_adopted(plan.contents[0], spec):
+            await self._adopt(store, plan, registers)
+            return
+        batch = Batch(
+            contents=plan.contents,
+            registers=registers,
+            confirms=plan.confirms,
+            at_ms=int(self._site.clock.wall_seconds() * 1000),
+        )
+        await run(store.commit, batch)
+        self._journal.publish()
+
+    async def _adopt(self, store: JournalStore, plan: _Plan, registers: bytes | None) -> None:
+        await self._roll(store)
+        content = plan.contents[0]
+        assert content.spool is not None, "only staged files are adopted"
+        rolled = await self._site.disk.run(
+            store.adopt,
+            content.spool,
+            length=content.length,
+            digest=content.sum,
+            registers=registers,
+            confirms=plan.confirms,
+        )
+        self._journal.note_rolled(rolled)
+
+    def _fail(self, plan: _Plan, error: StoreError) -> None:
+        registers = self._journal.view.position.registers
+        for pending, _ in plan.taken:
+            if error.rolled_back:
+                _answer(
+                    pending,
+                    Outcome(Status.FRAGMENT_STORE_UNHEALTHY, registers, detail=str(error)),
+                )
+            elif not pending.answer.done():
+                pending.answer.set_exception(
+                    RpcFault(grpc.StatusCode.UNAVAILABLE, f"the append may be lost: {error}")
+                )
+
+    def _refuse_all(self, status: Status.ValueType, detail: str = "") -> None:
+        self._roll_wanted = self._sync_wanted = False
+        while self._queue:
+            _answer(self._queue.popleft(), Outcome(status, LabelSet(), detail=detail))
+
+
+def _judge(plan: _Plan, pending: Pending, spec: JournalSpec) -> Outcome:
+    """Decide on one append and, if it goes ahead, move the tentative position."""
+    request, content, position = pending.request, pending.content, plan.position
+    status = refusal(request, spec, position)
+    if status == Status.OK and content.length:
+        status = content_refusal(request, spec)
+    if status != Status.OK:
+        return Outcome(status, position.registers)
+    registers = position.registers
+    if content.length:
+        registers = registers_after(request, registers)
+        if registers.ByteSize() > REGISTERS_BYTES_MAX:
+            detail = f"registers would exceed {REGISTERS_BYTES_MAX} bytes"
+            return Outcome(Status.NOT_ALLOWED, position.registers, detail=detail)
+        plan.changed_registers |= registers != position.registers
+        plan.contents.append(content)
+        plan.bytes += content.length
+    confirms = confirms_loss(request, position)
+    plan.confirms |= confirms
+    end = position.head + content.length
+    plan.position = Position(end, registers, position.unconfirmed and not confirms)
+    return Outcome(Status.OK, registers, begin=position.head, end=end)
+
+
+def _is_adopted(content: StagedContent, spec: JournalSpec) -> bool:
+    return content.spool is not None and content.length >= max(
+        ADOPT_BYTES_MIN, spec.fragment.length // ADOPT_FRACTION
+    )
+
+
+def _answer(pending: Pending, outcome: Outcome) -> None:
+    if not pending.answer.done():
+        pending.answer.set_result(outcome)

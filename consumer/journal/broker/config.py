@@ -1,0 +1,99 @@
+"""What a broker is told at its start: where it keeps its data, how durable it is, and its bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from allocator.errors import ValidationError
+
+MEBIBYTE = 1 << 20
+
+
+class SyncMode(Enum):
+    """When committed bytes are forced to the disk."""
+
+    ALWAYS = "always"
+    """Before each acknowledgement: survives kill -9 and power loss."""
+    INTERVAL = "interval"
+    """In the background: survives kill -9; a power loss may take the last interval."""
+    OFF = "off"
+    """When the kernel likes: survives kill -9 only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Durability:
+    """The policy under which appends are acknowledged."""
+
+    mode: SyncMode = SyncMode.ALWAYS
+    interval_seconds: float = 0.0
+    """Between background syncs; only with `INTERVAL`."""
+
+    @staticmethod
+    def parse(text: str) -> Durability:
+        """Read `always`, `interval=<milliseconds>` or `off`.
+
+        Raises:
+            ValidationError: it is none of these.
+        """
+        name, _, argument = text.partition("=")
+        if text in (SyncMode.ALWAYS.value, SyncMode.OFF.value):
+            return Durability(SyncMode(text))
+        if name == SyncMode.INTERVAL.value and argument.isdecimal() and int(argument) > 0:
+            return Durability(SyncMode.INTERVAL, int(argument) / 1000)
+        raise ValidationError(
+            "durability", f"expected always, interval=<milliseconds> or off, got {text!r}"
+        )
+
+    def __str__(self) -> str:
+        """Return the text that `parse` reads."""
+        if self.mode is SyncMode.INTERVAL:
+            return f"{self.mode.value}={round(self.interval_seconds * 1000)}"
+        return str(self.mode.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Settings of one broker process."""
+
+    data_dir: Path
+    """Root of everything the broker keeps."""
+    host: str = "127.0.0.1"
+    port: int = 0
+    """Zero lets the kernel choose."""
+    zone: str = "local"
+    """Failure domain shown in routes."""
+    durability: Durability = Durability()
+    auth_keys: str = ""
+    """Base64 keys, separated by commas or spaces; empty serves everyone."""
+    allow_unauthenticated: bool = False
+    """Confirms that an address other than loopback may be served without keys."""
+    min_append_rate: int = 65_536
+    """Slowest an append may be, bytes a second; slower clients are cut off so that they pin no memory."""
+    staged_memory_bytes_max: int = 128 * MEBIBYTE
+    """Content of uncommitted appends held in memory, over all journals; more goes to files."""
+    append_memory_bytes_max: int = 16 * MEBIBYTE
+    """Content of one append held in memory; more goes to a file."""
+    append_bytes_max: int = 1024 * MEBIBYTE
+    """Largest append."""
+    appends_per_journal_max: int = 256
+    """Appends of one journal whose content is being received; further ones wait unread."""
+    journals_max: int = 10_000
+    read_chunk_bytes: int = 256 * 1024
+    """Content of one read message."""
+    receive_message_bytes_max: int = 16 * MEBIBYTE
+    """Largest message taken from a client."""
+    free_space_floor_bytes: int = 64 * MEBIBYTE
+    """Appends are refused while the disk has less free; reads go on."""
+    retention_enabled: bool = False
+    """Delete sealed fragments older than their journal's retention."""
+    maintenance_interval_seconds: float = 60.0
+    """Between looks at flush intervals and retention."""
+    stop_grace_seconds: float = 15.0
+    """Bound of a graceful stop."""
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        return self.host in ("127.0.0.1", "::1", "localhost") or self.host.startswith("127.")

@@ -1,0 +1,106 @@
+"""The file operations that durability rests on, and the threads they run in.
+
+One place for them, so that tests can inject failing disks and so that no file is touched on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Buffer = bytes | bytearray | memoryview
+
+THREADS_MAX = 16
+"""More threads than this only queue at the disk."""
+VECTORS_MAX = 512
+"""Buffers a call; Linux takes 1,024."""
+
+
+class Disk:
+    """Blocking file operations, and a bounded pool to run them in."""
+
+    def __init__(self) -> None:
+        threads = min(THREADS_MAX, 2 * (os.cpu_count() or 1))
+        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="broker-disk")
+
+    def submit(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        """Start a blocking function in the pool; its future is awaited later."""
+        return asyncio.get_running_loop().run_in_executor(self._pool, function)
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a blocking function in the pool and return what it returns."""
+        return await self.submit(lambda: function(*args, **kwargs))
+
+    def close(self) -> None:
+        """Wait for running operations and free the threads."""
+        self._pool.shutdown(wait=True)
+
+    def write_at(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        """Write all buffers at a position and return the position after them, bytes.
+
+        Raises:
+            OSError: the disk refused, or took only a part.
+        """
+        pending = [memoryview(buffer) for buffer in buffers if len(buffer)]
+        while pending:
+            group = pending[:VECTORS_MAX]
+            written = os.pwritev(fd, group, position)
+            if written <= 0:
+                raise OSError(f"a write at {position} took no byte")
+            position += written
+            while pending and written >= len(pending[0]):
+                written -= len(pending.pop(0))
+            if written:
+                pending[0] = pending[0][written:]
+        return position
+
+    def sync_data(self, fd: int) -> None:
+        """Force a file's content to the disk."""
+        os.fdatasync(fd)
+
+    def sync_file(self, path: Path) -> None:
+        """Force the content of a closed file to the disk."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.sync_data(fd)
+        finally:
+            os.close(fd)
+
+    def sync_directory(self, directory: Path) -> None:
+        """Force a directory's entries to the disk."""
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def write_file(self, path: Path, content: bytes) -> None:
+        """Create or replace a small file so that a crash leaves the old or the new one."""
+        temporary = path.with_name(f".{path.name}.new")
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o640)
+        try:
+            self.write_at(fd, [content], 0)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        temporary.replace(path)
+        self.sync_directory(path.parent)
+
+    def free_bytes(self, directory: Path) -> int:
+        """Return what an unprivileged writer may still use, bytes."""
+        status = os.statvfs(directory)
+        return status.f_bavail * status.f_frsize
+
+
+def close_quietly(fd: int) -> None:
+    """Close a descriptor whose content no longer matters."""
+    with contextlib.suppress(OSError):
+        os.close(fd)

@@ -1,0 +1,51 @@
+"""Failures of a call, and the one place where exceptions become gRPC statuses.
+
+Source: gazette/core broker (handlers return plain errors, which grpc-go reports as UNKNOWN; spec §1.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import grpc
+import structlog
+
+from allocator.errors import ValidationError
+from consumer.errors import NotAuthorizedError, UnauthenticatedError
+
+logger = structlog.get_logger()
+
+# `Any`: messages pass as bytes or as several classes. A text, because the class is generic in the stubs only.
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class RpcFault(Exception):  # noqa: N818 - it ends a call, not a program
+    """Ends a call with a gRPC status."""
+
+    def __init__(self, code: grpc.StatusCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+def stream_fault(text: str) -> RpcFault:
+    """Return the fault of a client that broke the append protocol."""
+    return RpcFault(grpc.StatusCode.UNKNOWN, f"append stream: {text}")
+
+
+@asynccontextmanager
+async def answered(context: Context) -> AsyncIterator[None]:
+    """End the call with the status that an exception of the block stands for."""
+    try:
+        yield
+    except RpcFault as fault:
+        await context.abort(fault.code, fault.text)
+    except ValidationError as error:
+        await context.abort(grpc.StatusCode.UNKNOWN, str(error))
+    except (NotAuthorizedError, UnauthenticatedError) as error:
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+    except OSError as error:
+        logger.exception("rpc.failed")
+        await context.abort(grpc.StatusCode.UNKNOWN, f"the broker's disk failed: {error}")

@@ -1,0 +1,161 @@
+"""Framed, checksummed, generational logs: the one format in which the broker keeps what it must not forget.
+
+A log is a family of files `<stem>-<generation>`. Each starts with a random id; each frame is
+
+    magic u32 | body length u32 | crc32 u32 of length and body, seeded with the id | body
+
+so a frame of an earlier file never verifies in a later one, even in recycled blocks. The first frame of a generation
+is a checkpoint of everything before it; the newest generation with a valid checkpoint counts. A bad tail with nothing
+valid behind it was never acknowledged; bad bytes *followed by* valid frames are damage, and are reported as such.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from consumer.journal.broker.disk import Disk, close_quietly
+
+FILE_MAGIC = b"BSLOG\x00\x01\n"
+ID_BYTES = 8
+FILE_HEADER_BYTES = len(FILE_MAGIC) + ID_BYTES
+FRAME_HEADER = struct.Struct("<III")
+FRAME_MAGIC = 0x9E6C_57B1
+MAGIC_BYTES = struct.pack("<I", FRAME_MAGIC)
+GENERATION_DIGITS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One valid frame of a log."""
+
+    body: bytes
+    after_damage: bool
+    """Whether bytes that are no frame stand right before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a log file holds."""
+
+    frames: tuple[Frame, ...]
+    torn_bytes: int
+    """Bytes after the last valid frame that are none."""
+
+    @property
+    def damaged(self) -> bool:
+        """Whether something acknowledged is gone: bad bytes stand before a valid frame."""
+        return any(frame.after_damage for frame in self.frames)
+
+
+def _seed(log_id: bytes) -> int:
+    return zlib.crc32(log_id)
+
+
+def encode_frame(seed: int, body: bytes) -> bytes:
+    """Return the frame of a body for the log with this seed."""
+    length = struct.pack("<I", len(body))
+    return (
+        FRAME_HEADER.pack(FRAME_MAGIC, len(body), zlib.crc32(body, zlib.crc32(length, seed))) + body
+    )
+
+
+def _frame_at(data: memoryview, position: int, seed: int) -> bytes | None:
+    if position + FRAME_HEADER.size > len(data):
+        return None
+    magic, length, crc = FRAME_HEADER.unpack_from(data, position)
+    start = position + FRAME_HEADER.size
+    if magic != FRAME_MAGIC or start + length > len(data):
+        return None
+    body = bytes(data[start : start + length])
+    expected = zlib.crc32(body, zlib.crc32(struct.pack("<I", length), seed))
+    return body if crc == expected else None
+
+
+def scan_file(path: Path) -> Scan | None:
+    """Read every valid frame of a log file, resynchronising behind damage; None if it is no log file."""
+    with path.open("rb") as file:
+        if path.stat().st_size < FILE_HEADER_BYTES:
+            return None
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            if data[: len(FILE_MAGIC)] != FILE_MAGIC:
+                return None
+            with memoryview(data) as view:
+                return _scan(data, view, _seed(data[len(FILE_MAGIC) : FILE_HEADER_BYTES]))
+
+
+def _scan(data: mmap.mmap, view: memoryview, seed: int) -> Scan:
+    frames: list[Frame] = []
+    position = good_end = FILE_HEADER_BYTES
+    while position < len(view):
+        body = _frame_at(view, position, seed)
+        if body is None:
+            found = data.find(MAGIC_BYTES, position + 1)
+            position = len(view) if found < 0 else found
+            continue
+        frames.append(Frame(body, after_damage=position != good_end))
+        position = good_end = position + FRAME_HEADER.size + len(body)
+    return Scan(tuple(frames), len(view) - good_end)
+
+
+def generations(directory: Path, stem: str) -> list[int]:
+    """Return the generations of a log that have a file, ascending."""
+    return sorted(
+        int(path.name.removeprefix(f"{stem}-"))
+        for path in directory.glob(f"{stem}-*")
+        if path.name.removeprefix(f"{stem}-").isdecimal()
+    )
+
+
+def generation_path(directory: Path, stem: str, generation: int) -> Path:
+    """Return the file of one generation."""
+    return directory / f"{stem}-{generation:0{GENERATION_DIGITS}d}"
+
+
+class LogWriter:
+    """Appends frames to one generation. Blocking; one caller at a time."""
+
+    def __init__(self, disk: Disk, path: Path, fd: int, *, seed: int, size: int) -> None:
+        self._disk = disk
+        self._seed = seed
+        self.path = path
+        self.fd = fd
+        self.size = size
+        """Bytes written so far."""
+
+    @staticmethod
+    def create(disk: Disk, path: Path, checkpoint: bytes) -> LogWriter:
+        """Start a generation with its checkpoint; it is durable when this returns."""
+        log_id = os.urandom(ID_BYTES)
+        seed = _seed(log_id)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        try:
+            first = encode_frame(seed, checkpoint)
+            size = disk.write_at(fd, [FILE_MAGIC, log_id, first], 0)
+            disk.sync_data(fd)
+            disk.sync_directory(path.parent)
+        except BaseException:
+            close_quietly(fd)
+            raise
+        return LogWriter(disk, path, fd, seed=seed, size=size)
+
+    def append(self, body: bytes) -> None:
+        """Write one frame; durable only after `sync`."""
+        self.size = self._disk.write_at(self.fd, [encode_frame(self._seed, body)], self.size)
+
+    def sync(self) -> None:
+        """Force what was written to the disk."""
+        self._disk.sync_data(self.fd)
+
+    def truncate(self, size: int) -> None:
+        """Take back what was written after `size` bytes."""
+        os.ftruncate(self.fd, size)
+        self.size = size
+
+    def close(self) -> None:
+        """Close the file."""
+        close_quietly(self.fd)

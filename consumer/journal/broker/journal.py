@@ -1,0 +1,219 @@
+"""One served journal: what readers see, and the store behind it.
+
+Readers see only the published view; the committer publishes a new one after each durable batch, on the loop, in one
+step with the wake-up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from allocator.runtime.clock import Clock
+from allocator.runtime.task_group import TaskGroup
+from consumer.journal.broker.catalogue import Entry
+from consumer.journal.broker.config import BrokerConfig, SyncMode
+from consumer.journal.broker.content_file import ContentFile
+from consumer.journal.broker.disk import Disk
+from consumer.journal.broker.flow_control import Throttle
+from consumer.journal.broker.fragments import FragmentIndex, SealedFragment
+from consumer.journal.broker.preconditions import Position
+from consumer.journal.broker.recovery import Opening, Recovered, open_journal
+from consumer.journal.broker.signal import Signal
+from consumer.journal.broker.store import JournalStore, Rolled
+from consumer.protocol.journal_pb2 import LabelSet
+
+REOPEN_SECONDS = 1.0
+"""Between attempts to recover a journal whose disk failed."""
+
+logger = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The journal as of its last durable batch."""
+
+    position: Position
+    open_begin: int
+    """First byte of the open fragment, bytes."""
+    open_sum: bytes
+    """SHA-1 of the open fragment, 20 bytes."""
+    file: ContentFile
+    """The open fragment's content."""
+
+    @property
+    def head(self) -> int:
+        """The write head, bytes."""
+        return self.position.head
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Content that serves a read."""
+
+    begin: int
+    end: int
+    sum: bytes
+    mod_time: int
+    """Unix seconds; zero while the fragment is open."""
+    path: Path | None
+    """None while the fragment is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What all journals of a broker share."""
+
+    disk: Disk
+    clock: Clock
+    config: BrokerConfig
+    group: TaskGroup
+    boot_id: str
+
+
+class LiveJournal:
+    """A journal of the catalogue, opened at its first use."""
+
+    def __init__(self, site: Site, entry: Entry, directory: Path) -> None:
+        self._site = site
+        self._opening: asyncio.Task[None] | None = None
+        self._retry_at = 0.0
+        self.entry = entry
+        self.directory = directory
+        self.changed = Signal()
+        self.throttle = Throttle(site.clock)
+        self.admission = asyncio.Semaphore(site.config.appends_per_journal_max)
+        """Appends whose content is being received."""
+        self.deleted = False
+        self.store: JournalStore | None = None
+        """Touched by the committer only."""
+        self.store_error = ""
+        """Why the journal cannot be written, for people; empty if it can."""
+        self.index = FragmentIndex()
+        self._view: View | None = None
+
+    @property
+    def name(self) -> str:
+        """The journal's name."""
+        return self.entry.spec.name
+
+    @property
+    def view(self) -> View:
+        """What readers see. Requires that `ready` returned."""
+        assert self._view is not None, "the journal was used before it was ready"
+        return self._view
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether readers can be served."""
+        return self._view is not None
+
+    async def ready(self) -> bool:
+        """Open the journal if it is not; return whether it can be read.
+
+        Whether it can be written is another matter: see `store_error`.
+        """
+        if self._opening is None and self._needs_opening():
+            self._opening = self._site.group.start_soon(self._open(), name=f"open:{self.name}")
+        if self._opening is not None:
+            await asyncio.shield(self._opening)
+        return self.is_loaded
+
+    def _needs_opening(self) -> bool:
+        usable = self.store is not None and not self.store.failed
+        return (
+            not usable
+            and not self.deleted
+            and (self._site.clock.monotonic_seconds() >= self._retry_at)
+        )
+
+    async def _open(self) -> None:
+        synced = self._site.config.durability.mode is SyncMode.ALWAYS
+        opening = Opening(name=self.name, synced=synced, boot_id=self._site.boot_id)
+        try:
+            self._let_go()
+            recovered = await self._site.disk.run(
+                open_journal, self._site.disk, self.directory, opening
+            )
+        except OSError as error:
+            self.fail(f"cannot be opened: {error}")
+        else:
+            self._take(recovered)
+        finally:
+            self._opening = None
+
+    def _take(self, recovered: Recovered) -> None:
+        for damage in recovered.damage:
+            logger.error("journal.damaged", journal=self.name, detail=damage)
+        self.store, self.index, self.store_error = recovered.store, recovered.index, ""
+        self.publish()
+
+    def fail(self, detail: str) -> None:
+        """Note that the journal cannot be written for now."""
+        logger.error("journal.failed", journal=self.name, detail=detail)
+        self.store_error = detail
+        self._retry_at = self._site.clock.monotonic_seconds() + REOPEN_SECONDS
+
+    def _let_go(self) -> None:
+        """Close what a failed store still holds; readers keep their own hold of the open file."""
+        if self.store is not None:
+            self.store.close()
+
+    def publish(self) -> None:
+        """Show readers what the store has made durable, and wake them."""
+        store = self.store
+        assert store is not None, "nothing to publish"
+        registers = LabelSet.FromString(store.state.registers)
+        position = Position(store.head, registers, store.state.unconfirmed)
+        before = self._view
+        self._view = View(position, store.open_begin, store.open_sum(), store.file)
+        if before is not None and before.file is not store.file:
+            before.file.release()
+        self.changed.notify()
+
+    def note_rolled(self, rolled: Rolled) -> None:
+        """Take a newly sealed fragment into the index."""
+        if rolled.sealed is not None:
+            self.index.add(rolled.sealed)
+        self.publish()
+
+    def locate(self, offset: int, *, begin_mod_time: int = 0) -> Span | None:
+        """Return the content at an offset, else the next there is; None at the end.
+
+        Args:
+            offset: First byte wanted, bytes.
+            begin_mod_time: Sealed fragments modified before are skipped, Unix seconds.
+        """
+        sealed = self.index.at_or_after(offset)
+        while sealed is not None and sealed.mod_time < begin_mod_time:
+            offset = sealed.end
+            sealed = self.index.at_or_after(offset)
+        if sealed is not None:
+            return span_of(sealed)
+        return self.open_span() if offset < self.view.head else None
+
+    def open_span(self) -> Span | None:
+        """Return the open fragment, unless it is empty."""
+        view = self.view
+        if view.open_begin == view.head:
+            return None
+        return Span(view.open_begin, view.head, view.open_sum, 0, None)
+
+    def close(self) -> None:
+        """Close the files. Blocking."""
+        if self.store is not None:
+            self.store.close()
+
+    def release(self) -> None:
+        """Let go of the open fragment."""
+        if self._view is not None:
+            self._view.file.release()
+            self._view = None
+
+
+def span_of(fragment: SealedFragment) -> Span:
+    """Return a sealed fragment as content to read."""
+    return Span(fragment.begin, fragment.end, fragment.sum, fragment.mod_time, fragment.path)

@@ -1,0 +1,89 @@
+"""Whether an append may go ahead. Pure: the same check serves early refusals and the committer's final word.
+
+Source: gazette/core broker/append_fsm.go (order of checks), broker/protocol/journal_spec_extensions.go (flags).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from consumer.protocol.journal_pb2 import AppendRequest, JournalSpec, LabelSet, Status
+from consumer.protocol.labels import registers_match, subtract, union
+
+REGISTERS_BYTES_MAX = 16 * 1024
+"""Registers are for a few fences and locks; they are copied with each batch that changes them."""
+_WRITABLE = (JournalSpec.NOT_SPECIFIED, JournalSpec.O_WRONLY, JournalSpec.O_RDWR)
+_READABLE = (JournalSpec.NOT_SPECIFIED, JournalSpec.O_RDONLY, JournalSpec.O_RDWR)
+_SUSPENDING = (
+    AppendRequest.SUSPEND_IF_FLUSHED,
+    AppendRequest.SUSPEND_NOW,
+    AppendRequest.SUSPEND_KEEP,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What an append is judged against."""
+
+    head: int
+    """Write head, bytes."""
+    registers: LabelSet
+    unconfirmed: bool
+    """Acknowledged bytes were lost and nobody has accepted that."""
+
+
+def may_write(spec: JournalSpec) -> bool:
+    """Tell whether the journal's flags allow content to be appended."""
+    return spec.flags in _WRITABLE
+
+
+def may_read(spec: JournalSpec) -> bool:
+    """Tell whether the journal's flags allow content to be read."""
+    return spec.flags in _READABLE
+
+
+def is_suspended(spec: JournalSpec, suspend: int) -> bool:
+    """Tell whether the journal's suspension refuses an append of this kind."""
+    if suspend == AppendRequest.SUSPEND_RESUME:
+        return False
+    if suspend == AppendRequest.SUSPEND_NO_RESUME:
+        return spec.suspend.level != JournalSpec.Suspend.NONE
+    return spec.suspend.level == JournalSpec.Suspend.FULL
+
+
+def refusal(request: AppendRequest, spec: JournalSpec, position: Position) -> Status.ValueType:
+    """Return why an append may not go ahead at a position, or OK."""
+    head = max(position.head, spec.suspend.offset)
+    if request.HasField("check_registers") and not registers_match(
+        request.check_registers, position.registers
+    ):
+        return Status.REGISTER_MISMATCH
+    if not request.offset and position.unconfirmed and may_write(spec):
+        return Status.INDEX_HAS_GREATER_OFFSET
+    if request.offset not in (0, head):
+        return Status.WRONG_APPEND_OFFSET
+    if is_suspended(spec, request.suspend):
+        return Status.SUSPENDED
+    return Status.OK
+
+
+def content_refusal(request: AppendRequest, spec: JournalSpec) -> Status.ValueType:
+    """Return why an append may carry no content, or OK."""
+    if not may_write(spec) or request.suspend in _SUSPENDING:
+        return Status.NOT_ALLOWED
+    return Status.OK
+
+
+def confirms_loss(request: AppendRequest, position: Position) -> bool:
+    """Tell whether an accepted append accepts the loss of earlier bytes: it names the end of the index."""
+    return position.unconfirmed and request.offset != 0
+
+
+def updates_registers(request: AppendRequest) -> bool:
+    """Tell whether an append wants to change the registers."""
+    return request.HasField("union_registers") or request.HasField("subtract_registers")
+
+
+def registers_after(request: AppendRequest, registers: LabelSet) -> LabelSet:
+    """Return the registers once an append with content is committed."""
+    return union(subtract(registers, request.subtract_registers), request.union_registers)

@@ -1,0 +1,226 @@
+"""The Read RPC: metadata, then all of its bytes, then the next.
+
+Source: gazette/core broker/read_api.go, fragment/index.go (messages, jumps, what ends a stream).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import structlog
+
+from consumer.journal.broker.config import BrokerConfig
+from consumer.journal.broker.content_file import ContentFile
+from consumer.journal.broker.disk import Disk
+from consumer.journal.broker.faults import Context, answered
+from consumer.journal.broker.journal import LiveJournal, Span
+from consumer.journal.broker.journals import Journals
+from consumer.journal.broker.preconditions import may_read
+from consumer.journal.broker.resolution import Resolution, Resolver
+from consumer.journal.broker.sums import sha1_sum
+from consumer.journal.broker.wire import encode_read_chunk
+from consumer.protocol.auth import Capability, Claims
+from consumer.protocol.journal_pb2 import (
+    CompressionCodec,
+    Fragment,
+    Header,
+    JournalSpec,
+    ReadRequest,
+    ReadResponse,
+    Status,
+)
+from consumer.protocol.validation_journal import validate_read_request
+
+WRITE_HEAD = -1
+
+logger = structlog.get_logger()
+
+
+class ReadHandler:
+    """Serves reads."""
+
+    def __init__(
+        self, resolver: Resolver, journals: Journals, disk: Disk, config: BrokerConfig
+    ) -> None:
+        self._resolver = resolver
+        self._journals = journals
+        self._disk = disk
+        self._config = config
+
+    async def read(self, request: ReadRequest, context: Context) -> None:
+        """Serve one read; a blocking one ends cleanly when the journal, the broker or the token ends."""
+        async with answered(context):
+            validate_read_request(request)
+            claims = self._resolver.authorize(context, Capability.READ)
+            timeout = asyncio.timeout(seconds_left(claims))
+            try:
+                async with timeout:
+                    await self._read(request, claims, context)
+            except TimeoutError:
+                if not timeout.expired():
+                    raise
+
+    async def _read(self, request: ReadRequest, claims: Claims, context: Context) -> None:
+        resolution = await self._resolver.resolve(
+            request.journal,
+            claims,
+            min_revision=request.min_etcd_revision,
+            proxied=request.header if request.HasField("header") else None,
+        )
+        status = _refusal(resolution)
+        if resolution.entry is None or status != Status.OK:
+            await context.write(ReadResponse(status=status, header=resolution.header))
+            return
+        served = await self._resolver.serve(resolution.entry)
+        stream = _ReadStream(self, request, resolution, served.journal, context)
+        try:
+            await stream.run()
+        finally:
+            stream.close()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether streams should end."""
+        return self._journals.stopping
+
+    async def open(self, span: Span, journal: LiveJournal) -> ContentFile:
+        """Return the file of a span; the caller releases it."""
+        if span.path is None:
+            return journal.view.file.acquire()
+        return await self._disk.run(ContentFile.open_sealed, span.path)
+
+    async def content(self, file: ContentFile, length: int, position: int) -> bytes:
+        """Return bytes of a file."""
+        return await self._disk.run(file.read, length, position)
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Most content of one message."""
+        return self._config.read_chunk_bytes
+
+
+class _ReadStream:
+    """One read on its way through the journal."""
+
+    def __init__(
+        self,
+        handler: ReadHandler,
+        request: ReadRequest,
+        resolution: Resolution,
+        journal: LiveJournal,
+        context: Context,
+    ) -> None:
+        self._handler = handler
+        self._request = request
+        self._journal = journal
+        self._context = context
+        self._header: Header | None = resolution.header
+        self._name = resolution.name
+        head = journal.view.head
+        self._offset = head if request.offset == WRITE_HEAD else request.offset
+        self._file: ContentFile | None = None
+        self._file_begin = 0
+
+    async def run(self) -> None:
+        """Send until something ends the stream."""
+        while not self._is_over():
+            span = self._journal.locate(self._offset, begin_mod_time=self._request.begin_mod_time)
+            if span is not None:
+                self._offset = max(self._offset, span.begin)
+                await self._send_metadata(span)
+                if self._request.metadata_only or self._is_past_end():
+                    return
+                await self._send_content(span)
+                if self._is_past_end():
+                    return
+            elif self._request.block:
+                await self._journal.changed.wait()
+            else:
+                await self._send_not_yet()
+                return
+
+    def _is_over(self) -> bool:
+        return self._journal.deleted or self._handler.stopping
+
+    def _is_past_end(self) -> bool:
+        return 0 < self._request.end_offset <= self._offset
+
+    async def _send_not_yet(self) -> None:
+        await self._context.write(
+            ReadResponse(
+                status=Status.OFFSET_NOT_YET_AVAILABLE,
+                header=self._taken_header(),
+                offset=self._offset,
+                write_head=self._journal.view.head,
+            )
+        )
+
+    async def _send_metadata(self, span: Span) -> None:
+        # The file is taken before the first await, while the span is surely what the view shows.
+        await self._hold(span)
+        await self._context.write(
+            ReadResponse(
+                status=Status.OK,
+                header=self._taken_header(),
+                offset=self._offset,
+                write_head=self._journal.view.head,
+                fragment=fragment_message(self._name, span),
+            )
+        )
+
+    def _taken_header(self) -> Header | None:
+        """Return the header for the first message, None later."""
+        header, self._header = self._header, None
+        return header
+
+    async def _hold(self, span: Span) -> None:
+        """Hold the file of a span; an open fragment that was sealed meanwhile is the same file."""
+        if self._file is not None and self._file_begin == span.begin:
+            return
+        self.close()
+        self._file = await self._handler.open(span, self._journal)
+        self._file_begin = span.begin
+
+    async def _send_content(self, span: Span) -> None:
+        assert self._file is not None, "content without metadata"
+        end = min(span.end, self._request.end_offset or span.end)
+        while self._offset < end and not self._is_over():
+            length = min(self._handler.chunk_bytes, end - self._offset)
+            content = await self._handler.content(self._file, length, self._offset - span.begin)
+            await self._context.write(encode_read_chunk(self._offset, content))
+            self._offset += length
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.release()
+            self._file = None
+
+
+def fragment_message(name: str, span: Span) -> Fragment:
+    """Return a span as clients see it: uncompressed, without a store."""
+    return Fragment(
+        journal=name,
+        begin=span.begin,
+        end=span.end,
+        sum=sha1_sum(span.sum),
+        compression_codec=CompressionCodec.NONE,
+        mod_time=span.mod_time,
+    )
+
+
+def seconds_left(claims: Claims) -> float | None:
+    """Return how long claims still hold, seconds; None if for ever."""
+    if claims.expires_at is None:
+        return None
+    return max(0.0, (claims.expires_at - datetime.now(UTC)).total_seconds())
+
+
+def _refusal(resolution: Resolution) -> Status.ValueType:
+    if resolution.entry is None:
+        return resolution.status
+    spec = resolution.entry.spec
+    if spec.suspend.level == JournalSpec.Suspend.FULL:
+        return Status.SUSPENDED
+    return Status.OK if may_read(spec) else Status.NOT_ALLOWED

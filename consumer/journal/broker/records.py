@@ -1,0 +1,71 @@
+"""Bodies of a journal's commit log."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Checkpoint(msgspec.Struct, frozen=True, array_like=True, tag="k"):
+    """First record of a log: the journal as of a moment when its open fragment was empty."""
+
+    sequence: int
+    head: int
+    """Write head, and begin of the open fragment, bytes."""
+    registers: bytes
+    """Encoded LabelSet."""
+    unconfirmed: bool
+    """Acknowledged bytes were lost, and nobody has accepted that yet."""
+    holes: tuple[tuple[int, int], ...]
+    """Known spans [begin, end) without content, bytes."""
+    reserved: int
+    """No offset at or above this was ever shown to anyone, bytes; equal to the head if commits are synced."""
+    synced: bool
+    """Whether commits of this log are on the disk before they are acknowledged."""
+    boot_id: str
+    """Of the kernel that ran then: another one may have lost what was not synced."""
+
+
+class Commit(msgspec.Struct, frozen=True, array_like=True, tag="c"):
+    """One durable batch of appends."""
+
+    sequence: int
+    """One more than that of the record before."""
+    begin: int
+    end: int
+    content_crc: int
+    """CRC-32 of bytes [begin, end)."""
+    at_ms: int
+    """Wall time, Unix milliseconds."""
+    registers: bytes | None
+    """Encoded LabelSet after the batch, if it changed them."""
+    confirms: bool
+    """The batch accepted the loss of earlier bytes."""
+    content: bytes | None
+    """The bytes themselves if they are few: then one sync makes content and record durable."""
+
+
+class Reserve(msgspec.Struct, frozen=True, array_like=True, tag="r"):
+    """Raises the offset below which a power loss may have hidden shown bytes."""
+
+    sequence: int
+    reserved: int
+
+
+Record = Checkpoint | Commit | Reserve
+
+_DECODER: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+def encode_record(record: Record) -> bytes:
+    """Return the body of a record."""
+    return _ENCODER.encode(record)
+
+
+def decode_record(body: bytes) -> Record:
+    """Return the record of a body.
+
+    Raises:
+        msgspec.DecodeError: the body is of another version.
+    """
+    return _DECODER.decode(body)

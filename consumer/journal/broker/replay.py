@@ -1,0 +1,163 @@
+"""What a journal's log says, checked against the bytes of its open fragment."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from consumer.journal.broker.content_file import ContentFile
+from consumer.journal.broker.disk import Disk
+from consumer.journal.broker.frames import Scan, scan_file
+from consumer.journal.broker.records import Checkpoint, Commit, Record, Reserve, decode_record
+
+Span = tuple[int, int]
+
+READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """The records of one log generation."""
+
+    checkpoint: Checkpoint
+    commits: tuple[Commit, ...]
+    reserved: int
+    sequence: int
+    """Of the last record."""
+    damage: tuple[str, ...]
+    """What is wrong with the log, for people; empty if nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """The open fragment as far as it can be proven."""
+
+    end: int
+    """Logged end of the journal, bytes."""
+    spans: tuple[Span, ...]
+    """Verified content [begin, end) of the open fragment, ascending, neighbours joined."""
+    registers: bytes
+    unconfirmed: bool
+    damage: tuple[str, ...]
+
+
+def read_log(path: Path) -> Log | None:
+    """Read a log that starts with a valid checkpoint; None if it does not."""
+    scan = scan_file(path)
+    records = _records(scan) if scan else []
+    if scan is None or not records or not isinstance(records[0], Checkpoint):
+        return None
+    return None if scan.frames[0].after_damage else _log_of(records[0], records[1:], scan, path)
+
+
+def salvage_log(path: Path, *, open_begin: int) -> Log:
+    """Read what is left of a log whose checkpoint is lost: registers and earlier holes are not known."""
+    scan = scan_file(path)
+    records = [
+        record for record in (_records(scan) if scan else []) if not isinstance(record, Checkpoint)
+    ]
+    sequence = records[0].sequence - 1 if records else 0
+    checkpoint = Checkpoint(sequence, open_begin, b"", True, (), open_begin, True, "")
+    log = _log_of(checkpoint, records, scan or Scan((), 0), path)
+    return Log(
+        checkpoint=checkpoint,
+        commits=log.commits,
+        reserved=log.reserved,
+        sequence=log.sequence,
+        damage=(f"{path.name}: the checkpoint is lost", *log.damage),
+    )
+
+
+def _records(scan: Scan) -> list[Record]:
+    try:
+        return [decode_record(frame.body) for frame in scan.frames]
+    except msgspec.DecodeError:
+        return []
+
+
+def _log_of(checkpoint: Checkpoint, records: Sequence[Record], scan: Scan, path: Path) -> Log:
+    damage = [f"{path.name}: bad bytes before valid records"] if scan.damaged else []
+    commits: list[Commit] = []
+    sequence, reserved = checkpoint.sequence, checkpoint.reserved
+    for record in records:
+        if record.sequence != sequence + 1:
+            damage.append(f"{path.name}: record {sequence + 1} is missing")
+        sequence = record.sequence
+        if isinstance(record, Commit):
+            commits.append(record)
+        elif isinstance(record, Reserve):
+            reserved = record.reserved
+    return Log(
+        checkpoint=checkpoint,
+        commits=tuple(commits),
+        reserved=reserved,
+        sequence=sequence,
+        damage=tuple(damage),
+    )
+
+
+def replay(disk: Disk, log: Log, file: ContentFile) -> Replay:
+    """Restore what the log carries into the open file and verify the rest there.
+
+    Only the last batch can lack its bytes after a crash, because the next one starts when it is durable; where
+    commits are not synced, a whole tail can. Such a tail is dropped. Bytes missing *before* valid ones are damage.
+    """
+    begin = log.checkpoint.head
+    good = [_verified(disk, commit, file, begin) for commit in log.commits]
+    kept = _without_tail(good, synced=log.checkpoint.synced)
+    commits = log.commits[:kept]
+    spans: list[Span] = []
+    damage, cursor, unconfirmed = list(log.damage), begin, log.checkpoint.unconfirmed
+    registers = log.checkpoint.registers
+    for commit, valid in zip(commits, good[:kept], strict=True):
+        unconfirmed = unconfirmed and not commit.confirms
+        if commit.begin != cursor:
+            damage.append(f"bytes [{cursor}, {commit.begin}) are in no record")
+        if not valid:
+            damage.append(f"bytes [{commit.begin}, {commit.end}) fail their checksum")
+        elif commit.end > commit.begin:
+            _extend(spans, (commit.begin, commit.end))
+        registers = registers if commit.registers is None else commit.registers
+        cursor = commit.end
+    return Replay(
+        end=cursor,
+        spans=tuple(spans),
+        registers=registers,
+        unconfirmed=unconfirmed or bool(damage),
+        damage=tuple(damage),
+    )
+
+
+def _without_tail(good: list[bool], *, synced: bool) -> int:
+    """Return how many records remain after dropping the bad tail that was never durable."""
+    kept = len(good)
+    while kept and not good[kept - 1]:
+        kept -= 1
+    # Synced commits can lose the last one only; two bad ones in a row are damage to acknowledged bytes.
+    return len(good) if synced and len(good) - kept > 1 else kept
+
+
+def _verified(disk: Disk, commit: Commit, file: ContentFile, begin: int) -> bool:
+    if commit.content is not None:
+        disk.write_at(file.fd, [commit.content], commit.begin - begin)
+        return True
+    crc, position = 0, commit.begin
+    while position < commit.end:
+        length = min(READ_BYTES, commit.end - position)
+        try:
+            crc = zlib.crc32(file.read(length, position - begin), crc)
+        except OSError:
+            return False
+        position += length
+    return crc == commit.content_crc
+
+
+def _extend(spans: list[Span], span: Span) -> None:
+    if spans and spans[-1][1] == span[0]:
+        spans[-1] = (spans[-1][0], span[1])
+    else:
+        spans.append(span)

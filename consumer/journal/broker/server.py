@@ -1,0 +1,194 @@
+"""The broker: opens the data, serves the journal service, stops in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import grpc
+import structlog
+
+from allocator.errors import ValidationError
+from allocator.runtime.clock import Clock, SystemClock
+from allocator.runtime.task_group import TaskGroup
+from consumer.errors import EndpointError
+from consumer.journal.broker.append import AppendHandler
+from consumer.journal.broker.catalogue import Catalogue
+from consumer.journal.broker.config import BrokerConfig
+from consumer.journal.broker.data_root import DataRoot, open_data_root
+from consumer.journal.broker.disk import Disk
+from consumer.journal.broker.fragments_api import FragmentsHandler
+from consumer.journal.broker.headers import Identity
+from consumer.journal.broker.journal import Site
+from consumer.journal.broker.journals import Journals
+from consumer.journal.broker.list_apply import ApplyHandler, ListHandler
+from consumer.journal.broker.maintenance import Maintenance
+from consumer.journal.broker.read import ReadHandler
+from consumer.journal.broker.resolution import Resolver
+from consumer.journal.broker.service import Handlers, generic_handler
+from consumer.journal.broker.staging import StagingArea
+from consumer.protocol.auth import KeyedAuth, NoAuth
+
+logger = structlog.get_logger()
+
+
+class Broker:
+    """A single-node broker of journals. An async context manager; its parts live on one loop."""
+
+    def __init__(
+        self, config: BrokerConfig, *, clock: Clock | None = None, disk: Disk | None = None
+    ) -> None:
+        """Check the settings; nothing is opened yet.
+
+        Args:
+            config: The settings.
+            clock: Time; the machine's if None.
+            disk: File operations; the machine's if None.
+
+        Raises:
+            ValidationError: the address could be reached by others, and nothing guards it.
+        """
+        if not (config.is_loopback or config.auth_keys or config.allow_unauthenticated):
+            raise ValidationError(
+                "host",
+                f"{config.host} can be reached from other machines: set auth keys, "
+                "or allow unauthenticated access explicitly",
+            )
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._disk = disk or Disk()
+        self._group = TaskGroup()
+        self._verifier = KeyedAuth(config.auth_keys) if config.auth_keys else NoAuth()
+        self._root: DataRoot | None = None
+        self._stopped = False
+        self.address = ""
+        """URL to connect to, once started."""
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._root = await self._disk.run(open_data_root, self._disk, self._config.data_dir)
+            await self._group.__aenter__()
+            await self._start(self._root)
+        except BaseException:
+            self._abandon()
+            raise
+        return self
+
+    async def _start(self, root: DataRoot) -> None:
+        site = Site(self._disk, self._clock, self._config, self._group, root.boot_id)
+        self._catalogue = Catalogue(self._disk, root.catalogue, self._group)
+        await self._disk.run(self._load, root)
+        self._journals = Journals(site, root)
+        self._catalogue.observe(self._journals.on_update)
+        # Nothing can connect before the catalogue is there, because the port is bound only now.
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", self._config.receive_message_bytes_max),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),
+            ]
+        )
+        port = self._bind()
+        self.address = f"http://{_bracketed(self._config.host)}:{port}"
+        self._server.add_generic_rpc_handlers((generic_handler(self._handlers(root)),))
+        await self._server.start()
+        maintenance = Maintenance(site, self._journals)
+        self._ticks = [
+            self._group.start_soon(maintenance.run(), name="broker.maintenance"),
+            self._group.start_soon(maintenance.run_syncs(), name="broker.syncs"),
+        ]
+        logger.info(
+            "broker.started",
+            address=self.address,
+            data_dir=str(root.directory),
+            durability=str(self._config.durability),
+            journals=len(self._catalogue.entries),
+            copies=1,
+        )
+
+    def _bind(self) -> int:
+        listen = f"{_bracketed(self._config.host)}:{self._config.port}"
+        try:
+            return self._server.add_insecure_port(listen)
+        except RuntimeError as error:
+            raise EndpointError(listen, f"cannot listen: {error}") from error
+
+    def _load(self, root: DataRoot) -> None:
+        """Read the catalogue and put what it does not know out of the way. Blocking."""
+        # A new root starts at the present second: even then it outranks the revisions that
+        # watchers of a wiped predecessor resume with.
+        self._catalogue.load(
+            first_revision=int(self._clock.wall_seconds()),
+            never_served=not any(root.journals.iterdir()),
+        )
+        known = {
+            root.journal_directory(entry.spec.name, entry.create_revision)
+            for entry in self._catalogue.entries.values()
+        }
+        root.discard_strangers(known)
+        root.empty_trash()
+
+    def _handlers(self, root: DataRoot) -> Handlers:
+        identity = Identity(
+            cluster_id=root.cluster_id,
+            member_id=root.member_id,
+            term=root.term,
+            zone=self._config.zone,
+            suffix=f"broker-{root.member_id:x}",
+            endpoint=self.address,
+        )
+        resolver = Resolver(identity, self._catalogue, self._journals, self._verifier)
+        staging = StagingArea(self._disk, root.spool, self._config)
+        return Handlers(
+            appends=AppendHandler(
+                resolver, self._catalogue, staging, clock=self._clock, config=self._config
+            ),
+            reads=ReadHandler(resolver, self._journals, self._disk, self._config),
+            lists=ListHandler(resolver, identity, self._catalogue, self._journals),
+            applies=ApplyHandler(resolver, self._catalogue, journals_max=self._config.journals_max),
+            fragments=FragmentsHandler(resolver, self._disk, root.spool),
+        )
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Stop gracefully, bounded: end waits, finish queued commits, close the files. Idempotent."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self._journals.stopping = True
+        self._journals.wake_all()
+        self._catalogue.changed.notify()
+        await self._server.stop(self._config.stop_grace_seconds)
+        for tick in self._ticks:
+            tick.cancel()
+        await self._journals.close()
+        await self._group.__aexit__(None, None, None)
+        self._catalogue.close()
+        self._abandon()
+        logger.info("broker.stopped", address=self.address)
+
+    def _abandon(self) -> None:
+        if self._root is not None:
+            self._root.release()
+        self._disk.close()
+
+    @property
+    def data_dir(self) -> Path:
+        """Where the data is."""
+        return self._config.data_dir
+
+    async def wait_for_termination(self) -> None:
+        """Return when the server ended."""
+        await self._server.wait_for_termination()
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,61 @@
+"""Registers the handlers under the service's literal name, with raw bytes where bulk flows.
+
+The generated registration would parse and build a message for every chunk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from consumer.journal.broker.append import AppendHandler
+from consumer.journal.broker.fragments_api import FragmentsHandler
+from consumer.journal.broker.list_apply import ApplyHandler, ListHandler
+from consumer.journal.broker.read import ReadHandler
+from consumer.journal.broker.wire import serialize
+from consumer.protocol.journal_pb2 import (
+    ApplyRequest,
+    FragmentsRequest,
+    FragmentStoreHealthRequest,
+    ListRequest,
+    ReadRequest,
+)
+
+SERVICE = "protocol.Journal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handlers:
+    """One handler object per group of methods. Replicate has none: gRPC answers UNIMPLEMENTED."""
+
+    appends: AppendHandler
+    reads: ReadHandler
+    lists: ListHandler
+    applies: ApplyHandler
+    fragments: FragmentsHandler
+
+
+def generic_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
+    """Return the service for a server."""
+    # `Any`: the methods differ in their messages.
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "List": grpc.unary_stream_rpc_method_handler(
+            handlers.lists.list, ListRequest.FromString, serialize
+        ),
+        "Apply": grpc.unary_unary_rpc_method_handler(
+            handlers.applies.apply, ApplyRequest.FromString, serialize
+        ),
+        "Read": grpc.unary_stream_rpc_method_handler(
+            handlers.reads.read, ReadRequest.FromString, serialize
+        ),
+        "Append": grpc.stream_unary_rpc_method_handler(handlers.appends.append, None, serialize),
+        "ListFragments": grpc.unary_unary_rpc_method_handler(
+            handlers.fragments.list_fragments, FragmentsRequest.FromString, serialize
+        ),
+        "FragmentStoreHealth": grpc.unary_unary_rpc_method_handler(
+            handlers.fragments.health, FragmentStoreHealthRequest.FromString, serialize
+        ),
+    }
+    return grpc.method_handlers_generic_handler(SERVICE, methods)

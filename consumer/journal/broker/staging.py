@@ -1,0 +1,151 @@
+"""Content of appends that are not committed yet: in memory while it is small and memory is free, else in files.
+
+A bound on memory that made appends *wait* could let them wait for each other for ever. So nothing waits: an append
+that finds the memory taken goes on in a file of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from consumer.journal.broker.config import BrokerConfig
+from consumer.journal.broker.disk import Buffer, Disk, close_quietly
+
+BLOCK_BYTES = 1 << 20
+"""Read back from a staging file at once."""
+INLINE_HASH_BYTES_MAX = 64 * 1024
+"""Hashing less than this costs less than the hop to another thread."""
+
+
+class StagingArea:
+    """Hands out staging space and counts the memory in use."""
+
+    def __init__(self, disk: Disk, directory: Path, config: BrokerConfig) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.append_bytes_max = config.append_bytes_max
+        self.append_memory_bytes_max = config.append_memory_bytes_max
+        self._memory_bytes_max = config.staged_memory_bytes_max
+        self.memory_bytes = 0
+        """Staged in memory now, bytes."""
+
+    def try_take(self, length: int) -> bool:
+        """Count `length` bytes of memory as used unless that exceeds the bound."""
+        if self.memory_bytes + length > self._memory_bytes_max:
+            return False
+        self.memory_bytes += length
+        return True
+
+    def give_back(self, length: int) -> None:
+        """Count memory as free again."""
+        self.memory_bytes -= length
+
+
+class StagedContent:
+    """Content of one append, with its SHA-1. Filled on the loop; read by the commit in a thread."""
+
+    def __init__(self, area: StagingArea) -> None:
+        self._area = area
+        self._parts: list[Buffer] = []
+        self._taken = 0
+        self._sha1 = hashlib.sha1(usedforsecurity=False)
+        self._spool_fd: int | None = None
+        self._spooled = 0
+        self._working = threading.Lock()
+        """Held by the one job at work, so that a discard cannot close a file under it."""
+        self._discarded = False
+        self.spool: Path | None = None
+        """The staging file, if there is one."""
+        self.length = 0
+        """Bytes staged."""
+
+    async def add(self, chunk: memoryview) -> None:
+        """Take in a chunk; returns when it is hashed and, if staged in a file, written.
+
+        Raises:
+            OSError: the staging file cannot be written.
+        """
+        self.length += len(chunk)
+        in_memory = (
+            self.spool is None
+            and self.length <= self._area.append_memory_bytes_max
+            and self._area.try_take(len(chunk))
+        )
+        if in_memory:
+            self._taken += len(chunk)
+            self._parts.append(chunk)
+            if len(chunk) < INLINE_HASH_BYTES_MAX:
+                self._sha1.update(chunk)
+            else:
+                await self._area.disk.run(self._hash, chunk)
+            return
+        if self.spool is None:
+            self.spool = self._area.directory / secrets.token_hex(8)
+        await self._area.disk.run(self._spill, chunk)
+        self._parts.clear()
+        self._release_memory()
+
+    @property
+    def exceeds_bound(self) -> bool:
+        """Whether this append is larger than any may be."""
+        return self.length > self._area.append_bytes_max
+
+    @property
+    def sum(self) -> bytes:
+        """SHA-1 of what was added, 20 bytes."""
+        return self._sha1.digest()
+
+    def _hash(self, chunk: memoryview) -> None:
+        with self._working:
+            self._sha1.update(chunk)
+
+    def _spill(self, chunk: memoryview) -> None:
+        with self._working:
+            if self._discarded or self.spool is None:
+                return
+            if self._spool_fd is None:
+                self._spool_fd = os.open(
+                    self.spool, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640
+                )
+            self._sha1.update(chunk)
+            self._spooled = self._area.disk.write_at(
+                self._spool_fd, [*self._parts, chunk], self._spooled
+            )
+
+    def blocks(self) -> Iterator[Sequence[Buffer]]:
+        """Yield the content in order, in groups of buffers. Blocking."""
+        if self._spool_fd is None:
+            if self._parts:
+                yield self._parts
+            return
+        for position in range(0, self._spooled, BLOCK_BYTES):
+            yield [os.pread(self._spool_fd, BLOCK_BYTES, position)]
+
+    async def discard(self) -> None:
+        """Free memory and file. Idempotent; also after the file was adopted as a fragment."""
+        if self._discarded:
+            return
+        self._discarded = True
+        self._parts = []
+        self._release_memory()
+        if self.spool is not None:
+            # Not awaited: whoever discards may be on its way out, and the lock keeps the order.
+            self._area.disk.submit(self._remove_spool)
+
+    def _remove_spool(self) -> None:
+        with self._working:
+            if self._spool_fd is not None:
+                close_quietly(self._spool_fd)
+            if self.spool is not None:
+                with contextlib.suppress(OSError):
+                    self.spool.unlink()
+
+    def _release_memory(self) -> None:
+        self._area.give_back(self._taken)
+        self._taken = 0

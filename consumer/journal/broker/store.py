@@ -1,0 +1,345 @@
+"""The files of one journal, written. Blocking: called in the disk pool, by one caller at a time.
+
+    NAME                          the journal's exact name
+    commit-<generation>           commit log since its checkpoint
+    <begin>.open                  bytes of the open fragment
+    <begin>-<end>-<sha1>.raw      sealed fragments
+
+Order makes each step repeatable: content and record are durable before anyone learns of them; a new log's checkpoint
+is durable before the open file takes its sealed name; the old log goes last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from consumer.journal.broker.content_file import ContentFile
+from consumer.journal.broker.disk import Buffer, Disk
+from consumer.journal.broker.fragments import SealedFragment, fragment_name
+from consumer.journal.broker.frames import LogWriter, generation_path
+from consumer.journal.broker.records import Checkpoint, Commit, Reserve, encode_record
+
+LOG_STEM = "commit"
+INLINE_BYTES_MAX = 128 * 1024
+"""A batch up to this travels inside its record: one sync instead of two, at the price of writing it twice."""
+LOG_BYTES_MAX = 64 << 20
+"""A fragment is also closed when its log reaches this, so that recovery reads a bounded log."""
+RESERVATION_BYTES = 64 << 20
+"""Offsets reserved ahead while commits are not synced."""
+
+
+class StoreError(Exception):
+    """A commit failed at the disk; `rolled_back` tells whether it is certainly absent."""
+
+    def __init__(self, error: OSError, *, rolled_back: bool) -> None:
+        super().__init__(f"{error.strerror or error} (errno {error.errno})")
+        self.rolled_back = rolled_back
+
+
+class Content(Protocol):
+    """Bytes of one append, staged."""
+
+    @property
+    def length(self) -> int:
+        """Bytes."""
+        ...
+
+    def blocks(self) -> Iterable[Sequence[Buffer]]:
+        """Yield groups of buffers, in order; reads a staging file where there is one. Blocking."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Appends that become durable together."""
+
+    contents: Sequence[Content]
+    registers: bytes | None
+    """Encoded LabelSet after the batch, if it changed them."""
+    confirms: bool = False
+    """Accepts that earlier bytes are lost."""
+    at_ms: int
+    """Wall time, Unix milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rolled:
+    """What became of the open fragment."""
+
+    sealed: SealedFragment | None
+    """None if it was empty."""
+    retired: ContentFile
+    """The file it was read from; its holder releases it on the event loop."""
+
+
+def open_path(directory: Path, begin: int) -> Path:
+    """Return the file of the open fragment that begins at an offset."""
+    return directory / f"{begin:016x}.open"
+
+
+class JournalStore:
+    """The write side of one journal's directory."""
+
+    def __init__(
+        self, disk: Disk, directory: Path, *, generation: int, checkpoint: Checkpoint, boot_id: str
+    ) -> None:
+        """Begin a new generation of the log. Requires that everything before `checkpoint.head` is durable."""
+        self._disk = disk
+        self._boot_id = boot_id
+        self.directory = directory
+        self.state = checkpoint
+        """As of the last commit: its head is the write head."""
+        self.open_begin = checkpoint.head
+        """First byte of the open fragment, bytes."""
+        self._generation = generation
+        self._sha1 = hashlib.sha1(usedforsecurity=False)
+        self._unsynced = False
+        self.failed = False
+        """An operation failed: only recovery may open the files again."""
+        self._log = self._start_log(checkpoint)
+        self.file = ContentFile.open_growing(open_path(directory, checkpoint.head))
+        """The open fragment."""
+        os.ftruncate(self.file.fd, 0)
+        disk.sync_directory(directory)
+
+    @property
+    def head(self) -> int:
+        """The write head, bytes."""
+        return self.state.head
+
+    @property
+    def open_bytes(self) -> int:
+        """Length of the open fragment, bytes."""
+        return self.state.head - self.open_begin
+
+    @property
+    def log_is_long(self) -> bool:
+        """Whether the log has grown so much that the fragment should be closed."""
+        return self._log.size > LOG_BYTES_MAX
+
+    def open_sum(self) -> bytes:
+        """Return the SHA-1 of the open fragment so far."""
+        return self._sha1.copy().digest()
+
+    def commit(self, batch: Batch) -> None:
+        """Write a batch at the head and make it as durable as the policy says.
+
+        Raises:
+            StoreError: the disk failed; the store is unusable from here on.
+        """
+        log_size = self._log.size
+        try:
+            self._commit(batch)
+        except OSError as error:
+            self.failed = True
+            raise StoreError(error, rolled_back=self._roll_back(log_size)) from error
+
+    def _commit(self, batch: Batch) -> None:
+        begin = self.state.head
+        length = sum(content.length for content in batch.contents)
+        inline = bytearray() if length <= INLINE_BYTES_MAX else None
+        sha1, crc, position = self._sha1.copy(), 0, begin - self.open_begin
+        for content in batch.contents:
+            for group in content.blocks():
+                for buffer in group:
+                    crc = zlib.crc32(buffer, crc)
+                    sha1.update(buffer)
+                    if inline is not None:
+                        inline += buffer
+                if inline is None:
+                    position = self._disk.write_at(self.file.fd, group, position)
+        if inline:
+            position = self._disk.write_at(self.file.fd, [inline], position)
+        end = position + self.open_begin
+        assert end == begin + length, "content has another length than was announced"
+        record = Commit(
+            sequence=self.state.sequence + 1,
+            begin=begin,
+            end=end,
+            content_crc=crc,
+            at_ms=batch.at_ms,
+            registers=batch.registers,
+            confirms=batch.confirms,
+            content=bytes(inline) if inline is not None else None,
+        )
+        self._log.append(encode_record(record))
+        self._make_durable(inlined=inline is not None)
+        self._sha1 = sha1
+        self._advance(record)
+
+    def _make_durable(self, *, inlined: bool) -> None:
+        if not self.state.synced:
+            self._unsynced = True
+            return
+        if not inlined:
+            self._disk.sync_data(self.file.fd)
+        self._log.sync()
+
+    def _advance(self, record: Commit) -> None:
+        self.state = msgspec.structs.replace(
+            self.state,
+            sequence=record.sequence,
+            head=record.end,
+            registers=self.state.registers if record.registers is None else record.registers,
+            unconfirmed=self.state.unconfirmed and not record.confirms,
+        )
+
+    def reserve(self, end: int) -> None:
+        """Before offsets up to `end` are shown without a sync, reserve them durably.
+
+        Raises:
+            StoreError: the disk failed; the store is unusable from here on.
+        """
+        if self.state.synced or end <= self.state.reserved:
+            return
+        record = Reserve(self.state.sequence + 1, end + RESERVATION_BYTES)
+        log_size = self._log.size
+        try:
+            self._log.append(encode_record(record))
+            self._log.sync()
+        except OSError as error:
+            self.failed = True
+            raise StoreError(error, rolled_back=self._roll_back(log_size)) from error
+        self.state = msgspec.structs.replace(
+            self.state, sequence=record.sequence, reserved=record.reserved
+        )
+
+    def sync(self) -> None:
+        """Force unsynced commits to the disk.
+
+        Raises:
+            StoreError: the disk failed; the store is unusable from here on.
+        """
+        if not self._unsynced or self.failed:
+            return
+        self._unsynced = False
+        try:
+            self._disk.sync_data(self.file.fd)
+            self._log.sync()
+        except OSError as error:
+            self.failed = True
+            raise StoreError(error, rolled_back=False) from error
+
+    def _roll_back(self, log_size: int) -> bool:
+        try:
+            self._log.truncate(log_size)
+            os.ftruncate(self.file.fd, self.open_bytes)
+            self._log.sync()
+        except OSError:
+            return False
+        return True
+
+    def roll(self, *, begin: int | None = None, synced: bool | None = None) -> Rolled:
+        """Seal the open fragment and begin the next one.
+
+        Args:
+            begin: Where the next one begins, bytes; beyond the head it leaves a declared hole, and then the open
+                fragment must be empty.
+            synced: Whether commits are synced from here on; unchanged if None.
+
+        Raises:
+            StoreError: the disk failed; the store is unusable from here on.
+        """
+        head = self.state.head if begin is None else begin
+        assert head == self.state.head or not self.open_bytes, "seal before jumping"
+        holes = self.state.holes
+        if head > self.state.head:
+            holes = (*holes, (self.state.head, head))
+        syncs = self.state.synced if synced is None else synced
+        try:
+            if self.open_bytes:
+                self._disk.sync_data(self.file.fd)
+            return self._begin_fragment(
+                msgspec.structs.replace(self._next_checkpoint(head, synced=syncs), holes=holes)
+            )
+        except OSError as error:
+            self.failed = True
+            raise StoreError(error, rolled_back=True) from error
+
+    def _next_checkpoint(self, head: int, *, synced: bool) -> Checkpoint:
+        return msgspec.structs.replace(
+            self.state,
+            sequence=self.state.sequence + 1,
+            head=head,
+            synced=synced,
+            reserved=head if synced else head + RESERVATION_BYTES,
+            boot_id=self._boot_id,
+        )
+
+    def _start_log(self, checkpoint: Checkpoint) -> LogWriter:
+        path = generation_path(self.directory, LOG_STEM, self._generation)
+        return LogWriter.create(self._disk, path, encode_record(checkpoint))
+
+    def _begin_fragment(self, checkpoint: Checkpoint) -> Rolled:
+        """Start a log, give the open file its sealed name, open the next, drop the old log."""
+        self._generation += 1
+        log = self._start_log(checkpoint)
+        retired, old_log = self.file, self._log
+        sealed = self._seal() if self.open_bytes else None
+        if sealed is None and checkpoint.head != self.open_begin:
+            open_path(self.directory, self.open_begin).unlink()
+        opened = ContentFile.open_growing(open_path(self.directory, checkpoint.head))
+        self._disk.sync_directory(self.directory)
+        old_log.path.unlink()
+        old_log.close()
+        self._log, self.file, self.open_begin = log, opened, checkpoint.head
+        self._sha1 = hashlib.sha1(usedforsecurity=False)
+        self._unsynced = False
+        self.state = checkpoint
+        return Rolled(sealed, retired)
+
+    def _seal(self) -> SealedFragment:
+        source = open_path(self.directory, self.open_begin)
+        digest = self._sha1.digest()
+        target = self.directory / fragment_name(self.open_begin, self.state.head, digest)
+        os.utime(self.file.fd)
+        source.rename(target)
+        mod_time = int(target.stat().st_mtime)
+        return SealedFragment(self.open_begin, self.state.head, digest, mod_time, target)
+
+    def adopt(
+        self, spool: Path, *, length: int, digest: bytes, registers: bytes | None, confirms: bool
+    ) -> Rolled:
+        """Commit a staged file as a sealed fragment of its own, without copying it.
+
+        Requires an empty open fragment. The log's new checkpoint is the commit.
+
+        Raises:
+            StoreError: the disk failed; the store is unusable from here on.
+        """
+        assert not self.open_bytes, "seal before adopting"
+        begin, end = self.state.head, self.state.head + length
+        target = self.directory / fragment_name(begin, end, digest)
+        checkpoint = msgspec.structs.replace(
+            self._next_checkpoint(end, synced=self.state.synced),
+            registers=self.state.registers if registers is None else registers,
+            unconfirmed=self.state.unconfirmed and not confirms,
+        )
+        try:
+            self._disk.sync_file(spool)
+            spool.rename(target)
+            self._disk.sync_directory(self.directory)
+            rolled = self._begin_fragment(checkpoint)
+        except OSError as error:
+            # Recovery knows from the log whether the renamed file was committed, and removes it if not.
+            self.failed = True
+            raise StoreError(error, rolled_back=False) from error
+        mod_time = int(target.stat().st_mtime)
+        return replace(rolled, sealed=SealedFragment(begin, end, digest, mod_time, target))
+
+    def close(self) -> None:
+        """Make everything durable and close the log; the open file stays with its holders."""
+        if not self.failed:
+            self.sync()
+            if not self.state.synced:
+                # The next start must not take this for a power loss.
+                self.roll(synced=True).retired.release()
+        self._log.close()

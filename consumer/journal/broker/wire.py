@@ -1,0 +1,82 @@
+"""The two messages that carry bulk bytes, coded by hand; everything else is left to protobuf.
+
+Source: consumer/protocol/journal.proto (field numbers); protobuf's wire format (varints, length-delimited fields).
+"""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError, Message
+
+from consumer.protocol.journal_pb2 import AppendRequest
+
+_READ_OFFSET_TAG = b"\x18"  # ReadResponse field 3, varint
+_READ_CONTENT_TAG = b"\x3a"  # ReadResponse field 7, length-delimited
+_APPEND_CONTENT_TAG = 0x22  # AppendRequest field 4, length-delimited
+
+
+def serialize(message: Message | bytes) -> bytes:
+    """Return the wire form of a message; bytes are one already."""
+    return message if isinstance(message, bytes) else message.SerializeToString()
+
+
+def encode_read_chunk(offset: int, content: bytes) -> bytes:
+    """Return the ReadResponse that carries a chunk of content at an offset."""
+    return b"".join(
+        (
+            _READ_OFFSET_TAG,
+            _varint(offset),
+            _READ_CONTENT_TAG,
+            _varint(len(content)),
+            content,
+        )
+    )
+
+
+def append_content(message: bytes) -> memoryview | None:
+    """Return the content of an AppendRequest that carries nothing else; None if it carries anything else.
+
+    Raises:
+        ValueError: the message is malformed.
+    """
+    if not message:
+        return memoryview(b"")
+    if message[0] == _APPEND_CONTENT_TAG:
+        length, start = _read_varint(message, 1)
+        if start + length == len(message):
+            return memoryview(message)[start:]
+    request = parse_append(message)
+    only_content = all(field.name == "content" for field, _ in request.ListFields())
+    return memoryview(request.content) if only_content else None
+
+
+def parse_append(message: bytes) -> AppendRequest:
+    """Return the AppendRequest of a wire form.
+
+    Raises:
+        ValueError: the message is malformed.
+    """
+    try:
+        return AppendRequest.FromString(message)
+    except DecodeError as error:
+        raise ValueError(f"malformed AppendRequest: {error}") from error
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _read_varint(message: bytes, position: int) -> tuple[int, int]:
+    """Return the varint at a position and the position after it; (-1, -1) if there is none."""
+    value = shift = 0
+    for index in range(position, min(position + 10, len(message))):
+        byte = message[index]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, index + 1
+        shift += 7
+    return -1, -1

@@ -1,0 +1,63 @@
+"""A decoder of text values, for tests of the engine alone: items `R=2`, members `limit=5` or `limit=5,exiting`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from allocator.core.model import ItemId, MemberId
+from allocator.core.ops import KeyValue
+from allocator.errors import KeyDecodeError, ValidationError
+
+
+@dataclass(frozen=True, slots=True)
+class PlainItem:
+    """Wants `replication` replicas."""
+
+    replication: int
+
+    def desired_replication(self) -> int:
+        """Return how many replicas the item wants."""
+        return self.replication
+
+
+@dataclass(frozen=True, slots=True)
+class PlainMember:
+    """Takes `limit` assignments."""
+
+    limit: int
+    exiting: bool = False
+
+    def item_limit(self) -> int:
+        """Return the most assignments the member takes."""
+        return self.limit
+
+    def is_exiting(self) -> bool:
+        """Return whether the member wants to leave."""
+        return self.exiting
+
+
+class PlainDecoder:
+    """Decodes text; refuses anything else in both ways a decoder may."""
+
+    def decode_item(self, item_id: ItemId, kv: KeyValue) -> PlainItem:
+        """Decode `R=2`."""
+        name, _, number = kv.value.decode().partition("=")
+        if name != "R" or not number.isdigit():
+            raise KeyDecodeError(kv.key, f"expected R=number, got {kv.value!r}")
+        return PlainItem(int(number))
+
+    def decode_member(self, member_id: MemberId, kv: KeyValue) -> PlainMember:
+        """Decode `limit=5` or `limit=5,exiting`."""
+        limit, _, flag = kv.value.decode().partition(",")
+        number = limit.removeprefix("limit=")
+        if not number.isdigit():
+            raise ValidationError("limit", f"expected a number, got {number!r}")
+        return PlainMember(int(number), exiting=flag == "exiting")
+
+    def decode_assignment(
+        self, item_id: ItemId, member_id: MemberId, slot: int, kv: KeyValue
+    ) -> str:
+        """Decode any text but `bad`."""
+        if kv.value == b"bad":
+            raise KeyDecodeError(kv.key, "expected anything but bad")
+        return kv.value.decode()

@@ -42,7 +42,7 @@ class ShardConfig:
     publish_clock_delta_seconds: float = 0.0
     """Added to the wall clock that stamps published messages. Only tests and recoveries of old data change it."""
     input_bytes_max: int = 32 << 20
-    """Read but unsequenced messages that a shard may hold, bytes of journal; the count is the spec's `read_channel_size`."""
+    """What a shard may read ahead, bytes of journal; the spec's `read_channel_size` bounds the messages."""
     publish_bytes_max: int = 64 << 20
     """Published bytes that wait for the broker; above it the application is not called."""
 

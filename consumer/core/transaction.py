@@ -157,6 +157,8 @@ class TransactionMachine:
                 self._on_commit_resolved(error, now)
             case tx.AckResolved():
                 self._on_ack_resolved(event)
+            case tx.AppendFailed(error):
+                self._on_append_failed(error)
             case tx.LimitsChanged(limits):
                 self._limits = limits
             case tx.StopRequested():
@@ -211,17 +213,23 @@ class TransactionMachine:
         assert prior is not None, "no acknowledgement is under way"
         prior.unacknowledged.discard(event.journal)
         if event.error is not None:
-            prior.ack_error = event.error
+            prior.append_error = event.error
         elif event.committed_end is not None:
             prior.publish_at[event.journal] = event.committed_end
+
+    def _on_append_failed(self, error: BaseException) -> None:
+        if self._prior is not None and self._prior.committed is None:
+            self._prior.append_error = error
+        else:
+            self._fail(error)
 
     def _complete_prior(self, now: float) -> None:
         """Notice that the prior transaction is durable and acknowledged, or that its acknowledgements failed."""
         prior = self._prior
         if prior is None or prior.committed is None or self._phase is _Phase.COMMITTING:
             return
-        if prior.ack_error is not None:
-            self._fail(prior.ack_error)
+        if prior.append_error is not None:
+            self._fail(prior.append_error)
             return
         if prior.unacknowledged:
             return

@@ -131,6 +131,13 @@ class AckResolved:
 
 
 @dataclass(frozen=True, slots=True)
+class AppendFailed:
+    """Something the application published cannot be appended, and never will be."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
 class LimitsChanged:
     """The spec changed; holds from the next transaction on."""
 
@@ -157,6 +164,7 @@ Event = (
     | CallbackFailed
     | CommitResolved
     | AckResolved
+    | AppendFailed
     | LimitsChanged
     | StopRequested
 )

@@ -52,8 +52,8 @@ class PriorTxn:
     prepared: float = 0.0
     committed: float | None = None
     publish_at: dict[str, int] = field(default_factory=dict)
-    ack_error: BaseException | None = None
-    """Held until the commit's own outcome is known, which explains it better."""
+    append_error: BaseException | None = None
+    """Held until the commit's own outcome is known: a failed commit fails the appends that wait for it."""
     unacknowledged: set[str] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -1,0 +1,173 @@
+"""The application's and the store's callbacks, as they run on a shard's worker thread: a batch a call.
+
+Each drains what the application published, so that the event loop can append it. What a callback raises is told apart:
+the application's own errors become `ApplicationError`, those of the store and the framework stay what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from allocator.runtime.clock import Clock
+from consumer.application import (
+    Application,
+    BatchConsumer,
+    BeginFinisher,
+    DeferToNextTxnError,
+    Shard,
+    Store,
+)
+from consumer.errors import ApplicationError, ConsumerError, FramingError
+from consumer.message.batch import Envelope, MessageBatch
+from consumer.message.clock import MessageClock
+from consumer.message.publisher import PendingAppend, Publisher
+from consumer.op_future import OpFuture, failed
+from consumer.protocol.shard_pb2 import Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What came of a delivery."""
+
+    consumed: int
+    appends: list[PendingAppend]
+
+
+@dataclass(frozen=True, slots=True)
+class Finalized:
+    """What came of finishing a transaction."""
+
+    appends: list[PendingAppend]
+    ack_intents: dict[str, bytes]
+
+
+class Callbacks:
+    """Calls one application for one shard; every method runs on the worker thread."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        # The store's type is between the application and itself.
+        application: Application[Any],
+        store: Store,
+        *,
+        producer_id: int,
+        clock: Clock,
+        clock_delta_seconds: float,
+    ) -> None:
+        """Bind the callbacks.
+
+        Args:
+            shard: Given to each callback.
+            application: Whose callbacks.
+            store: Given to each callback.
+            producer_id: Of what this attempt publishes; fresh, 48 bits.
+            clock: Tells wall time.
+            clock_delta_seconds: Added to wall time in the UUIDs of published messages.
+        """
+        self._shard = shard
+        self._application = application
+        self._store = store
+        self._clock = clock
+        self._clock_delta_seconds = clock_delta_seconds
+        self._message_clock = MessageClock()
+        self._publisher = Publisher(self._message_clock, producer_id)
+
+    def begin(self) -> None:
+        """Tell the application that a transaction begins; stamp its messages with the time after that."""
+        if isinstance(self._application, BeginFinisher):
+            with self._named("begin_txn"):
+                self._application.begin_txn(self._shard, self._store)
+        self._message_clock.update(self._clock.wall_seconds() + self._clock_delta_seconds)
+
+    def deliver(self, batch: MessageBatch, first: bool) -> Delivered:
+        """Have the application consume `batch`; at least one message if it is the `first` of its transaction."""
+        if isinstance(self._application, BatchConsumer):
+            consumed = self._consume_batch(batch)
+        else:
+            consumed = self._consume_messages(batch)
+        if first and consumed == 0:
+            raise self._error(
+                "consume_message", ValueError("deferred the first message of a transaction")
+            )
+        return Delivered(consumed, self._publisher.take_appends())
+
+    def finalize(self) -> Finalized:
+        """Have the application finish its transaction, then build the acknowledgements of what it published."""
+        with self._named("finalize_txn"):
+            self._application.finalize_txn(self._shard, self._store, self._publisher)
+        appends = self._publisher.take_appends()
+        intents = {intent.journal: intent.content for intent in self._publisher.build_ack_intents()}
+        return Finalized(appends, intents)
+
+    def start_commit(
+        self, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
+    ) -> OpFuture:
+        """Have the store start to commit, and tell the application."""
+        try:
+            with self._named("start_commit"):
+                commit = self._store.start_commit(self._shard, checkpoint, wait_for)
+        except Exception as error:
+            self.finish(failed(error))
+            raise
+        self.finish(commit)
+        return commit
+
+    def finish(self, commit: OpFuture) -> None:
+        """Tell the application that its transaction is committing, or has failed."""
+        if isinstance(self._application, BeginFinisher):
+            with self._named("finished_txn"):
+                self._application.finished_txn(self._shard, self._store, commit)
+
+    def _consume_batch(self, batch: MessageBatch) -> int:
+        assert isinstance(self._application, BatchConsumer)
+        with self._named("consume_batch"):
+            consumed = self._application.consume_batch(
+                self._shard, self._store, batch, self._publisher
+            )
+        if consumed is None:
+            return len(batch)
+        if not 0 <= consumed <= len(batch):
+            problem = f"returned {consumed}, expected 0 to {len(batch)} consumed messages"
+            raise self._error("consume_batch", ValueError(problem))
+        return consumed
+
+    def _consume_messages(self, batch: MessageBatch) -> int:
+        consume = self._application.consume_message
+        consumed = 0
+        with self._named("consume_message"):
+            for envelope in _decoded(batch):
+                try:
+                    consume(self._shard, self._store, envelope, self._publisher)
+                except DeferToNextTxnError:
+                    return consumed
+                consumed += 1
+        return consumed
+
+    @contextmanager
+    def _named(self, operation: str) -> Iterator[None]:
+        try:
+            yield
+        except ConsumerError:
+            raise
+        except Exception as error:
+            raise self._error(operation, error) from error
+
+    def _error(self, operation: str, error: Exception) -> ApplicationError:
+        return ApplicationError(self._shard.id, operation, error)
+
+
+def _decoded(batch: MessageBatch) -> Iterator[Envelope]:
+    envelopes = batch.envelopes()
+    for begin in batch.begins:
+        try:
+            envelope = next(envelopes)
+        except ValueError as error:
+            raise FramingError(
+                batch.journal, offset=begin, detail=f"cannot be decoded: {error}"
+            ) from error
+        yield envelope

@@ -1,0 +1,321 @@
+"""One attempt to serve a shard as its primary: prove the assignment, restore, run transactions, tear down.
+
+An attempt owns its worker thread, store, publisher and append service, and ends for good: `terminal` resolves on every
+exit, whatever it was. References keep its store alive; none can be taken once it has ended.
+
+Source: gazette/core consumer/shard.go (servePrimary, completeRecovery).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+
+from allocator.core.model import Assignment
+from allocator.errors import ValidationError
+from allocator.runtime.task_group import TaskGroup
+from consumer.application import Shard, Store
+from consumer.callbacks import Callbacks
+from consumer.core import transaction_events as tx
+from consumer.core.checkpoint import read_through_of
+from consumer.core.transaction import TransactionMachine
+from consumer.core.transaction_events import TxnLimits
+from consumer.errors import ApplicationError, ConsumerError, ShardStoppedError
+from consumer.journal.append_service import AppendService
+from consumer.message.sequencer import RING_MESSAGES, Sequencer
+from consumer.message.uuid import new_producer_id
+from consumer.progress import Progress
+from consumer.protocol.shard_pb2 import Checkpoint, ShardSpec
+from consumer.shard_environment import ShardEnvironment
+from consumer.sources import Sources
+from consumer.transaction import TransactionLoop, TxnServices
+from consumer.worker import Worker
+
+_log = structlog.get_logger()
+
+READ_CHANNEL_MESSAGES = 8192
+"""Messages read ahead if the spec does not say."""
+
+
+class AssignmentLostError(ConsumerError):
+    """Etcd no longer has the assignment that this process believes in: it must not touch the store."""
+
+
+class PrimaryAttempt:
+    """Serves a shard once."""
+
+    def __init__(
+        self, shard: Shard, assignment: Callable[[], Assignment], environment: ShardEnvironment
+    ) -> None:
+        """Create an attempt; it can be referenced and waited for before it runs.
+
+        Args:
+            shard: Given to the application.
+            assignment: Returns our assignment as last observed.
+            environment: The services and limits of this process.
+        """
+        loop = asyncio.get_running_loop()
+        self._shard = shard
+        self._assignment = assignment
+        self._environment = environment
+        self._references = 0
+        self._unreferenced = asyncio.Event()
+        self._unreferenced.set()
+        self._worker: Worker | None = None
+        self._loop: TransactionLoop | None = None
+        self._reading: TaskGroup | None = None
+        self._stopping = False
+        self.store: Store | None = None
+        """Set while the attempt serves and is torn down."""
+        self.progress = Progress(source.journal for source in shard.spec.sources)
+        self.ready: asyncio.Future[None] = loop.create_future()
+        """Resolves once the store is restored; stays pending if that never happens."""
+        self.terminal: asyncio.Future[BaseException | None] = loop.create_future()
+        """Resolves, with the cause or None for a stop that was asked for, as soon as the attempt has ended."""
+        self.ready_at_monotonic_seconds: float | None = None
+
+    # -- references
+
+    @property
+    def ended(self) -> bool:
+        """Whether it will serve no more."""
+        return self.terminal.done()
+
+    def stopped_error(self) -> ShardStoppedError:
+        """Return the error that tells why it has ended.
+
+        Requires:
+            It has.
+        """
+        cause = self.terminal.result()
+        detail = "it was stopped" if cause is None else str(cause) or type(cause).__name__
+        error = ShardStoppedError(self._shard.id, detail=detail)
+        error.__cause__ = cause
+        return error
+
+    def hold(self) -> None:
+        """Keep the store from being destroyed until `let_go`.
+
+        Raises:
+            ShardStoppedError: it has ended.
+        """
+        if self.ended:
+            raise self.stopped_error()
+        self._references += 1
+        self._unreferenced.clear()
+
+    def let_go(self) -> None:
+        """Undo one `hold`."""
+        assert self._references > 0, "released more often than held"
+        self._references -= 1
+        if self._references == 0:
+            self._unreferenced.set()
+
+    async def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return `function(store, *args)`, run on the worker thread between batches.
+
+        Raises:
+            ShardStoppedError: it has ended.
+        """
+        if self.ended or self._worker is None:
+            raise self.stopped_error()
+        return await self._worker.run(function, self.store, *args)
+
+    # -- life
+
+    async def run(self, on_ready: Callable[[], Awaitable[None]]) -> BaseException | None:
+        """Serve until a stop is asked for (None) or something fails (the cause); then tear down.
+
+        Args:
+            on_ready: Run beside the transactions once the store is restored.
+        """
+        cause: BaseException | None = None
+        try:
+            await self._serve(on_ready)
+        except Exception as error:
+            cause = error
+        finally:
+            # Also on cancellation: nobody may wait for what will never come.
+            self.terminal.set_result(cause)
+            await self._tear_down()
+        return cause
+
+    def request_stop(self) -> bool:
+        """Have the running transaction finish and the attempt end; False if none can: then cancel `run`."""
+        self._stopping = True
+        if self._loop is None:
+            return False
+        self._loop.post(tx.StopRequested())
+        return True
+
+    def on_spec_changed(self, *, sources_changed: bool) -> None:
+        """Take over a newer spec: limits from the next transaction on; sources by reading anew at the next commit."""
+        if self._loop is None:
+            return
+        self._loop.post(tx.LimitsChanged(limits_of(self._shard.spec)))
+        if sources_changed and self._reading is not None:
+            self._reading.stop()
+            self._loop.input.close()
+
+    async def _serve(self, on_ready: Callable[[], Awaitable[None]]) -> None:
+        environment, shard = self._environment, self._shard
+        await self._prove_assignment()
+        worker = self._worker = Worker(shard.id)
+        store = self.store = await worker.run(self._new_store)
+        checkpoint: Checkpoint = await worker.run(store.restore_checkpoint, shard)
+        self.progress.update(read_through_of(checkpoint), {})
+        self.ready_at_monotonic_seconds = environment.clock.monotonic_seconds()
+        self.ready.set_result(None)
+        room_bytes = environment.config.publish_bytes_max
+        appends = AppendService(environment.journals, room_bytes=room_bytes)
+        recovered = AppendService(environment.journals, room_bytes=room_bytes)
+        async with TaskGroup() as group:
+            group.start_soon(appends.run(), name=f"append {shard.id}")
+            group.start_soon(recovered.run(), name=f"re-acknowledge {shard.id}")
+            group.start_soon(_awaited(on_ready()), name=f"ready {shard.id}")
+            sources = Sources(
+                shard, environment.application, store, worker=worker, journals=environment.journals
+            )
+            services = TxnServices(
+                worker=worker,
+                callbacks=Callbacks(
+                    shard,
+                    environment.application,
+                    store,
+                    producer_id=new_producer_id(),
+                    clock=environment.clock,
+                    clock_delta_seconds=environment.config.publish_clock_delta_seconds,
+                ),
+                appends=appends,
+                recovered_appends=recovered,
+                clock=environment.clock,
+                observer=self,
+                read_replay=sources.replay,
+            )
+            while True:
+                await self._run_transactions(checkpoint, sources, services)
+                if self._stopping:
+                    break
+                checkpoint = await worker.run(store.restore_checkpoint, shard)
+            group.stop()
+
+    async def _run_transactions(
+        self, checkpoint: Checkpoint, sources: Sources, services: TxnServices
+    ) -> None:
+        """Run transactions from `checkpoint` on until the input ends."""
+        spec = self._shard.spec
+        sequencer = Sequencer(
+            checkpoint.sources, ring_messages=spec.ring_buffer_size or RING_MESSAGES
+        )
+        self._loop = TransactionLoop(
+            TransactionMachine(sequencer, checkpoint, limits=limits_of(spec)),
+            services,
+            messages_max=spec.read_channel_size or READ_CHANNEL_MESSAGES,
+            bytes_max=self._environment.config.input_bytes_max,
+        )
+        if self._stopping:
+            self._loop.post(tx.StopRequested())
+        try:
+            async with TaskGroup() as transactions:
+                transactions.start_soon(
+                    self._read(checkpoint, sources, self._loop), name="read sources"
+                )
+                await self._loop.run()
+                transactions.stop()
+        finally:
+            self._loop = None
+
+    async def _read(self, checkpoint: Checkpoint, sources: Sources, loop: TransactionLoop) -> None:
+        try:
+            async with TaskGroup() as self._reading:
+                sources.start(checkpoint, loop, self._reading)
+        finally:
+            self._reading = None
+
+    def on_achieved(self, achieved: tx.PublishProgress | tx.RecordTxn) -> None:
+        """Take note of what transactions achieve."""
+        metrics, fqn = self._environment.metrics, self._shard.fqn
+        if isinstance(achieved, tx.RecordTxn):
+            metrics.record_txn(fqn, achieved)
+            return
+        self.progress.update(achieved.read_through, achieved.publish_at)
+        metrics.record_read_through(fqn, achieved.read_through)
+
+    def _new_store(self) -> Store:
+        application = self._environment.application
+        try:
+            store: Store = application.new_store(self._shard)
+        except ConsumerError:
+            raise
+        except Exception as error:
+            raise ApplicationError(self._shard.id, "new_store", error) from error
+        return store
+
+    async def _prove_assignment(self) -> None:
+        """Ask etcd itself whether the shard is still ours, before a restore fences whoever has it.
+
+        A process that was stopped for long believes in assignments that are gone. Its commits are fenced; were it to
+        restore again, it would fence its successor, which would restore, and so on.
+        """
+        observed = self._assignment().kv
+        result = await self._environment.etcd.get_range(observed.key)
+        created = result.kvs[0].create_revision if result.kvs else 0
+        if created != observed.create_revision:
+            now = f"was made anew at revision {created}" if created else "is gone"
+            raise AssignmentLostError(
+                f"assignment {observed.key.decode()} {now}; this process no longer serves the shard"
+            )
+
+    async def _tear_down(self) -> None:
+        timeout = self._environment.config.teardown_seconds
+        worker, store = self._worker, self.store
+        try:
+            if not self._unreferenced.is_set():
+                await self._bounded(self._unreferenced.wait(), "its holders", timeout)
+            if worker is not None and store is not None:
+                await self._bounded(worker.run(store.destroy), "its store", timeout)
+        finally:
+            if worker is not None:
+                worker.close()
+        if worker is not None and not await worker.join(timeout_seconds=timeout):
+            _log.error("shard.worker_stuck", shard=self._shard.id, waited_seconds=timeout)
+
+    async def _bounded(self, wait: Awaitable[object], what: str, timeout_seconds: float) -> None:
+        """Wait with a deadline; what fails in a tear-down is told, and the tear-down goes on."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await wait
+        except Exception as error:
+            problem = str(error) or type(error).__name__
+            _log.error("shard.teardown_failed", shard=self._shard.id, of=what, error=problem)
+
+
+def limits_of(spec: ShardSpec) -> TxnLimits:
+    """Return when transactions of a shard close."""
+    return TxnLimits(
+        min_seconds=spec.min_txn_duration.ToTimedelta().total_seconds(),
+        max_seconds=spec.max_txn_duration.ToTimedelta().total_seconds(),
+        wait_for_ack=not spec.disable_wait_for_ack,
+    )
+
+
+def check_supported(spec: ShardSpec) -> None:
+    """Refuse what this version cannot serve.
+
+    Raises:
+        ValidationError: the spec has a recovery log.
+    """
+    # Standbys of such shards will play the log here, and primaries record into it.
+    if spec.recovery_log_prefix:
+        raise ValidationError(
+            "recovery_log_prefix",
+            f"expected none, got {spec.recovery_log_prefix!r}: recovery logs come in a later version; "
+            "leave the field empty and keep the state in an SqlStore or a JsonFileStore",
+        )
+
+
+async def _awaited(wait: Awaitable[None]) -> None:
+    await wait

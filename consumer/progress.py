@@ -1,0 +1,44 @@
+"""How far a shard's completed transactions have come, and those who wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+
+class Progress:
+    """Offsets read and published by completed transactions; lives on the event loop."""
+
+    def __init__(self, journals: Iterable[str]) -> None:
+        """Begin with offset 0 of each of `journals`."""
+        self._read_through = dict.fromkeys(journals, 0)
+        self._publish_at: dict[str, int] = {}
+        self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def copies(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Return (read_through, publish_at), bytes by journal."""
+        return dict(self._read_through), dict(self._publish_at)
+
+    def update(self, read_through: Mapping[str, int], publish_at: Mapping[str, int]) -> None:
+        """Take over newer offsets, and wake those who wait."""
+        self._read_through.update(read_through)
+        self._publish_at.update(publish_at)
+        # A fresh future a change: whoever waits on the old one is woken once, and looks again.
+        changed, self._changed = self._changed, asyncio.get_running_loop().create_future()
+        changed.set_result(None)
+
+    def has_read(self, offsets: Mapping[str, int]) -> bool:
+        """Return whether all of `offsets` were read through; a journal never read stands at 0."""
+        return all(
+            self._read_through.get(journal, 0) >= offset for journal, offset in offsets.items()
+        )
+
+    async def wait_for(
+        self, offsets: Mapping[str, int], *, ended: asyncio.Future[BaseException | None]
+    ) -> bool:
+        """Wait until all of `offsets` were read through; False if `ended` resolved first."""
+        while not self.has_read(offsets):
+            if ended.done():
+                return False
+            await asyncio.wait((self._changed, ended), return_when=asyncio.FIRST_COMPLETED)
+        return True

@@ -1,0 +1,87 @@
+"""What shards count, for Prometheus. Labels: `shard` is the shard's fully qualified name.
+
+Source: gazette/core consumer/metrics (names and phases).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from consumer.core.transaction_events import RecordTxn, TxnTimings
+
+
+class ShardMetrics:
+    """The counters of one process; shards share them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register them.
+
+        Args:
+            registry: The process's registry; a fresh one in each test.
+        """
+        self._transactions = Counter(
+            "gazette_shard_transactions",
+            "Completed transactions.",
+            ("shard",),
+            registry=registry,
+        )
+        self._messages = Counter(
+            "gazette_shard_read_messages",
+            "Messages consumed by completed transactions.",
+            ("shard",),
+            registry=registry,
+        )
+        self._bytes = Counter(
+            "gazette_shard_read_bytes",
+            "Bytes of journal consumed by completed transactions.",
+            ("shard",),
+            registry=registry,
+        )
+        self._read_head = Gauge(
+            "gazette_shard_read_head",
+            "Offset that completed transactions have read through, bytes.",
+            ("shard", "journal"),
+            registry=registry,
+        )
+        self._phase_seconds = Counter(
+            "gazette_shard_phase_seconds",
+            "Time that completed transactions spent in each phase; async phases overlap the next transaction.",
+            ("shard", "phase", "type"),
+            registry=registry,
+        )
+        self._restarts = Counter(
+            "broadsheet_shard_attempt_failures",
+            "Attempts to serve as primary that ended with an error.",
+            ("shard",),
+            registry=registry,
+        )
+
+    def record_txn(self, shard: str, record: RecordTxn) -> None:
+        """Count a completed transaction."""
+        self._transactions.labels(shard).inc()
+        self._messages.labels(shard).inc(record.messages)
+        self._bytes.labels(shard).inc(record.message_bytes)
+        for phase, kind, seconds in _phases(record.timings):
+            self._phase_seconds.labels(shard, phase, kind).inc(max(0.0, seconds))
+
+    def record_read_through(self, shard: str, read_through: Mapping[str, int]) -> None:
+        """Note how far completed transactions have read, bytes by journal."""
+        for journal, offset in read_through.items():
+            self._read_head.labels(shard, journal).set(offset)
+
+    def record_failure(self, shard: str) -> None:
+        """Count a failed attempt."""
+        self._restarts.labels(shard).inc()
+
+
+def _phases(timings: TxnTimings) -> tuple[tuple[str, str, float], ...]:
+    return (
+        ("10-not-running", "sync", timings.began - timings.prior_prepared),
+        ("20-consuming", "sync", timings.stalled - timings.began),
+        ("30-stalled", "sync", timings.finalizing - timings.stalled),
+        ("40-preparing", "sync", timings.prepared - timings.finalizing),
+        ("50-committing", "async", timings.committed - timings.prepared),
+        ("60-acknowledging", "async", timings.acknowledged - timings.committed),
+    )

@@ -1,0 +1,122 @@
+"""Reads the sources of a shard into its transactions, and reads ranges of them again.
+
+Source: gazette/core consumer/shard.go, consumer/transaction.go (startReadingMessages, replays).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+from allocator.runtime.task_group import TaskGroup
+from consumer.application import Application, MessageProducer, Shard, Store
+from consumer.core import transaction_events as tx
+from consumer.core.checkpoint import start_offset
+from consumer.journal.client import JournalClient
+from consumer.message.batch import MessageBatch, MessageType
+from consumer.message.reader import read_batches
+from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.transaction import TransactionLoop
+from consumer.worker import Worker
+
+
+class Sources:
+    """Where one attempt of a shard reads from."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        # The store's type is between the application and itself.
+        application: Application[Any],
+        store: Store,
+        *,
+        worker: Worker,
+        journals: JournalClient,
+    ) -> None:
+        """Bind the sources.
+
+        Args:
+            shard: Whose sources.
+            application: Knows the message types, or brings the messages itself.
+            store: Given to an application that brings its messages.
+            worker: Runs the application's callbacks.
+            journals: Reads.
+        """
+        self._shard = shard
+        self._application = application
+        self._store = store
+        self._worker = worker
+        self._journals = journals
+        self._message_types: dict[str, MessageType] = {}
+
+    def start(self, checkpoint: Checkpoint, loop: TransactionLoop, group: TaskGroup) -> None:
+        """Feed `loop` from `checkpoint` on, by tasks of `group`; an error of one ends `loop`."""
+        application = self._application
+        if isinstance(application, MessageProducer):
+            batches = _owned(application.read_messages(self._shard, self._store, checkpoint))
+            group.start_soon(_feed(loop, batches, ends=True), name="read messages")
+            return
+        for source in self._shard.spec.sources:
+            offset = start_offset(checkpoint, source.journal, source.min_offset)
+            batches = self._read(source.journal, offset=offset)
+            group.start_soon(_feed(loop, batches, ends=False), name=f"read {source.journal}")
+
+    def replay(self, order: tx.StartReplay) -> AsyncGenerator[MessageBatch, None]:
+        """Return the batches of a range, once more."""
+        application = self._application
+        if isinstance(application, MessageProducer):
+            return _owned(
+                application.replay_range(
+                    self._shard,
+                    self._store,
+                    journal=order.journal,
+                    begin=order.begin,
+                    end=order.end,
+                )
+            )
+        return self._read(order.journal, offset=order.begin, end_offset=order.end)
+
+    async def _read(
+        self, journal: str, *, offset: int, end_offset: int = 0
+    ) -> AsyncGenerator[MessageBatch, None]:
+        message_type = await self._message_type(journal)
+        read = read_batches(
+            self._journals, journal, message_type, offset=offset, block=True, end_offset=end_offset
+        )
+        async with aclosing(_owned(read)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def _message_type(self, journal: str) -> MessageType:
+        known = self._message_types.get(journal)
+        if known is None:
+            listed = await self._journals.get(journal.split(";", 1)[0])
+            known = await self._worker.run(self._application.message_type, listed.spec)
+            self._message_types[journal] = known
+        return known
+
+
+async def _feed(
+    loop: TransactionLoop, batches: AsyncGenerator[MessageBatch, None], *, ends: bool
+) -> None:
+    """Hand batches to the loop until they end or fail; the end closes its input if it `ends` all input."""
+    try:
+        async with aclosing(batches):
+            async for batch in batches:
+                await loop.input.put(batch)
+    except Exception as error:
+        loop.post(tx.SourceFailed(error))
+        return
+    if ends:
+        loop.input.close()
+
+
+async def _owned(batches: AsyncIterator[MessageBatch]) -> AsyncGenerator[MessageBatch, None]:
+    """Yield from an application's iterator, and close it when we are closed."""
+    try:
+        async for batch in batches:
+            yield batch
+    finally:
+        if isinstance(batches, AsyncGenerator):
+            await batches.aclose()

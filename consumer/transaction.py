@@ -1,0 +1,295 @@
+"""Performs what the transaction machine orders, on the event loop: the thin half of the transaction loop.
+
+    readers ─► input ─┐                                  ┌─► worker thread (application, store)
+    timer, commit, ───┼─► TransactionMachine ─► perform ─┼─► append service (messages, acknowledgements)
+    acks, callbacks ──┘                                  └─► progress, metrics
+
+Everything that ends elsewhere posts an event; only this loop talks to the machine. Events that are there come first,
+then the timer's, then input: so neither the timer nor a commit waits behind a busy journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping
+from concurrent.futures import Future
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeVar, assert_never, cast
+
+import structlog
+
+from allocator.runtime.clock import Clock
+from allocator.runtime.task_group import TaskGroup
+from consumer.callbacks import Callbacks, Delivered, Finalized
+from consumer.core import transaction_events as tx
+from consumer.core.transaction import TransactionMachine
+from consumer.core.transaction_events import Demand, Event, Instruction
+from consumer.errors import JournalNotFoundError
+from consumer.input_queue import InputQueue
+from consumer.journal.append_service import AppendService
+from consumer.message.batch import MessageBatch
+from consumer.message.publisher import PendingAppend
+from consumer.op_future import OpFuture, completed, failed
+from consumer.protocol.journal_pb2 import AppendResponse
+from consumer.worker import Worker
+
+ResultT = TypeVar("ResultT")
+
+_log = structlog.get_logger()
+
+_REPLAY_MESSAGES = 8192
+_REPLAY_BYTES = 8 << 20
+"""Bounds of what a replay reads ahead."""
+
+
+class TxnObserver(Protocol):
+    """Is told what transactions achieve."""
+
+    def on_achieved(self, achieved: tx.PublishProgress | tx.RecordTxn) -> None:
+        """Completed transactions have come further, or one more is complete."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TxnServices:
+    """What the loop performs instructions with; one set an attempt."""
+
+    worker: Worker
+    callbacks: Callbacks
+    appends: AppendService
+    recovered_appends: AppendService
+    """For the acknowledgements of the restored checkpoint: a journal deleted since must not fail later appends."""
+    clock: Clock
+    observer: TxnObserver
+    read_replay: Callable[[tx.StartReplay], AsyncGenerator[MessageBatch, None]]
+
+
+class TransactionLoop:
+    """Runs one machine to its end."""
+
+    def __init__(
+        self,
+        machine: TransactionMachine,
+        services: TxnServices,
+        *,
+        messages_max: int,
+        bytes_max: int,
+    ) -> None:
+        """Create a loop; put input into `input`, then `run`.
+
+        Args:
+            machine: Not started yet.
+            services: What its instructions are performed with.
+            messages_max: Messages read ahead.
+            bytes_max: Bytes of journal read ahead.
+        """
+        self._machine = machine
+        self._services = services
+        self._wake = asyncio.Event()
+        self._events: deque[Event] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._replay: InputQueue | None = None
+        self._commit: OpFuture = completed()
+        self._end: tx.Finish | tx.Fail | None = None
+        self.input = InputQueue(
+            messages_max=messages_max, bytes_max=bytes_max, on_ready=self._wake.set
+        )
+        """Where readers put what they read; close it when no more will come."""
+
+    def post(self, event: Event) -> None:
+        """Have the machine take in an event; for the event loop."""
+        self._events.append(event)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Run transactions until the input is closed and consumed, or a stop was asked for.
+
+        Raises:
+            BaseException: whatever failed the loop: an error of the application, its store, a journal.
+        """
+        try:
+            async with TaskGroup() as group:
+                await self._perform_all(self._machine.start(self._now()), group)
+                while self._end is None:
+                    event = self._next_event_or_none()
+                    if event is None:
+                        await self._wait()
+                        continue
+                    await self._perform_all(self._machine.on(event, self._now()), group)
+                group.stop()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+        if isinstance(self._end, tx.Fail):
+            raise self._end.cause
+
+    def _now(self) -> float:
+        return self._services.clock.monotonic_seconds()
+
+    # -- events
+
+    def _next_event_or_none(self) -> Event | None:
+        if self._events:
+            return self._events.popleft()
+        match self._machine.demand:
+            case Demand.BATCH | Demand.BATCH_IF_READY:
+                batch = self.input.take_or_none()
+                if batch is not None:
+                    return tx.BatchRead(batch)
+                return tx.SourcesClosed() if self.input.exhausted else None
+            case Demand.REPLAY:
+                assert self._replay is not None, "no replay was started"
+                batch = self._replay.take_or_none()
+                if batch is not None:
+                    return tx.ReplayRead(batch)
+                return tx.ReplayEnded() if self._replay.exhausted else None
+            case Demand.NOTHING:
+                return None
+            case _ as never:
+                assert_never(never)
+
+    async def _wait(self) -> None:
+        """Wait until there may be an event; or, if the machine only asks whether one is ready, let it know."""
+        self._wake.clear()
+        if self._machine.demand is not Demand.BATCH_IF_READY:
+            await self._wake.wait()
+            return
+        # Readers whose data has arrived get one turn to hand it over before the transaction closes.
+        await asyncio.sleep(0)
+        if not self._wake.is_set():
+            self.post(tx.InputIdle())
+
+    # -- instructions
+
+    async def _perform_all(self, instructions: tuple[Instruction, ...], group: TaskGroup) -> None:
+        for instruction in instructions:
+            await self._perform(instruction, group)
+
+    async def _perform(self, instruction: Instruction, group: TaskGroup) -> None:
+        services = self._services
+        match instruction:
+            case tx.BeginTxn():
+                self._call(services.callbacks.begin, then=lambda _: tx.TxnBegan())
+            case tx.Deliver(batch, first):
+                # Appends drain by themselves, so this wait holds up nothing that they depend on.
+                await services.appends.wait_for_room()
+                self._call(
+                    partial(services.callbacks.deliver, batch, first), then=self._on_delivered
+                )
+            case tx.Finalize():
+                self._call(services.callbacks.finalize, then=self._on_finalized)
+            case tx.StartCommit(checkpoint):
+                start = services.callbacks.start_commit
+                # Futures are invariant in their result, which nobody looks at here.
+                pending = cast("frozenset[Future[object]]", services.appends.pending())
+                self._call(partial(start, checkpoint, pending), then=self._on_commit_started)
+            case tx.AppendAcks(intents, recovered):
+                self._append_acks(intents, recovered=recovered)
+            case tx.StartReplay():
+                self._start_replay(instruction, group)
+            case tx.SetTimer(at):
+                self._set_timer(at)
+            case tx.PublishProgress() | tx.RecordTxn():
+                services.observer.on_achieved(instruction)
+            case tx.Finish() | tx.Fail():
+                await self._finish(instruction)
+            case _:
+                assert_never(instruction)
+
+    def _call(self, function: Callable[[], ResultT], *, then: Callable[[ResultT], Event]) -> None:
+        """Run a callback on the worker thread, and post its answer."""
+        loop = asyncio.get_running_loop()
+        future = self._services.worker.submit(function)
+        future.add_done_callback(
+            lambda done: loop.call_soon_threadsafe(self._on_answer, done, then)
+        )
+
+    def _on_answer(self, done: Future[ResultT], then: Callable[[ResultT], Event]) -> None:
+        error = done.exception()
+        self.post(tx.CallbackFailed(error) if error is not None else then(done.result()))
+
+    def _on_delivered(self, delivered: Delivered) -> Event:
+        self._append(delivered.appends)
+        return tx.BatchDelivered(delivered.consumed)
+
+    def _on_finalized(self, finalized: Finalized) -> Event:
+        self._append(finalized.appends)
+        return tx.TxnFinalized(finalized.ack_intents)
+
+    def _on_commit_started(self, commit: OpFuture) -> Event:
+        if commit.done() and commit.exception() is not None:
+            return tx.CommitResolved(commit.exception())
+        self._commit = commit
+        loop = asyncio.get_running_loop()
+        commit.add_done_callback(
+            lambda done: loop.call_soon_threadsafe(
+                lambda: self.post(tx.CommitResolved(done.exception()))
+            )
+        )
+        return tx.CommitStarted()
+
+    def _append(self, appends: list[PendingAppend]) -> None:
+        for append in appends:
+            future = self._services.appends.append(append.journal, append.content)
+            future.add_done_callback(self._on_append_done)
+
+    def _on_append_done(self, done: Future[AppendResponse]) -> None:
+        error = done.exception()
+        if error is not None:
+            self.post(tx.AppendFailed(error))
+
+    def _append_acks(self, intents: Mapping[str, bytes], *, recovered: bool) -> None:
+        services = self._services
+        appends = services.recovered_appends if recovered else services.appends
+        # As above: only whether the commit succeeds matters.
+        after = () if recovered else (cast("Future[object]", self._commit),)
+        for journal, intent in intents.items():
+            future = appends.append(journal, intent, after=after)
+            future.add_done_callback(partial(self._on_ack_done, journal, recovered))
+
+    def _on_ack_done(self, journal: str, recovered: bool, done: Future[AppendResponse]) -> None:
+        error = done.exception()
+        if error is None:
+            self.post(tx.AckResolved(journal, done.result().commit.end))
+        elif recovered and isinstance(error, JournalNotFoundError):
+            _log.warning("ack.dropped", journal=journal, reason="the journal was deleted")
+            self.post(tx.AckResolved(journal))
+        else:
+            self.post(tx.AckResolved(journal, error=error))
+
+    def _start_replay(self, order: tx.StartReplay, group: TaskGroup) -> None:
+        self._replay = InputQueue(
+            messages_max=_REPLAY_MESSAGES, bytes_max=_REPLAY_BYTES, on_ready=self._wake.set
+        )
+        group.start_soon(self._read_replay(order, self._replay), name=f"replay {order.journal}")
+
+    async def _read_replay(self, order: tx.StartReplay, queue: InputQueue) -> None:
+        try:
+            async with aclosing(self._services.read_replay(order)) as batches:
+                async for batch in batches:
+                    await queue.put(batch)
+        except Exception as error:
+            self.post(tx.SourceFailed(error))
+        else:
+            queue.close()
+
+    def _set_timer(self, at_monotonic_seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        delay = max(0.0, at_monotonic_seconds - self._now())
+        self._timer = asyncio.get_running_loop().call_later(delay, self.post, tx.Ticked())
+
+    async def _finish(self, end: tx.Finish | tx.Fail) -> None:
+        self._end = end
+        if isinstance(end, tx.Fail) and end.began:
+            await self._tell_failed(end.cause)
+
+    async def _tell_failed(self, cause: BaseException) -> None:
+        """Tell the application that its running transaction will not commit; what it raises then changes nothing."""
+        try:
+            await self._services.worker.run(self._services.callbacks.finish, failed(cause))
+        except Exception as error:
+            cause.add_note(f"then finished_txn failed too: {error}")

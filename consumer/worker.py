@@ -1,0 +1,88 @@
+"""The one thread on which a shard's application and store run: calls in order, one at a time.
+
+The event loop hands it whole batches, so that the hop between threads costs nothing that shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from consumer.errors import ShardStoppedError
+
+ResultT = TypeVar("ResultT")
+
+
+class Worker:
+    """Runs calls first in, first out, on a thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        """Start the thread.
+
+        Args:
+            name: Shown in thread dumps; the shard's id.
+        """
+        self._name = name
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._closed = False
+        # A daemon, so that a callback which never returns cannot keep the process from ending.
+        self._thread = threading.Thread(target=self._run, name=f"shard {name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, function: Callable[..., ResultT], *args: Any) -> Future[ResultT]:
+        """Have `function(*args)` run after the calls before it. Never blocks; for the event loop.
+
+        Raises:
+            ShardStoppedError: `close` was called.
+        """
+        if self._closed:
+            raise ShardStoppedError(self._name, detail="its worker thread has ended")
+        call = _Call(function, args)
+        self._calls.put(call)
+        return call.future
+
+    async def run(self, function: Callable[..., ResultT], *args: Any) -> ResultT:
+        """Return `function(*args)`; if the caller is cancelled, a call that has not begun is dropped."""
+        return await asyncio.wrap_future(self.submit(function, *args))
+
+    def close(self) -> None:
+        """Let the thread end after the calls it was given. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._calls.put(None)
+
+    async def join(self, *, timeout_seconds: float) -> bool:
+        """Wait for the thread to end; False if a call still runs by then.
+
+        Requires:
+            `close` was called.
+        """
+        await asyncio.to_thread(self._thread.join, timeout_seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call.run()
+
+
+class _Call:
+    """One call, and the future of its result."""
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self.future: Future[Any] = Future()
+        self._function = function
+        self._args = args
+
+    def run(self) -> None:
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            result = self._function(*self._args)
+        except BaseException as error:  # belongs to whoever asked
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(result)

@@ -1,0 +1,65 @@
+"""Endpoints as targets, and channels that come and go."""
+
+from __future__ import annotations
+
+import pytest
+
+from allocator.errors import ValidationError
+from consumer.journal.channels import IDLE_SECONDS, ChannelCache, Target, parse_endpoint
+
+
+class ManualClock:
+    """A clock that stands still until told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic_seconds(self) -> float:
+        """Return the time set."""
+        return self.now
+
+    def wall_seconds(self) -> float:
+        """Return the time set."""
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "target"),
+    [
+        ("http://host:8080", Target("host:8080", tls=False)),
+        ("http://host", Target("host:80", tls=False)),
+        ("https://host", Target("host:443", tls=True)),
+        ("https://host:8443/", Target("host:8443", tls=True)),
+        ("http://[::1]:8080", Target("[::1]:8080", tls=False)),
+        ("host:8080", Target("host:8080", tls=False)),
+        ("unix:///run/broker.sock", Target("unix:/run/broker.sock", tls=False)),
+        ("unix://machine/run/broker.sock", Target("unix:/run/broker.sock", tls=False)),
+    ],
+)
+def test_endpoint_becomes_what_grpc_dials(endpoint: str, target: Target) -> None:
+    """Every form of an endpoint that a spec or a user may write."""
+    assert parse_endpoint(endpoint) == target
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["", "ftp://host", "http://", "http://host:port", "http://host/path", "unix://x"]
+)
+def test_malformed_endpoint_is_refused_by_name(endpoint: str) -> None:
+    """A typing error must not become a connection that never comes."""
+    with pytest.raises(ValidationError, match="address: expected http://host:port"):
+        parse_endpoint(endpoint)
+
+
+async def test_idle_member_channels_are_swept_and_the_default_stays() -> None:
+    """Members come and go for months; channels to those that went must not pile up."""
+    clock = ManualClock()
+    cache = ChannelCache("http://127.0.0.1:1", clock=clock)
+    default, member = cache.channel(), cache.channel("http://127.0.0.1:2")
+
+    clock.now = IDLE_SECONDS + 1
+    await cache.sweep()
+
+    assert cache.channel() is default
+    assert cache.state("http://127.0.0.1:2") is None
+    assert cache.channel("http://127.0.0.1:2") is not member
+    await cache.close()

@@ -1,0 +1,116 @@
+"""Which messages of a read follow from each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from allocator.errors import ValidationError
+from consumer.journal.read_progress import ReadProgress, ReadSpan
+from consumer.protocol import journal_pb2 as pb
+
+
+def _metadata(offset: int, begin: int, end: int, head: int = 0) -> pb.ReadResponse:
+    fragment = pb.Fragment(journal="abcd", begin=begin, end=end, compression_codec=pb.NONE)
+    return pb.ReadResponse(offset=offset, write_head=head or end, fragment=fragment)
+
+
+def _chunk(progress: ReadProgress, offset: int, content: bytes) -> ReadSpan:
+    return progress.on_chunk(pb.ReadResponse(offset=offset, content=content), content)
+
+
+def test_chunks_advance_the_offset() -> None:
+    """The plain case: a fragment in two pieces, then the next fragment."""
+    progress = ReadProgress(5)
+
+    progress.on_metadata(_metadata(5, 0, 10))
+    first, second = _chunk(progress, 5, b"abc"), _chunk(progress, 8, b"de")
+    progress.on_metadata(_metadata(10, 10, 12))
+
+    assert (first, second) == (ReadSpan(5, b"abc"), ReadSpan(8, b"de"))
+    assert (progress.offset, progress.write_head) == (10, 12)
+
+
+def test_jump_is_told_once_with_the_first_bytes_after_the_hole() -> None:
+    """A hole in the journal must be seen by whoever counts offsets, and only once, even over a broken stream."""
+    progress = ReadProgress(5)
+
+    progress.on_metadata(_metadata(20, 20, 30))
+    progress.on_opened()
+    progress.on_metadata(_metadata(20, 20, 30))
+    first, second = _chunk(progress, 20, b"ab"), _chunk(progress, 22, b"cd")
+
+    assert first == ReadSpan(20, b"ab", jumped=True)
+    assert second == ReadSpan(22, b"cd")
+
+
+def test_head_is_taken_from_the_first_answer_without_a_jump() -> None:
+    """Asking for the head is no hole, wherever it is."""
+    progress = ReadProgress(-1)
+
+    progress.on_metadata(
+        pb.ReadResponse(status=pb.OFFSET_NOT_YET_AVAILABLE, offset=40, write_head=40)
+    )
+
+    assert (progress.offset, progress.write_head, progress.jumped) == (40, 40, False)
+
+
+def test_refusal_without_a_head_keeps_the_one_known() -> None:
+    """A broker that does not serve the journal knows nothing of its head."""
+    progress = ReadProgress(5, write_head=30)
+
+    progress.on_metadata(pb.ReadResponse(status=pb.NOT_JOURNAL_BROKER))
+
+    assert progress.write_head == 30
+
+
+def test_end_offset_completes_also_by_a_jump_past_it() -> None:
+    """Nothing is left to wait for once the bytes below the end are gone."""
+    progress = ReadProgress(5, end_offset=10)
+
+    progress.on_metadata(_metadata(20, 20, 30))
+
+    assert progress.complete
+
+
+@pytest.mark.parametrize(
+    ("offset", "content", "told"),
+    [
+        (4, b"x", "expected content in"),
+        (5, b"too long", "expected content in"),
+        (8, b"ab", "end_offset 9"),
+    ],
+)
+def test_chunk_that_does_not_follow_is_refused(offset: int, content: bytes, told: str) -> None:
+    """Bytes seen before, beyond the fragment or beyond the end asked for must not be delivered."""
+    progress = ReadProgress(5, end_offset=9)
+    progress.on_metadata(_metadata(5, 0, 10))
+
+    with pytest.raises(ValidationError, match=told):
+        _chunk(progress, offset, content)
+
+    assert progress.offset == 5
+
+
+def test_content_before_metadata_of_the_same_rpc_is_refused() -> None:
+    """What a fragment is must be said anew after a reconnection."""
+    progress = ReadProgress(5)
+    progress.on_metadata(_metadata(5, 0, 10))
+    progress.on_opened()
+
+    with pytest.raises(ValidationError, match="metadata before content"):
+        _chunk(progress, 5, b"x")
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        _metadata(4, 0, 10),
+        pb.ReadResponse(),
+    ],
+)
+def test_metadata_that_goes_back_or_names_no_fragment_is_refused(
+    response: pb.ReadResponse,
+) -> None:
+    """An empty answer is none, and old offsets would be delivered twice."""
+    with pytest.raises(ValidationError):
+        ReadProgress(5).on_metadata(response)

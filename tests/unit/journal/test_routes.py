@@ -1,0 +1,111 @@
+"""The route cache's bounds, and which member is asked."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from consumer.journal.routes import RouteCache, choose_endpoint
+from consumer.protocol.journal_pb2 import ProcessSpec, Route
+
+
+class ManualClock:
+    """A clock that stands still until told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic_seconds(self) -> float:
+        """Return the time set."""
+        return self.now
+
+    def wall_seconds(self) -> float:
+        """Return the time set."""
+        return self.now
+
+
+def _route(*members: str, primary: int = 0) -> Route:
+    return Route(
+        members=[ProcessSpec.ID(zone=member, suffix="broker") for member in members],
+        endpoints=[f"http://{member}:80" for member in members],
+        primary=primary,
+    )
+
+
+def test_least_recently_used_route_goes_first() -> None:
+    """The cache is bounded however many journals are touched."""
+    routes = RouteCache(2, 60)
+    routes.update("one", _route("a"))
+    routes.update("two", _route("a"))
+
+    assert routes.route_of("one") is not None
+    routes.update("three", _route("a"))
+
+    assert routes.route_of("two") is None
+    assert routes.route_of("one") is not None
+
+
+def test_route_is_forgotten_at_its_age() -> None:
+    """Watchless clients must ask anew now and then."""
+    clock = ManualClock()
+    routes = RouteCache(2, 60, clock=clock)
+    routes.update("one", _route("a"))
+
+    clock.now = 59.9
+    assert routes.route_of("one") is not None
+    clock.now = 60.0
+    assert routes.route_of("one") is None
+
+
+@pytest.mark.parametrize(
+    "useless",
+    [None, Route(primary=-1), Route(members=[ProcessSpec.ID(zone="a", suffix="broker")])],
+)
+def test_route_without_members_or_endpoints_forgets(useless: Route | None) -> None:
+    """An answer that names nobody makes the old route wrong."""
+    routes = RouteCache(2, 60)
+    routes.update("one", _route("a"))
+
+    routes.update("one", useless)
+
+    assert routes.route_of("one") is None
+
+
+def test_cache_of_size_zero_keeps_nothing() -> None:
+    """Size 0 is how caching is switched off."""
+    routes = RouteCache(0, 60)
+
+    routes.update("one", _route("a"))
+
+    assert routes.route_of("one") is None
+
+
+def test_append_goes_to_the_primary_or_the_default() -> None:
+    """Only the primary takes appends; without one, any broker finds out better than we."""
+    assert (
+        choose_endpoint(
+            _route("a", "b", primary=1), zone="a", primary=True, state_of=lambda _: None
+        )
+        == "http://b:80"
+    )
+    assert (
+        choose_endpoint(_route("a", primary=-1), zone="a", primary=True, state_of=lambda _: None)
+        == ""
+    )
+    assert choose_endpoint(None, zone="a", primary=True, state_of=lambda _: None) == ""
+
+
+def test_read_prefers_zone_then_health_then_readiness() -> None:
+    """Near is cheap, failing is slow, connected is fast: in this order."""
+    route = _route("a", "b", "c")
+    states = {
+        "http://a:80": grpc.ChannelConnectivity.TRANSIENT_FAILURE,
+        "http://c:80": grpc.ChannelConnectivity.READY,
+    }
+
+    def chosen(zone: str) -> str:
+        return choose_endpoint(route, zone=zone, primary=False, state_of=states.get)
+
+    assert chosen("b") == "http://b:80"
+    assert chosen("a") == "http://a:80"
+    assert chosen("elsewhere") == "http://c:80"

@@ -1,0 +1,148 @@
+"""Tokens: who gets through, who does not, and that the two refusals are told apart."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import jwt
+import pytest
+
+from allocator.errors import ValidationError
+from consumer.errors import NotAuthorizedError, UnauthenticatedError
+from consumer.protocol.auth import BearerAuth, Capability, Claims, KeyedAuth, NoAuth, expiring
+from consumer.protocol.labels import parse_selector
+
+OLD, NEW = b64encode(b"old-secret").decode(), b64encode(b"new-secret").decode()
+
+
+def _forged(payload: dict[str, Any], key: bytes = b"old-secret", algorithm: str = "HS256") -> str:
+    return jwt.encode(payload, key.ljust(48, b"\0"), algorithm=algorithm)
+
+
+def _verify(token: str, require: Capability = Capability.READ) -> Claims:
+    return KeyedAuth(OLD).verify((("authorization", f"Bearer {token}"),), require)
+
+
+def _in_an_hour() -> datetime:
+    return datetime.now(UTC) + timedelta(hours=1)
+
+
+def test_signed_claims_come_back_as_they_were() -> None:
+    """Capability, selector and expiry survive the trip."""
+    auth = KeyedAuth(OLD)
+    claims = expiring(
+        Capability.READ | Capability.LIST,
+        parse_selector("name:prefix=a/,!secret"),
+        life_seconds=60,
+    )
+
+    seen = auth.verify(auth.metadata(claims), Capability.READ)
+
+    assert seen.capability == claims.capability
+    assert seen.selector == claims.selector
+    assert seen.expires_at is not None
+    assert claims.expires_at is not None
+    assert abs(seen.expires_at - claims.expires_at) <= timedelta(seconds=1)
+
+
+def test_first_key_signs_and_any_verifies() -> None:
+    """Keys are rotated by putting the new one in front everywhere, then dropping the old one."""
+    token = KeyedAuth(OLD).metadata(Claims(capability=Capability.READ))
+
+    assert KeyedAuth(f"{NEW}, {OLD}").verify(token, Capability.READ).capability == Capability.READ
+    with pytest.raises(UnauthenticatedError, match="unknown key"):
+        KeyedAuth(NEW).verify(token, Capability.READ)
+
+
+def test_token_of_the_stronger_hash_is_accepted() -> None:
+    """Other signers of the same cluster may use HS384, with the plain key."""
+    token = _forged({"cap": 8, "exp": _in_an_hour()}, algorithm="HS384")
+
+    assert _verify(token).capability == Capability.READ
+
+
+def test_padded_key_signs_like_the_plain_one() -> None:
+    """A long key, which needs no padding, and its signature by another implementation of HMAC agree."""
+    key = b"k" * 64
+    token = jwt.encode({"cap": 8, "exp": _in_an_hour()}, key, algorithm="HS256")
+
+    claims = KeyedAuth(b64encode(key).decode()).verify(
+        (("authorization", f"Bearer {token}"),), Capability.READ
+    )
+
+    assert claims.capability == Capability.READ
+
+
+def test_missing_token_passes_only_under_the_flag() -> None:
+    """AA== rolls authorization out; a token that is present must be good all the same."""
+    with pytest.raises(UnauthenticatedError, match="missing"):
+        KeyedAuth(OLD).verify((), Capability.READ)
+    lenient = KeyedAuth(f"{OLD} AA==")
+
+    claims = lenient.verify(None, Capability.APPEND)
+
+    assert claims.capability == Capability.APPEND
+    assert claims.expires_at is not None
+    with pytest.raises(UnauthenticatedError):
+        lenient.verify((("authorization", "Bearer nonsense"),), Capability.READ)
+
+
+def test_sound_token_without_the_capability_is_not_authorized() -> None:
+    """Good credentials for something else are another failure than bad ones."""
+    token = KeyedAuth(OLD).sign(Claims(capability=Capability.READ))
+
+    with pytest.raises(NotAuthorizedError, match=r"lacks the capability APPEND; it has READ"):
+        _verify(token, Capability.READ | Capability.APPEND)
+
+
+@pytest.mark.parametrize(
+    ("token", "told"),
+    [
+        ("not.a.token", "bad token"),
+        (_forged({"cap": 8}), "exp"),
+        (_forged({"cap": 8, "exp": datetime(2020, 1, 1, tzinfo=UTC)}), "expired"),
+        (_forged({"cap": "8", "exp": _in_an_hour()}), "32-bit mask"),
+        (_forged({"cap": -1, "exp": _in_an_hour()}), "32-bit mask"),
+        (_forged({"cap": 8, "sel": "all", "exp": _in_an_hour()}), "malformed claims"),
+        (_forged({"cap": 8, "exp": _in_an_hour()}, key=b"elsewhere"), "unknown key"),
+    ],
+)
+def test_bad_token_is_unauthenticated_and_says_why(token: str, told: str) -> None:
+    """Malformed, expired, forged: never authorized, never a crash."""
+    with pytest.raises(UnauthenticatedError, match=told):
+        _verify(token)
+
+
+def test_token_with_null_labels_selects_everything() -> None:
+    """Other implementations write null for an empty list of labels."""
+    token = _forged(
+        {"cap": 8, "exp": _in_an_hour(), "sel": {"include": {"labels": None}, "exclude": None}}
+    )
+
+    assert not _verify(token).selector.include.labels
+
+
+@pytest.mark.parametrize("text", ["", "AA==", "%%%", f"{OLD},%%%"])
+def test_unusable_keys_are_refused_without_showing_them(text: str) -> None:
+    """A wrong configuration fails at the start, and no secret reaches a log."""
+    with pytest.raises(ValidationError, match="auth_keys") as raised:
+        KeyedAuth(text)
+
+    assert "%%%" not in str(raised.value)
+
+
+def test_no_auth_attaches_nothing_and_lets_through() -> None:
+    """Without keys there is no header and no check."""
+    assert NoAuth().metadata(Claims(capability=Capability.READ)) == ()
+    assert NoAuth().verify((), Capability.APPLY).capability == Capability.APPLY
+
+
+def test_bearer_attaches_its_token_to_everything() -> None:
+    """A client without keys presents what it was given."""
+    token = KeyedAuth(OLD).sign(Claims(capability=Capability.ALL))
+
+    metadata = BearerAuth(token).metadata(Claims(capability=Capability.READ))
+
+    assert KeyedAuth(OLD).verify(metadata, Capability.APPLY).capability == Capability.ALL

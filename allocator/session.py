@@ -14,7 +14,7 @@ Source: gazette/core allocator/alloc_session.go. Revoking last is ours.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -23,7 +23,7 @@ from tenacity import (
     AsyncRetrying,
     retry_if_exception_type,
     stop_after_delay,
-    wait_exponential_jitter,
+    wait_random_exponential,
 )
 
 from allocator.allocate import AllocationConfig, AllocationLoop
@@ -131,22 +131,27 @@ class Session:
             LeaseLostError: the lease was lost while waiting.
         """
         assert self._keeper is None, "a session starts once"
-        self._keeper = await self._retrying()(
+        keeper: LeaseKeeper = await self._retrying()(
             LeaseKeeper.grant, self._etcd, self._config.lease_ttl_seconds, self._clock
         )
+        self._keeper = keeper
         try:
             async with TaskGroup() as group:
                 # Waiting for a predecessor may take longer than our own lease lasts.
-                group.start_soon(self._keeper.run(), name="session keep-alive")
-                await self._announce(self._keeper.lease, member_value)
+                group.start_soon(keeper.run(), name="session keep-alive")
+                await self._announce(keeper.lease, member_value)
                 group.stop()
         except BaseException:
             # Also when cancelled: a start given up must not leave its key behind. The revoke is bounded.
-            await self._keeper.revoke()
+            await keeper.revoke()
             raise
 
-    async def run(self) -> None:
+    async def run(self, *, wind_down: Callable[[], Awaitable[None]] | None = None) -> None:
         """Keep the lease alive, follow etcd and allocate, until drained or stopped.
+
+        Args:
+            wind_down: Awaited once drained or stopped, with the lease still kept and etcd still followed: the place
+                to finish what relies on either.
 
         Raises:
             LeaseLostError: the lease could not be renewed in time.
@@ -158,6 +163,8 @@ class Session:
             group.start_soon(self._key_space.watch(), name="session watch")
             group.start_soon(self._stop_when_drained(), name="session allocate")
             await self._stopping.wait()
+            if wind_down is not None:
+                await wind_down()
             group.stop()
 
     async def update_member(self, value: bytes) -> None:
@@ -219,7 +226,7 @@ class Session:
         return AsyncRetrying(
             retry=retry_if_exception_type(EtcdUnavailableError),
             stop=stop_after_delay(self._config.announce_timeout_seconds),
-            wait=wait_exponential_jitter(initial=0.1, max=1.0, jitter=0.1),
+            wait=wait_random_exponential(multiplier=0.1, max=1.0),
             reraise=True,
         )
 

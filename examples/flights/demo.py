@@ -1,0 +1,275 @@
+"""The main job, on real data, through a kill: `make demo`.
+
+A standalone Spark with two workers hosts four members that share eight shards. Spark publishes the flights of 2013;
+while the shards consume them, one member's process is killed with SIGKILL. In the end every aircraft's live state and
+every alert is compared with one Spark SQL query over the same file. The exit status is 0 only if all are equal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import psutil
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+from rich.table import Table
+
+from consumer.errors import EndpointError, ShardError
+from consumer.journal.client import JournalClient
+from examples.flights.app import FlightsApplication
+from examples.flights.client import ask_for_aircraft, list_aircraft
+from examples.flights.dataset import FLIGHT_COUNT, read_flights, unpack_flights
+from examples.flights.flights_pb2 import Aircraft
+from examples.flights.messages import FLIGHT_JOURNALS
+from examples.flights.postgresql import PostgresqlServer, PostgresqlUnavailableError
+from examples.flights.progress import RunProgress
+from examples.flights.publish import publish_flights
+from examples.flights.verify import (
+    Comparison,
+    committed_alerts,
+    compare,
+    expected_aircraft,
+    expected_alerts,
+    live_totals,
+)
+from spark_bridge.cluster import ShardCluster
+from spark_bridge.publish import PublishTarget
+from spark_bridge.session import start_session
+from spark_bridge.standalone import StandaloneCluster
+
+ROOT = "/broadsheet/flights"
+MEMBERS = 4
+SHARDS = tuple(f"flights-{index:03d}" for index in range(len(FLIGHT_JOURNALS)))
+KILL_AT_SHARE = 0.4
+"""The kill comes once this share of the flights is consumed."""
+WORKERS, CORES_PER_WORKER = 2, 4
+"""Slots for the members and for the DataFrame tasks beside them, whatever the machine has."""
+DATA_DIR = Path(".demo")
+SLOWEST_SHOWN = 10
+_POLL_SECONDS = 0.5
+
+
+def main() -> int:
+    """Run the demonstration; return its exit status."""
+    console = Console(highlight=False)
+    started = time.monotonic()
+    with ExitStack() as resources:
+        demo = _set_up(console, resources)
+        failover_seconds = demo.run()
+        comparison = demo.verify()
+    return _report(
+        console, comparison, failover_seconds=failover_seconds, seconds=time.monotonic() - started
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """A cluster that serves the flights' shards."""
+
+    console: Console
+    flights: DataFrame
+    cluster: ShardCluster
+
+    def run(self) -> float:
+        """Publish and consume every flight, with a kill in between; return the seconds of the fail-over."""
+        target = PublishTarget(
+            broker_address=self.cluster.services.broker_address,
+            etcd_endpoints=self.cluster.services.etcd.endpoints,
+            root=ROOT,
+            journals=FLIGHT_JOURNALS,
+        )
+        published = _Counter()
+        counts = dict.fromkeys(SHARDS, 0)
+        failover_seconds: float | None = None
+        with (
+            ThreadPoolExecutor(1) as publisher,
+            RunProgress(self.console, total=FLIGHT_COUNT) as bars,
+        ):
+            publishing = publisher.submit(_publish, self.flights, target, published)
+            while sum(counts.values()) < FLIGHT_COUNT:
+                if publishing.done():
+                    publishing.result()
+                self._count(counts)
+                consumed = sum(counts.values())
+                bars.show(published=published.messages, consumed=consumed)
+                if failover_seconds is None and consumed >= KILL_AT_SHARE * FLIGHT_COUNT:
+                    failover_seconds = self._kill_one_member()
+                time.sleep(_POLL_SECONDS)
+        assert failover_seconds is not None, "the kill comes before the end"
+        return failover_seconds
+
+    def verify(self) -> Comparison:
+        """Compare the shards' live state and the committed alerts with the file; show the slowest aircraft."""
+        services = self.cluster.services
+        heads = asyncio.run(_write_heads(services.broker_address))
+        aircraft: list[Aircraft] = []
+        for shard, journal in zip(SHARDS, FLIGHT_JOURNALS, strict=True):
+            read_through = {journal: heads[journal]}
+            aircraft += list_aircraft(self.cluster, shard, read_through=read_through).aircraft
+        self.console.print(_table_of(aircraft))
+        return compare(
+            expected=expected_aircraft(self.flights),
+            live=live_totals(aircraft),
+            expected_alerts=expected_alerts(self.flights),
+            alerts=asyncio.run(committed_alerts(services.broker_address)),
+        )
+
+    def _count(self, counts: dict[str, int]) -> None:
+        """Ask each shard how many flights it has; one that has no primary right now keeps its last answer."""
+        for shard in counts:
+            try:
+                counts[shard] = ask_for_aircraft(self.cluster, shard, limit=1).flights
+            except (grpc.RpcError, ShardError, EndpointError):
+                continue
+
+    def _kill_one_member(self) -> float:
+        """Kill the process of the member with the most primaries; return when all of them serve again, seconds."""
+        primaries = self.cluster.wait_for_primary(SHARDS)
+        victim_id, count = Counter(primaries.values()).most_common(1)[0]
+        lost = [shard for shard, member_id in primaries.items() if member_id == victim_id]
+        victim = next(one for one in self.cluster.members() if one.member_id == victim_id)
+        pid = _pid_listening_at(victim.endpoint)
+        self.console.print(f"kill -9 {pid}: {victim_id}, primary of {count} shards")
+        killed = time.monotonic()
+        psutil.Process(pid).send_signal(signal.SIGKILL)
+        self.cluster.wait_for_primary(lost, not_on={victim_id})
+        seconds = time.monotonic() - killed
+        self.console.print(f"{seconds:.2f} s later every one of them is PRIMARY on another member")
+        return seconds
+
+
+class _Counter:
+    """Written by the publishing thread, read by the main one."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+
+
+def _set_up(console: Console, resources: ExitStack) -> Demo:
+    run_dir = (DATA_DIR / "run").resolve()
+    shutil.rmtree(run_dir, ignore_errors=True)
+    run_dir.mkdir(parents=True)
+    database_url = _start_database(console, resources, run_dir)
+    with console.status("Starting Spark ..."):
+        spark = _start_spark(resources)
+    console.print(f"Spark: {spark.sparkContext.master}, {WORKERS} workers, {MEMBERS} members to be")
+    flights = read_flights(spark, unpack_flights(DATA_DIR)).cache()
+    cluster = resources.enter_context(
+        ShardCluster(
+            spark,
+            functools.partial(FlightsApplication, database_url),
+            members=MEMBERS,
+            root=ROOT,
+            data_dir=run_dir,
+        )
+    )
+    for member in cluster.members():
+        console.print(f"member {member.member_id} at {member.endpoint}")
+    here = Path(__file__).parent
+    _shardctl(cluster, "journals", "apply", "--specs", str(here / "journals.yaml"))
+    _shardctl(cluster, "shards", "apply", "--specs", str(here / "specs.yaml"))
+    cluster.wait_for_primary(SHARDS)
+    console.print(f"{len(SHARDS)} shards have a primary")
+    return Demo(console=console, flights=flights, cluster=cluster)
+
+
+def _start_database(console: Console, resources: ExitStack, run_dir: Path) -> str:
+    try:
+        server = resources.enter_context(PostgresqlServer())
+    except PostgresqlUnavailableError as error:
+        console.print(f"Stores: SQLite files, since PostgreSQL does not run here ({error})")
+        return f"sqlite:///{run_dir}/{{shard}}.db"
+    console.print("Stores: PostgreSQL")
+    return server.url
+
+
+def _start_spark(resources: ExitStack) -> SparkSession:
+    standalone = resources.enter_context(
+        StandaloneCluster(workers=WORKERS, cores_per_worker=CORES_PER_WORKER)
+    )
+    conf = {
+        **standalone.session_conf,
+        "spark.sql.shuffle.partitions": str(len(FLIGHT_JOURNALS)),
+        "spark.ui.showConsoleProgress": "false",
+    }
+    spark = start_session(standalone.master_url, app_name="flights", conf=conf)
+    resources.callback(spark.stop)
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def _shardctl(cluster: ShardCluster, *arguments: str) -> None:
+    """Run the command line as a user would."""
+    program = Path(sys.executable).with_name("shardctl")
+    addresses = ["--address", cluster.client.address]
+    addresses += ["--broker", cluster.services.broker_address]
+    subprocess.run([str(program), *arguments, *addresses], check=True)  # noqa: S603 - our own program
+
+
+def _publish(flights: DataFrame, target: PublishTarget, published: _Counter) -> None:
+    for publication in publish_flights(flights, target):
+        published.messages += publication.messages
+
+
+def _pid_listening_at(endpoint: str) -> int:
+    port = int(endpoint.rpartition(":")[2])
+    for connection in psutil.net_connections("tcp"):
+        here = connection.laddr
+        if connection.status == psutil.CONN_LISTEN and here and here.port == port:
+            assert connection.pid is not None, "the member is a process of ours"
+            return int(connection.pid)
+    raise LookupError(f"nobody listens at {endpoint}")
+
+
+async def _write_heads(broker_address: str) -> dict[str, int]:
+    async with JournalClient(broker_address) as journals:
+        return {journal: await journals.write_head(journal) for journal in FLIGHT_JOURNALS}
+
+
+def _table_of(aircraft: list[Aircraft]) -> Table:
+    table = Table(title=f"The {SLOWEST_SHOWN} aircraft with the most minutes late, from live state")
+    table.add_column("aircraft")
+    for name in ("legs", "minutes late", "alerts", "turnarounds", "mean gap", "longest gap"):
+        table.add_column(name, justify="right")
+    for one in sorted(aircraft, key=lambda one: -one.late_minutes)[:SLOWEST_SHOWN]:
+        mean_gap = one.ground_minutes / one.turnarounds if one.turnarounds else 0
+        table.add_row(
+            one.aircraft,
+            f"{one.legs:,}",
+            f"{one.late_minutes:,}",
+            f"{one.alerts:,}",
+            f"{one.turnarounds:,}",
+            f"{mean_gap / 60:,.1f} h",
+            f"{one.longest_gap_minutes / 1440:,.1f} d",
+        )
+    return table
+
+
+def _report(
+    console: Console, comparison: Comparison, *, failover_seconds: float, seconds: float
+) -> int:
+    for difference in comparison.differences:
+        console.print(f"different: {difference}")
+    console.print(f"{seconds:.0f} s in all, fail-over in {failover_seconds:.2f} s")
+    exact = comparison.exact and comparison.flights == FLIGHT_COUNT
+    console.print(
+        f"{'exactly-once' if exact else 'NOT exactly-once'}: {comparison.flights} flights in, "
+        f"{comparison.aircraft_equal} aircraft equal, {comparison.alerts_equal} alerts equal"
+    )
+    return 0 if exact else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

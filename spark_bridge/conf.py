@@ -1,0 +1,87 @@
+"""What Spark must be told so that members live long on it.
+
+A member is one task that runs for weeks. Spark's defaults are made for tasks that run for minutes: they give up after
+four failures, start a second copy of a slow task, and lend a used Python process to the next task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from spark_bridge.errors import SparkConfError
+
+TASK_FAILURES_MIN = 1_000
+"""Every lost worker or executor of a member's whole life counts as a failure of its task."""
+
+_RECOMMENDED = {
+    "spark.task.maxFailures": "100000",
+    "spark.python.worker.reuse": "false",
+    "spark.speculation": "false",
+    "spark.dynamicAllocation.enabled": "false",
+    # Without it the first executor to register gets every member.
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "30s",
+    # A member's process can be killed and its task retried in place many times: that says nothing about the executor.
+    "spark.excludeOnFailure.enabled": "false",
+}
+
+
+def recommended_conf() -> dict[str, str]:
+    """Return the settings that a SparkSession needs before it can host members."""
+    return dict(_RECOMMENDED)
+
+
+def check_conf(conf: Mapping[str, str]) -> None:
+    """Refuse a Spark configuration that would end members, or start two of one.
+
+    Args:
+        conf: The session's settings by name; absent ones have Spark's default.
+
+    Raises:
+        SparkConfError: a setting is unfit; the message names it, its value and the value needed.
+    """
+    for name, default, fits, needed, why in _CHECKS:
+        value = conf.get(name, default)
+        if not fits(value):
+            raise SparkConfError(name, value=value, needed=needed, why=why)
+
+
+def _is_false(value: str) -> bool:
+    return value.strip().lower() == "false"
+
+
+def _allows_failures(value: str) -> bool:
+    return value.strip().isdigit() and int(value) >= TASK_FAILURES_MIN
+
+
+# (setting, Spark's default, whether a value fits, the value needed, why)
+_CHECKS: tuple[tuple[str, str, Callable[[str], bool], str, str], ...] = (
+    (
+        "spark.task.maxFailures",
+        "4",
+        _allows_failures,
+        f"at least {TASK_FAILURES_MIN}, better 100000",
+        "it counts every lost process of a member's whole life",
+    ),
+    (
+        "spark.python.worker.reuse",
+        "true",
+        _is_false,
+        "false",
+        "a retried member must not inherit the process, the threads and the servers of the one before",
+    ),
+    (
+        "spark.speculation",
+        "false",
+        _is_false,
+        "false",
+        "a second copy of a long task would be a second member",
+    ),
+    (
+        "spark.dynamicAllocation.enabled",
+        "false",
+        _is_false,
+        "false",
+        "members hold their executors for as long as they live",
+    ),
+)

@@ -1,0 +1,92 @@
+"""What a task can learn of the executor that it runs on; Spark's TaskContext tells little."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import psutil
+import structlog
+
+from consumer.journal.channels import parse_endpoint
+
+ZONE_VARIABLE = "BROADSHEET_ZONE"
+"""Environment variable of an executor that names its failure domain."""
+_ADDRESS_VARIABLE = "SPARK_LOCAL_IP"
+"""Spark's own way to say which of its addresses a machine is reached at."""
+_DISCARD_PORT = 9
+"""Any port will do: nothing is sent."""
+
+
+def zone_of(environ: Mapping[str, str]) -> str:
+    """Return the executor's failure domain: what its environment says, or else its host name."""
+    return environ.get(ZONE_VARIABLE) or socket.gethostname()
+
+
+def own_address(environ: Mapping[str, str], *, towards: str) -> str:
+    """Return the address at which other machines reach this one.
+
+    Args:
+        environ: May set it.
+        towards: Address of a server that every member reaches: which of our addresses is nearest to it is the answer.
+    """
+    if given := environ.get(_ADDRESS_VARIABLE):
+        return given
+    host = parse_endpoint(towards).address.rpartition(":")[0].strip("[]")
+    if not host:
+        return "127.0.0.1"  # a unix socket: everybody is on this machine
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        # A datagram socket sends nothing when connected, but the kernel chooses its route.
+        probe.connect((host, _DISCARD_PORT))
+        return str(probe.getsockname()[0])
+
+
+@contextmanager
+def on_executor_exit(callback: Callable[[], None]) -> Iterator[None]:
+    """Call `callback` on the running loop if the executor's JVM ends.
+
+    Its Python daemon sends SIGHUP then, but only if it lives: a machine short of memory may have killed it first.
+    """
+    executor = _executor_process()
+    if executor is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    try:
+        # Readable when the process ends (pidfd_open(2)), so nothing has to be polled.
+        descriptor = os.pidfd_open(executor.pid)
+    except ProcessLookupError:
+        loop.call_soon(callback)
+        yield
+        return
+    try:
+        loop.add_reader(descriptor, callback)
+        yield
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+def log_to_stderr(**fields: object) -> None:
+    """Send structured logs to the executor's stderr, each line with `fields`."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    structlog.contextvars.bind_contextvars(**fields)
+
+
+def _executor_process() -> psutil.Process | None:
+    """Return the JVM above us: with Spark's daemon our grandparent, without it our parent."""
+    return next((one for one in psutil.Process().parents() if one.name() == "java"), None)

@@ -1,0 +1,180 @@
+"""A real standalone Spark on this machine: one master, N workers, each a process of its own.
+
+Made from the pip distribution, which has no `start-master.sh` but has the classes. For demonstrations and tests: it
+listens on 127.0.0.1 only, on ports the kernel chooses, keeps everything in one temporary directory, and dies with
+its parent.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from spark_bridge.daemon import Daemon
+from spark_bridge.java import Java, find_java
+
+_HOST = "127.0.0.1"
+_MASTER_CLASS = "org.apache.spark.deploy.master.Master"
+_WORKER_CLASS = "org.apache.spark.deploy.worker.Worker"
+_MASTER_READY = re.compile(r"Starting Spark master at (spark://\S+)[\s\S]*New state: ALIVE")
+_WORKER_READY = re.compile(r"Successfully registered with master")
+_DAEMON_MEMORY = "256m"
+"""Heap of the master and of each worker: they only keep books."""
+
+
+class StandaloneCluster:
+    """A context manager around the processes; `master_url` is where to connect to."""
+
+    def __init__(
+        self,
+        *,
+        workers: int = 2,
+        cores_per_worker: int = 4,
+        worker_memory_mib: int = 1024,
+        java: Java | None = None,
+        start_timeout_seconds: float = 60.0,
+    ) -> None:
+        """Describe the cluster; `start` starts it.
+
+        Args:
+            workers: Number of worker processes.
+            cores_per_worker: Task slots of each, whatever the machine has: members need one each for as long as
+                they live, and DataFrame tasks run in the rest.
+            worker_memory_mib: What executors of one worker may take together, MiB.
+            java: The Java to use; found if not given.
+            start_timeout_seconds: Deadline for the master, and then for the workers.
+        """
+        self._worker_count = workers
+        self._cores_per_worker = cores_per_worker
+        self._worker_memory_mib = worker_memory_mib
+        self._java = java
+        self._start_timeout_seconds = start_timeout_seconds
+        self._directory: Path | None = None
+        self._master: Daemon | None = None
+        self._workers: list[Daemon] = []
+        self._master_url = ""
+
+    @property
+    def master_url(self) -> str:
+        """Where to connect to, `spark://HOST:PORT`."""
+        assert self._master_url, "start the cluster first"
+        return self._master_url
+
+    @property
+    def total_cores(self) -> int:
+        """Task slots of all workers."""
+        return self._worker_count * self._cores_per_worker
+
+    @property
+    def session_conf(self) -> dict[str, str]:
+        """Settings for a session that uses the whole cluster, one executor a worker."""
+        return {
+            # Known in advance, so that a job can wait until every slot is there.
+            "spark.cores.max": str(self.total_cores),
+            "spark.executor.memory": f"{self._worker_memory_mib}m",
+            "spark.ui.enabled": "false",
+        }
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Process ids of the workers, by their index."""
+        return tuple(worker.pid for worker in self._workers)
+
+    @property
+    def directory(self) -> Path:
+        """Holds the daemons' logs, and `work-I/` with those of worker I's executors."""
+        assert self._directory is not None, "start the cluster first"
+        return self._directory
+
+    def start(self) -> None:
+        """Start the processes and wait until every worker is registered.
+
+        Raises:
+            JavaNotFoundError: there is no Java.
+            ClusterStartError: a process ended or was not ready in time.
+        """
+        java = self._java or find_java()
+        self._directory = Path(tempfile.mkdtemp(prefix="broadsheet-spark-"))
+        try:
+            self._master = self._start_daemon(
+                java, "master", [_MASTER_CLASS, "--host", _HOST, "--port", "0", "--webui-port", "0"]
+            )
+            ready = self._master.wait_for_log(
+                _MASTER_READY, timeout_seconds=self._start_timeout_seconds
+            )
+            self._master_url = ready[1]
+            for index in range(self._worker_count):
+                self._workers.append(self._start_worker(java, index))
+            for worker in self._workers:
+                worker.wait_for_log(_WORKER_READY, timeout_seconds=self._start_timeout_seconds)
+        except BaseException:
+            self.stop()
+            raise
+
+    def kill_worker(self, index: int) -> None:
+        """Kill a worker with SIGKILL; its executors notice and exit, and are not replaced."""
+        self._workers[index].kill()
+
+    def stop(self) -> None:
+        """Stop every process and remove the directory. Idempotent, and safe before `start`."""
+        for daemon in (*self._workers, *([self._master] if self._master else [])):
+            daemon.stop()
+        self._workers.clear()
+        self._master = None
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+
+    def _start_worker(self, java: Java, index: int) -> Daemon:
+        work_dir = self.directory / f"work-{index}"
+        arguments = ["--host", _HOST, "--port", "0", "--webui-port", "0"]
+        arguments += ["--cores", str(self._cores_per_worker)]
+        arguments += ["--memory", f"{self._worker_memory_mib}M", "--work-dir", str(work_dir)]
+        return self._start_daemon(
+            java, f"worker-{index}", [_WORKER_CLASS, *arguments, self.master_url]
+        )
+
+    def _start_daemon(self, java: Java, name: str, arguments: list[str]) -> Daemon:
+        spark_home = spark_home_of_pip()
+        environ = {
+            **os.environ,
+            "JAVA_HOME": str(java.home),
+            "SPARK_HOME": str(spark_home),
+            "SPARK_LOCAL_IP": _HOST,
+            "SPARK_LOCAL_DIRS": str(self.directory),
+            "SPARK_DAEMON_MEMORY": _DAEMON_MEMORY,
+            # Otherwise the master claims the fixed port 6066 for submissions that nobody makes.
+            "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        return Daemon(
+            name,
+            [str(spark_home / "bin" / "spark-class"), *arguments],
+            directory=self.directory,
+            environ=environ,
+        )
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def spark_home_of_pip() -> Path:
+    """Return the directory of the installed PySpark, which holds Spark itself."""
+    import pyspark
+
+    return Path(pyspark.__file__).parent

@@ -175,7 +175,7 @@ class Resolution(Protocol):
     Hold it as briefly as the work takes (`async with`): a shard is not torn down while a resolution of it is held.
     """
 
-    status: shard_pb2.Status
+    status: shard_pb2.Status.ValueType
     """OK, or why the shard cannot be served from here."""
     header: journal_pb2.Header
     """Who answers; `header.route` names all replicas."""

@@ -140,11 +140,13 @@ class ReplicaConsistency:
         del item  # a replica's own status tells
         code = status_of(assignment).code
         if code == ReplicaStatus.FAILED:
-            return any(
-                other.slot == PRIMARY_SLOT and status_of(other).code == ReplicaStatus.FAILED
-                for other in all_assignments
-            )
+            return any(other.slot == PRIMARY_SLOT and is_failed(other) for other in all_assignments)
         return code in (ReplicaStatus.STANDBY, ReplicaStatus.PRIMARY)
+
+
+def is_failed(assignment: Assignment) -> bool:
+    """Tell whether a replica says that it failed."""
+    return status_of(assignment).code == ReplicaStatus.FAILED
 
 
 class ShardKeySpace(Protocol):

@@ -23,7 +23,7 @@ import grpc
 
 from allocator.core.model import ItemId, MemberId
 from allocator.key_space import KeySpace
-from consumer.application import Application, MessageProducer
+from consumer.application import Application, MessageProducer, Shard
 from consumer.authorization import current_claims
 from consumer.core.resolution import (
     Answered,
@@ -65,7 +65,7 @@ class ShardResolution:
         self.status = status
         self.header = header
         self.spec = spec
-        self.shard: LiveShard | None = None if held is None else held[0]
+        self.shard: Shard | None = None if held is None else held[0]
         self.cause = cause
         """Why the shard stopped, if the status is SHARD_STOPPED."""
         self._reference = None if held is None else held[1]
@@ -126,6 +126,8 @@ class Resolver:
         self._application = application
         self._peers = peers
         self._specs_by_source: dict[str, tuple[ShardSpec, ...]] = {}
+        self.stopping = asyncio.Event()
+        """Set when the process is about to end: long streams should end themselves then."""
 
     async def resolve(
         self,

@@ -21,6 +21,7 @@ from consumer.client_errors import error_of_rpc, error_of_status
 from consumer.errors import ApplyConflictError
 from consumer.grpc_status import CAUSE_METADATA
 from consumer.journal.channels import parse_endpoint
+from consumer.journal.client import JournalClient
 from consumer.peers import CHANNEL_OPTIONS
 from consumer.protocol.auth import Capability, Claims, ClientAuth, NoAuth, expiring
 from consumer.protocol.journal_pb2 import LabelSelector
@@ -46,6 +47,7 @@ from consumer.protocol.validation_shard_response import (
     validate_stat_response,
     validate_unassign_response,
 )
+from consumer.referenced_journals import verify_referenced_journals
 
 ResponseT = TypeVar("ResponseT", bound=Message)
 
@@ -188,6 +190,16 @@ class ShardClient:
                 raise ApplyConflictError(None)
             affected.extend(response.shards)
         return tuple(affected)
+
+    async def verify_referenced_journals(
+        self, changes: Sequence[ApplyRequest.Change], journals: JournalClient
+    ) -> None:
+        """Check that the journals which upserted specs name exist and fit.
+
+        Raises:
+            ValidationError: one is missing or of another content type; the field and the journal are named.
+        """
+        await verify_referenced_journals(changes, journals)
 
     async def _apply_batch(self, batch: Sequence[ApplyRequest.Change]) -> ApplyResponse:
         response, _ = await self._request(

@@ -1,0 +1,181 @@
+"""What a member is made of, put together in one place; nothing here runs yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from prometheus_client import CollectorRegistry
+
+from allocator.core.keys import Keys
+from allocator.etcd.api import Etcd
+from allocator.key_space import KeySpace
+from allocator.metrics import AllocatorMetrics
+from allocator.runtime.clock import Clock
+from allocator.runtime.task_group import TaskGroup
+from allocator.session import Session, SessionConfig
+from consumer.application import Application, ServiceRegistrar
+from consumer.config import MemberConfig
+from consumer.errors import EndpointError
+from consumer.journal.client import JournalClient
+from consumer.key_space import ReplicaConsistency, ShardDecoder, is_failed, process_of
+from consumer.local_shards import LocalShards
+from consumer.peers import Peers
+from consumer.protocol.auth import KeyedAuth, NoAuth
+from consumer.protocol.shard_pb2_grpc import add_ShardServicer_to_server
+from consumer.resolver import Resolver
+from consumer.rpc_guard import RpcGuard
+from consumer.shard import LiveShard
+from consumer.shard_api import ShardApi
+from consumer.shard_environment import ShardEnvironment
+from consumer.shard_metrics import ShardMetrics
+from consumer.shard_up import ShardUp
+
+ANNOUNCE_MARGIN_SECONDS = 10.0
+"""Beyond a lease's life, how long to wait for a predecessor's key to vanish."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a member is given."""
+
+    application: Application[Any]  # its store type is its own business
+    config: MemberConfig
+    etcd: Etcd
+    journals: JournalClient
+    server: grpc.aio.Server
+    clock: Clock
+    registry: CollectorRegistry
+    shard_tasks: TaskGroup
+    """Runs shards, and closes channels; outlives everything else of the member."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberParts:
+    """What a member consists of."""
+
+    key_space: KeySpace
+    session: Session
+    local_shards: LocalShards
+    resolver: Resolver
+    peers: Peers
+
+
+def compose(given: Surroundings) -> MemberParts:
+    """Make the parts, have them observe the key space, and register every RPC."""
+    config = given.config
+    keys = Keys(config.root)
+    key_space = KeySpace(
+        given.etcd,
+        keys,
+        ShardDecoder(hot_standbys_max=config.hot_standbys_max),
+        apply_delay_seconds=config.watch_delay_seconds,
+    )
+    local_shards = _local_shards(given, key_space)
+    peers = Peers()
+    resolver = Resolver(
+        key_space,
+        local_shards,
+        member_id=config.member_id,
+        application=given.application,
+        peers=peers,
+    )
+    key_space.observe(local_shards.apply)
+    key_space.observe(resolver.reindex)
+    key_space.observe(lambda: peers.retain(_endpoints(key_space), given.shard_tasks))
+    given.registry.register(ShardUp(local_shards))
+    parts = MemberParts(
+        key_space=key_space,
+        session=_session(given, key_space),
+        local_shards=local_shards,
+        resolver=resolver,
+        peers=peers,
+    )
+    _register_services(given, parts)
+    return parts
+
+
+def new_server(config: MemberConfig) -> tuple[grpc.aio.Server, int]:
+    """Return a server that is bound, but serves nothing yet, and its port.
+
+    Raises:
+        EndpointError: the address cannot be bound.
+    """
+    verifier = KeyedAuth(config.auth_keys) if config.auth_keys else NoAuth()
+    server = grpc.aio.server(
+        interceptors=(RpcGuard(verifier),),
+        options=(
+            ("grpc.max_receive_message_length", config.request_bytes_max),
+            # Two processes on one port would each get half of the requests, silently.
+            ("grpc.so_reuseport", 0),
+        ),
+    )
+    address = host_and_port(config.bind_host or config.host, config.port)
+    try:
+        return server, server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise EndpointError(
+            address, "cannot listen there; is the port in use, and the host this machine's?"
+        ) from error
+
+
+def host_and_port(host: str, port: int) -> str:
+    """Join the two; an IPv6 address is put in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _local_shards(given: Surroundings, key_space: KeySpace) -> LocalShards:
+    environment = ShardEnvironment(
+        application=given.application,
+        journals=given.journals,
+        etcd=given.etcd,
+        keys=key_space.keys,
+        key_space=key_space,
+        clock=given.clock,
+        metrics=ShardMetrics(given.registry),
+        config=given.config.shards,
+    )
+    return LocalShards(
+        key_space,
+        member_id=given.config.member_id,
+        new_shard=lambda spec, assignment: LiveShard(spec, assignment, environment),
+        group=given.shard_tasks,
+    )
+
+
+def _session(given: Surroundings, key_space: KeySpace) -> Session:
+    config = given.config
+    return Session(
+        given.etcd,
+        key_space,
+        SessionConfig(
+            member_id=config.member_id,
+            lease_ttl_seconds=config.lease_ttl_seconds,
+            announce_timeout_seconds=config.lease_ttl_seconds + ANNOUNCE_MARGIN_SECONDS,
+            revoke_predecessors_prefix=config.revoke_predecessors_prefix,
+        ),
+        ReplicaConsistency(),
+        is_failed=is_failed,
+        clock=given.clock,
+        metrics=AllocatorMetrics(given.registry),
+    )
+
+
+def _register_services(given: Surroundings, parts: MemberParts) -> None:
+    config = given.config
+    api = ShardApi(
+        parts.resolver,
+        parts.key_space,
+        given.etcd,
+        keys=parts.key_space.keys,
+        member_id=config.member_id,
+        auth=KeyedAuth(config.auth_keys) if config.auth_keys else NoAuth(),
+    )
+    add_ShardServicer_to_server(api, given.server)
+    if isinstance(given.application, ServiceRegistrar):
+        given.application.register_services(given.server, parts.resolver)
+
+
+def _endpoints(key_space: KeySpace) -> set[str]:
+    return {process_of(member).process_spec.endpoint for member in key_space.members.values()}

@@ -1,0 +1,282 @@
+"""One member of the cluster: everything that serves, in the order in which it starts and stops.
+
+    start   bind server ─► dial etcd ─► put the parts together, register services ─► lease ─► announce ─► load the
+            mirror at that revision: assigned shards start ─► serve ─► ready
+
+    stop()  "exiting" in etcd ─► shards are handed over, replacements first ─► drained, or the drain's bounds pass ─►
+            local shards finish ─► server drains ─► shards are torn down ─► lease revoked ─► peers and etcd closed
+
+    lease lost, or any error    not ready ─► transactions aborted at once ─► server closed ─► the error is raised
+
+The lease is renewed and etcd followed until the last shard is torn down, so nothing is fenced, or left waiting for a
+revision, while it finishes. Revoking comes last: keys that vanish earlier would start a successor beside a primary that
+is still at work.
+
+Source: gazette/core consumer/service.go, mainboilerplate/runconsumer (order); the bounds of the drain are ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+from signal import Signals
+from typing import Any
+
+import grpc
+import structlog
+from prometheus_client import CollectorRegistry
+
+from allocator.core.model import MemberId
+from allocator.errors import EtcdUnavailableError, TxnConflictError
+from allocator.etcd.client import EtcdClient
+from allocator.runtime.clock import Clock, SystemClock
+from allocator.runtime.task_group import TaskGroup
+from consumer.application import Application
+from consumer.config import MemberConfig
+from consumer.core.drain import Drain, DrainBounds, DrainVerdict
+from consumer.errors import ResolverStoppedError
+from consumer.journal.client import JournalClient
+from consumer.key_space import process_id_of
+from consumer.member_parts import MemberParts, Surroundings, compose, host_and_port, new_server
+from consumer.protocol.auth import KeyedAuth
+from consumer.protocol.journal_pb2 import ProcessSpec
+from consumer.protocol.shard_pb2 import ConsumerSpec
+from consumer.resolver import Resolver
+from consumer.stop_signals import STOP_SIGNALS, stop_on_signals
+
+log = structlog.get_logger()
+
+DRAIN_LOOK_SECONDS = 0.2
+"""Pause between two looks at a drain's bounds; its success is noticed at once."""
+
+
+class Service:
+    """A member: joins the cluster, serves its shards, and leaves. Make it on the loop that runs it."""
+
+    def __init__(
+        self,
+        application: Application[Any],  # its store type is its own business
+        config: MemberConfig,
+        *,
+        clock: Clock | None = None,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        """Create a member that does nothing yet.
+
+        Args:
+            application: What the shards run.
+            config: Identity, addresses and limits.
+            clock: Time.
+            registry: Of Prometheus metrics; a new one if none is given, so that several members fit in a process.
+        """
+        self._application = application
+        self._config = config
+        self._clock = clock or SystemClock()
+        self.registry = registry or CollectorRegistry()
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Resolves when the member is announced and serves; fails with what kept it from that."""
+        self._serving = False
+        self._leaving = asyncio.Event()
+        self._forced = asyncio.Event()
+        self._address = ""
+        self._parts: MemberParts | None = None
+
+    @property
+    def member_id(self) -> MemberId:
+        """The member's identity."""
+        return self._config.member_id
+
+    @property
+    def address(self) -> str:
+        """Where the member serves, `http://host:port`; known once it is ready."""
+        return self._address
+
+    @property
+    def resolver(self) -> Resolver:
+        """Finds shards, for code in this process.
+
+        Requires:
+            The member is, or was, ready.
+        """
+        assert self._parts is not None, "await `ready` before `resolver`"
+        return self._parts.resolver
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the member serves now: what a readiness probe asks."""
+        return self._serving
+
+    def stop(self) -> None:
+        """Leave gracefully: hand the shards over, then end `run`. Idempotent, and safe before `run`."""
+        self._leaving.set()
+
+    def force_stop(self) -> None:
+        """Leave without handing over; transactions under way are aborted. Idempotent, and safe at any time."""
+        self._leaving.set()
+        self._forced.set()
+
+    async def run(self) -> None:
+        """Be a member until stopped.
+
+        Raises:
+            LeaseLostError: the lease could not be kept; shards were stopped at once.
+            MemberKeyLostError: somebody removed the member's key.
+            AnnounceConflictError: another live process has this identity.
+            EtcdUnavailableError: etcd could not be reached at the start.
+            EndpointError: the server's address cannot be bound.
+        """
+        try:
+            if not self._leaving.is_set():
+                await self._run()
+        except BaseException as error:
+            self._fail_ready(error)
+            raise
+        self._fail_ready(ResolverStoppedError("the member was stopped before it was ready"))
+
+    async def _run(self) -> None:
+        config = self._config
+        broker_auth = KeyedAuth(config.broker_auth_keys) if config.broker_auth_keys else None
+        async with AsyncExitStack() as stack:
+            server, port = new_server(config)
+            stack.push_async_callback(server.stop, None)
+            self._address = f"http://{host_and_port(config.host, port)}"
+            etcd = await stack.enter_async_context(EtcdClient(config.etcd))
+            journals = await stack.enter_async_context(
+                JournalClient(config.broker_address, auth=broker_auth, zone=config.zone)
+            )
+            self._parts = parts = compose(
+                Surroundings(
+                    application=self._application,
+                    config=config,
+                    etcd=etcd,
+                    journals=journals,
+                    server=server,
+                    clock=self._clock,
+                    registry=self.registry,
+                    shard_tasks=await stack.enter_async_context(TaskGroup()),
+                )
+            )
+            stack.push_async_callback(parts.peers.close)
+            await self._live(parts, server)
+
+    async def _live(self, parts: MemberParts, server: grpc.aio.Server) -> None:
+        await parts.session.start(self._member_value(exiting=False))
+        try:
+            await server.start()
+            self._mark_ready()
+            async with TaskGroup() as group:
+                group.start_soon(self._leave_when_asked(parts), name="member leave")
+                await parts.session.run(wind_down=partial(self._wind_down, parts, server))
+                group.stop()
+        finally:
+            # After a graceful end all of this is done already, except the lease.
+            self._serving = False
+            parts.resolver.stopping.set()
+            parts.local_shards.stop(grace_seconds=0.0)
+            await server.stop(None)
+            await parts.local_shards.join()
+            await parts.session.revoke()
+            log.info("member.left", member=str(self.member_id))
+
+    async def _leave_when_asked(self, parts: MemberParts) -> None:
+        """Drain; end the session if that takes too long. A session that is drained ends by itself."""
+        await self._leaving.wait()
+        config = self._config
+        drain = Drain(
+            DrainBounds(
+                total_seconds=config.drain_seconds_max, alone_seconds=config.drain_alone_seconds_max
+            ),
+            began_monotonic_seconds=self._clock.monotonic_seconds(),
+        )
+        log.info("member.exiting", member=str(self.member_id))
+        told = False
+        verdict = DrainVerdict.WAIT
+        while verdict is DrainVerdict.WAIT and not self._forced.is_set():
+            told = told or await self._tell_exiting(parts)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN_LOOK_SECONDS):
+                    await self._forced.wait()
+            verdict = drain.look(
+                parts.key_space.members,
+                leaving=self.member_id,
+                now_monotonic_seconds=self._clock.monotonic_seconds(),
+            )
+        log.warning(
+            "member.drain_abandoned",
+            member=str(self.member_id),
+            reason="forced" if self._forced.is_set() else verdict.value,
+            shards=len(parts.local_shards.shards),
+        )
+        parts.session.stop()
+
+    async def _tell_exiting(self, parts: MemberParts) -> bool:
+        """Write the exiting flag; False if it must be tried again."""
+        try:
+            await parts.session.update_member(self._member_value(exiting=True))
+        except (EtcdUnavailableError, TxnConflictError) as error:
+            log.warning("member.exiting_not_told", member=str(self.member_id), cause=str(error))
+            return False
+        return True
+
+    async def _wind_down(self, parts: MemberParts, server: grpc.aio.Server) -> None:
+        self._serving = False
+        # First, so that long streams can end by themselves; the server then stops at once.
+        parts.resolver.stopping.set()
+        parts.local_shards.stop(grace_seconds=0.0 if self._forced.is_set() else None)
+        async with TaskGroup() as group:
+            group.start_soon(self._stop_server_when_forced(server), name="member force")
+            await server.stop(self._config.stop_seconds_max)
+            group.stop()
+        await parts.local_shards.join()
+
+    async def _stop_server_when_forced(self, server: grpc.aio.Server) -> None:
+        await self._forced.wait()
+        await server.stop(None)
+
+    def _member_value(self, *, exiting: bool) -> bytes:
+        return ConsumerSpec(
+            process_spec=ProcessSpec(id=process_id_of(self.member_id), endpoint=self._address),
+            shard_limit=self._config.shard_limit,
+            exiting=exiting,
+        ).SerializeToString(deterministic=True)
+
+    def _mark_ready(self) -> None:
+        self._serving = True
+        log.info("member.ready", member=str(self.member_id), address=self._address)
+        if not self.ready.done():
+            self.ready.set_result(None)
+
+    def _fail_ready(self, error: BaseException) -> None:
+        if self.ready.done():
+            return
+        if isinstance(error, asyncio.CancelledError):
+            self.ready.cancel()
+            return
+        self.ready.set_exception(error)
+        # Nobody need be waiting: `run` raises the same.
+        self.ready.exception()
+
+
+async def run_member(
+    application: Application[Any],
+    config: MemberConfig,
+    *,
+    stop_signals: Collection[Signals] = STOP_SIGNALS,
+    registry: CollectorRegistry | None = None,
+) -> None:
+    """Be a member until a signal: the first asks to leave, any after it forces.
+
+    Args:
+        application: What the shards run.
+        config: Identity, addresses and limits.
+        stop_signals: What asks to leave; none where signals are another's business.
+        registry: Of Prometheus metrics.
+
+    Raises:
+        AllocatorError, ConsumerError: as `Service.run`.
+    """
+    service = Service(application, config, registry=registry)
+    with stop_on_signals(service, stop_signals):
+        await service.run()

@@ -48,7 +48,7 @@ class Unframer(Protocol):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of an incomplete frame that wait for more."""
+        """Bytes of an incomplete frame that wait for more; a newline after a fixed frame is none."""
         ...
 
     def feed(self, content: bytes) -> Frames:
@@ -163,19 +163,24 @@ class _FixedUnframer:
         self._offset = offset
         """Where the pending bytes begin."""
         self._pending: list[bytes] = []
-        self.pending_bytes = 0
+        self._pending_bytes = 0
         self._wanted_bytes = _FIXED_HEADER.size
         """Fewer pending bytes than these hold no whole frame: joining chunks before would copy in vain."""
 
+    @property
+    def pending_bytes(self) -> int:
+        lone_newline = self._pending_bytes == 1 and b"".join(self._pending) == b"\n"
+        return 0 if lone_newline else self._pending_bytes
+
     def feed(self, content: bytes) -> Frames:
         self._pending.append(content)
-        self.pending_bytes += len(content)
-        if self.pending_bytes < self._wanted_bytes:
+        self._pending_bytes += len(content)
+        if self._pending_bytes < self._wanted_bytes:
             return Frames([], [], [])
         buffer = b"".join(self._pending)
         frames, used = self._parse(buffer)
         self._pending = [buffer[used:]]
-        self.pending_bytes = len(buffer) - used
+        self._pending_bytes = len(buffer) - used
         self._offset += used
         return frames
 

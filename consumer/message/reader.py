@@ -1,0 +1,263 @@
+"""Read a journal as batches of messages: as written, or as committed.
+
+Batches follow the spans in which the journal's bytes arrive, so a message waits for no other; large ones are cut to the
+limits. Iterate with `contextlib.aclosing` if you may stop early: the read behind it ends with the iterator.
+
+Source: gazette/core message/reader.go (ReadUncommittedIter, ReadCommittedIter).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from consumer.errors import ContentTypeError, FramingError
+from consumer.journal.client import JournalClient
+from consumer.journal.read_progress import ReadSpan
+from consumer.message.batch import MessageBatch, MessageType
+from consumer.message.columns import batch_of
+from consumer.message.framing import Framing, Unframer, framing_for
+from consumer.message.sequencer import RING_BYTES, RING_MESSAGES, Sequencer
+from consumer.protocol.journal_pb2 import JournalSpec
+from consumer.protocol.labels import CONTENT_TYPE, value_of
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """How large a batch may be; a single message may exceed them."""
+
+    messages_max: int = 4096
+    bytes_max: int = 1 << 20
+    """Framed bytes."""
+
+
+DEFAULT_LIMITS: Final = BatchLimits()
+
+
+class MessageSource:
+    """A journal whose framing is known. Made by `open_source`, or from a spec at hand."""
+
+    def __init__(
+        self,
+        client: JournalClient,
+        journal: str,
+        *,
+        spec: JournalSpec,
+        message_type: MessageType,
+        limits: BatchLimits = DEFAULT_LIMITS,
+    ) -> None:
+        """Agree on how the journal is framed.
+
+        Args:
+            client: Reads the journal.
+            journal: Its name; a `;meta` is kept in the batches.
+            spec: The journal's, which tells its content type.
+            message_type: How its messages are encoded.
+            limits: Of each batch.
+
+        Raises:
+            ContentTypeError: the journal's content type is missing, has no framing, or is not the message type's.
+        """
+        self.journal = journal
+        self.message_type = message_type
+        self._client = client
+        self._limits = limits
+        self._framing = _framing_of(spec, message_type)
+
+    async def batches(
+        self, *, offset: int = 0, block: bool = True, end_offset: int = 0
+    ) -> AsyncGenerator[MessageBatch, None]:
+        """Yield the journal's messages in the order in which they were written.
+
+        Args:
+            offset: Where the first frame begins, bytes; -1 is the write head of now.
+            block: Wait at the write head for more, instead of ending there.
+            end_offset: Where the last frame ends, bytes; 0 is nowhere.
+
+        Raises:
+            FramingError: bytes are no message of the journal's content type, or the read ended within a frame. What
+                precedes them was yielded.
+            ConsumerError: the journal cannot be read.
+        """
+        spans = _Spans(self)
+        async with self._client.reader(
+            self.journal, offset=offset, block=block, end_offset=end_offset
+        ) as reader:
+            async for span in reader:
+                batch, error = spans.take(span)
+                for part in _cut(batch, self._limits):
+                    yield part
+                if error is not None:
+                    raise error
+        spans.finish()
+
+    def unframer(self, offset: int) -> Unframer:
+        """Return an unframer of this journal from `offset` on, bytes."""
+        return self._framing.unframer(journal=self.journal, offset=offset)
+
+
+async def open_source(
+    client: JournalClient,
+    journal: str,
+    message_type: MessageType,
+    *,
+    limits: BatchLimits = DEFAULT_LIMITS,
+) -> MessageSource:
+    """Return a journal's messages, its spec fetched.
+
+    Raises:
+        JournalNotFoundError: there is no such journal.
+        ContentTypeError: see `MessageSource`.
+    """
+    listed = await client.get(journal)
+    return MessageSource(
+        client, journal, spec=listed.spec, message_type=message_type, limits=limits
+    )
+
+
+async def read_batches(
+    client: JournalClient,
+    journal: str,
+    message_type: MessageType,
+    *,
+    offset: int = 0,
+    block: bool = True,
+    end_offset: int = 0,
+    limits: BatchLimits = DEFAULT_LIMITS,
+) -> AsyncGenerator[MessageBatch, None]:
+    """Yield a journal's messages as written, committed or not. See `open_source` and `MessageSource.batches`."""
+    source = await open_source(client, journal, message_type, limits=limits)
+    async with aclosing(
+        source.batches(offset=offset, block=block, end_offset=end_offset)
+    ) as batches:
+        async for batch in batches:
+            yield batch
+
+
+async def read_committed(
+    client: JournalClient,
+    journal: str,
+    message_type: MessageType,
+    *,
+    offset: int = 0,
+    block: bool = True,
+    end_offset: int = 0,
+    ring_messages: int = RING_MESSAGES,
+    ring_bytes: int = RING_BYTES,
+    limits: BatchLimits = DEFAULT_LIMITS,
+) -> AsyncGenerator[MessageBatch, None]:
+    """Yield a journal's messages as committed: each once, transactions whole, acknowledgements after what they commit.
+
+    What `ring_messages` and `ring_bytes` do not hold until its acknowledgement is read a second time. See `open_source`
+    and `MessageSource.batches` for the other arguments and the errors.
+    """
+    source = await open_source(client, journal, message_type, limits=limits)
+    sequencer = Sequencer({}, ring_messages=ring_messages, ring_bytes=ring_bytes)
+    async with aclosing(
+        source.batches(offset=offset, block=block, end_offset=end_offset)
+    ) as batches:
+        async for batch in batches:
+            index = 0
+            while index < len(batch):
+                index = sequencer.queue(batch, index).next_index
+                async with aclosing(_emitted(sequencer, source, limits)) as runs:
+                    async for run in runs:
+                        yield run
+
+
+async def _emitted(
+    sequencer: Sequencer, source: MessageSource, limits: BatchLimits
+) -> AsyncGenerator[MessageBatch, None]:
+    """Yield, and consume, all that the sequencer emits now."""
+    wanted = sequencer.replay_range()
+    if wanted is not None:
+        replay = source.batches(offset=wanted.begin, end_offset=wanted.end, block=False)
+        async with aclosing(replay) as batches:
+            async for batch in batches:
+                sequencer.feed_replay(batch)
+                for run in _ready(sequencer, limits):
+                    yield run
+        sequencer.end_replay()
+    for run in _ready(sequencer, limits):
+        yield run
+
+
+def _ready(sequencer: Sequencer, limits: BatchLimits) -> Iterator[MessageBatch]:
+    while sequencer.emitting:
+        run = sequencer.peek(limits.messages_max)
+        if run is None:
+            return
+        sequencer.consume(len(run))
+        yield run
+
+
+class _Spans:
+    """One read's spans on their way to batches."""
+
+    def __init__(self, source: MessageSource) -> None:
+        self._source = source
+        self._unframer: Unframer | None = None
+        self._end = 0
+
+    def take(self, span: ReadSpan) -> tuple[MessageBatch, FramingError | None]:
+        """Return the messages that end in a span, and what is wrong with the one after them."""
+        if self._unframer is None or span.jumped:
+            self._unframer = self._begin(span)
+        frames = self._unframer.feed(span.content)
+        self._end = span.end
+        for begin, end in frames.skipped:
+            _log.warning(
+                "framing.desynchronized", journal=self._source.journal, begin=begin, end=end
+            )
+        return batch_of(self._source.journal, frames, self._source.message_type)
+
+    def finish(self) -> None:
+        """Refuse a frame that the read's end cut off."""
+        if self._unframer is not None and self._unframer.pending_bytes:
+            pending = self._unframer.pending_bytes
+            raise FramingError(
+                self._source.journal,
+                offset=self._end - pending,
+                detail=f"the read ended after {pending} bytes of a frame",
+            )
+
+    def _begin(self, span: ReadSpan) -> Unframer:
+        """Return an unframer for a span that follows nothing."""
+        if self._unframer is not None and self._unframer.pending_bytes:
+            _log.warning(
+                "framing.partial_dropped",
+                journal=self._source.journal,
+                begin=self._end - self._unframer.pending_bytes,
+                end=self._end,
+                jumped_to=span.offset,
+            )
+        return self._source.unframer(span.offset)
+
+
+def _cut(batch: MessageBatch, limits: BatchLimits) -> Iterator[MessageBatch]:
+    """Yield a batch in parts within the limits, none of them empty."""
+    start, count = 0, len(batch)
+    while start < count:
+        by_bytes = bisect_right(batch.ends, batch.begins[start] + limits.bytes_max)
+        stop = max(start + 1, min(count, start + limits.messages_max, by_bytes))
+        yield batch if stop - start == count else batch.span(start, stop)
+        start = stop
+
+
+def _framing_of(spec: JournalSpec, message_type: MessageType) -> Framing:
+    content_type = value_of(spec.labels, CONTENT_TYPE)
+    framing = framing_for(content_type, journal=spec.name)
+    if content_type != message_type.content_type:
+        raise ContentTypeError(
+            spec.name,
+            content_type,
+            f"its messages were to be decoded as {message_type.content_type!r}",
+        )
+    return framing

@@ -1,0 +1,316 @@
+"""Members in one process, each with its own session, over a real etcd."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from allocator.core.keys import Keys
+from allocator.core.model import ItemId, MemberId
+from allocator.errors import AnnounceConflictError, LeaseLostError, MemberKeyLostError
+from allocator.etcd.client import EtcdClient, EtcdConfig
+from allocator.runtime.task_group import TaskGroup
+from consumer.embedded.etcd import EmbeddedEtcdProcess
+from tests.support.eventually import eventually
+from tests.support.json_members import (
+    JsonMemberProcess,
+    item_value,
+    member_value,
+    running,
+    session_config,
+)
+
+pytestmark = pytest.mark.etcd
+
+
+async def put_items(etcd: EtcdClient, root: str, count: int, *, replication: int) -> None:
+    """Write items item-00, item-01 and so on."""
+    for number in range(count):
+        item_id = ItemId(f"item-{number:02}")
+        await etcd.put(Keys(root).item(item_id), item_value(replication))
+
+
+async def start_all(
+    etcd: EtcdClient, root: str, *names: str, limit: int = 100
+) -> list[JsonMemberProcess]:
+    """Start members one after the other, so that the first is the oldest."""
+    members = [JsonMemberProcess.create(etcd, root, name) for name in names]
+    for member in members:
+        await member.session.start(member_value(limit))
+    return members
+
+
+def settled(member: JsonMemberProcess, items: int, *, replication: int) -> bool:
+    """Whether the member sees every item with all replicas, consistent, slots packed."""
+    key_space = member.key_space
+    placement = member.placement()
+    return (
+        len(placement) == items
+        and all(len(set(members)) == replication for members in placement.values())
+        and all(len(members) == replication for members in placement.values())
+        and all(a.kv.value == b"consistent" for a in key_space.assignments.values())
+    )
+
+
+@pytest.fixture
+async def group() -> AsyncIterator[TaskGroup]:
+    """A task group for members of the test; it must be empty of errors at the end."""
+    async with TaskGroup() as tasks:
+        yield tasks
+
+
+async def test_sessions_items_written_are_spread_over_members_and_zones(
+    etcd: EtcdClient, etcd_root: str, group: TaskGroup
+) -> None:
+    """Four members in two zones get twelve items of two replicas: six each, two zones an item, primaries spread."""
+    members = await start_all(etcd, etcd_root, "a#one", "a#two", "b#one", "b#two")
+    await put_items(etcd, etcd_root, 12, replication=2)
+
+    async with running(group, *members):
+        await eventually(lambda: settled(members[0], 12, replication=2))
+
+        placement = members[0].placement()
+        assert [len(member.holds()) for member in members] == [6, 6, 6, 6]
+        assert all({m[0] for m in placed} == {"a", "b"} for placed in placement.values())
+        primaries = [placed[0] for placed in placement.values()]
+        assert {primaries.count(str(member.member_id)) for member in members} <= {2, 3, 4}
+
+
+async def test_session_lease_revoked_moves_its_items_at_once(
+    etcd: EtcdClient, etcd_root: str, group: TaskGroup
+) -> None:
+    """A member's lease ends: its session fails with LeaseLostError, others hold its items long before the TTL."""
+    members = await start_all(etcd, etcd_root, "a#one", "a#two", "b#one")
+    await put_items(etcd, etcd_root, 9, replication=2)
+    victim = members[1]
+    async with running(group, members[0], members[2]):
+        victim_run = group.start_soon(_loses_membership(victim), name="victim")
+        await eventually(lambda: settled(members[0], 9, replication=2))
+        started = asyncio.get_running_loop().time()
+
+        await etcd.lease_revoke(victim.session.lease)
+
+        await eventually(
+            lambda: (
+                settled(members[0], 9, replication=2)
+                and victim.member_id not in members[0].key_space.members
+            )
+        )
+        assert asyncio.get_running_loop().time() - started < 3.0
+        await victim_run
+
+
+async def _loses_membership(member: JsonMemberProcess) -> None:
+    with pytest.raises((LeaseLostError, MemberKeyLostError)):
+        await member.run()
+
+
+async def test_session_exiting_hands_over_and_returns(
+    etcd: EtcdClient, etcd_root: str, group: TaskGroup
+) -> None:
+    """An exiting member drains, replacement first, and its run returns; its key stays until it is revoked."""
+    members = await start_all(etcd, etcd_root, "a#one", "a#two", "b#one")
+    await put_items(etcd, etcd_root, 6, replication=1)
+    leaving = members[1]
+    async with running(group, *members):
+        await eventually(lambda: settled(members[0], 6, replication=1) and leaving.holds())
+        lowest = 6
+
+        def watch_coverage() -> None:
+            nonlocal lowest
+            consistent = {
+                item_id
+                for (item_id, _, _), a in members[0].key_space.assignments.items()
+                if a.kv.value == b"consistent"
+            }
+            lowest = min(lowest, len(consistent))
+
+        members[0].key_space.observe(watch_coverage)
+
+        await leaving.session.update_member(member_value(100, exiting=True))
+
+        await eventually(lambda: leaving.ended)
+        assert leaving.holds() == []
+        assert lowest == 6, "every item had a consistent replica all the time"
+        assert leaving.member_id in members[0].key_space.members
+        assert await leaving.session.revoke()
+        await eventually(lambda: leaving.member_id not in members[0].key_space.members)
+
+
+async def test_session_leader_exits_and_next_oldest_leads(
+    etcd: EtcdClient, etcd_root: str, group: TaskGroup
+) -> None:
+    """The oldest member drains itself and leaves; the next oldest allocates what is written afterwards."""
+    members = await start_all(etcd, etcd_root, "a#one", "a#two", "b#one")
+    await put_items(etcd, etcd_root, 4, replication=1)
+    async with running(group, *members):
+        await eventually(lambda: settled(members[1], 4, replication=1))
+
+        await members[0].session.update_member(member_value(100, exiting=True))
+        await eventually(lambda: members[0].ended)
+        await members[0].session.revoke()
+        await put_items(etcd, etcd_root, 8, replication=1)
+
+        await eventually(lambda: settled(members[2], 8, replication=1))
+        assert members[0].member_id not in members[2].key_space.members
+
+
+async def test_session_poisoned_keys_do_not_block_other_items(
+    etcd: EtcdClient, etcd_root: str, group: TaskGroup
+) -> None:
+    """An undecodable item keeps its assignments, a key with too many parts is ignored, and all other items converge."""
+    keys = Keys(etcd_root)
+    members = await start_all(etcd, etcd_root, "a#one")
+    await etcd.put(keys.item(ItemId("item-00")), b"not json")
+    poisoned = keys.assignment(ItemId("item-00"), MemberId("a", "one"), 0)
+    await etcd.put(poisoned, b"consistent")
+    await etcd.put(keys.items_prefix + b"x#y", item_value(1))
+    async with running(group, *members):
+        for number in range(1, 6):
+            await etcd.put(keys.item(ItemId(f"item-{number:02}")), item_value(1))
+
+        await eventually(lambda: len(members[0].holds()) == 6)
+        assert members[0].key_space.undecodable.keys() == {
+            keys.item(ItemId("item-00")),
+            keys.items_prefix + b"x#y",
+        }
+        assert members[0].key_space.kv_or_none(poisoned) is not None
+
+
+async def test_session_etcd_killed_and_restarted_goes_on(tmp_path: Path, etcd_root: str) -> None:
+    """Etcd dies by kill -9 and returns on the same data: the sessions survive and allocate what is written then."""
+    with EmbeddedEtcdProcess(data_dir=tmp_path / "etcd") as server:
+        config = EtcdConfig(endpoints=(server.endpoint,), request_timeout_seconds=1.0)
+        async with EtcdClient(config) as etcd, TaskGroup() as group:
+            members = await start_all(etcd, etcd_root, "a#one", "b#one")
+            await put_items(etcd, etcd_root, 4, replication=2)
+            async with running(group, *members):
+                await eventually(lambda: settled(members[0], 4, replication=2))
+
+                await asyncio.to_thread(server.kill)
+                await asyncio.to_thread(server.start)
+                await eventually(lambda: _wrote(etcd, etcd_root))
+
+                await eventually(
+                    lambda: settled(members[1], 8, replication=2), timeout_seconds=20.0
+                )
+
+
+async def _wrote(etcd: EtcdClient, root: str) -> bool:
+    await put_items(etcd, root, 8, replication=2)
+    return True
+
+
+async def test_session_stop_returns_at_once_and_keeps_the_key(
+    etcd: EtcdClient, etcd_root: str, group: TaskGroup
+) -> None:
+    """Stop ends run without draining or revoking: what follows is the service's business."""
+    (member,) = await start_all(etcd, etcd_root, "a#one")
+    await put_items(etcd, etcd_root, 2, replication=1)
+    async with running(group, member):
+        await eventually(lambda: settled(member, 2, replication=1))
+
+        member.session.stop()
+
+        await eventually(lambda: member.ended, timeout_seconds=1.0)
+        found = await etcd.get_range(Keys(etcd_root).member(member.member_id))
+        assert [kv.lease for kv in found.kvs] == [member.session.lease]
+
+
+async def test_announce_key_held_times_out_and_leaves_nothing(
+    etcd: EtcdClient, etcd_root: str
+) -> None:
+    """A second process with the same identity waits as long as it was told, then says who holds the key."""
+    (first,) = await start_all(etcd, etcd_root, "a#one")
+    second = JsonMemberProcess.create(
+        etcd,
+        etcd_root,
+        "a#one",
+        config=session_config(first.member_id, announce_timeout_seconds=0.3),
+    )
+
+    with pytest.raises(AnnounceConflictError) as conflict:
+        await second.session.start(member_value(1))
+
+    assert conflict.value.holder_lease == first.session.lease
+    assert await etcd.lease_keep_alive_once(second.session.lease) == 0
+    await first.session.revoke()
+
+
+async def test_announce_waits_for_a_predecessor_that_leaves(
+    etcd: EtcdClient, etcd_root: str
+) -> None:
+    """The key is announced as soon as its holder's lease has ended, without waiting for the deadline."""
+    (first,) = await start_all(etcd, etcd_root, "a#one")
+    second = JsonMemberProcess.create(etcd, etcd_root, "a#one")
+
+    async with TaskGroup() as group:
+        starting = group.start_soon(second.session.start(member_value(1)), name="start")
+        await first.session.revoke()
+        await starting
+
+    assert second.key_space.members[second.member_id].kv.lease == second.session.lease
+    await second.session.revoke()
+
+
+async def test_predecessors_lower_attempts_are_revoked_higher_ones_stay(
+    etcd: EtcdClient, etcd_root: str
+) -> None:
+    """Attempt 2 of a task ends attempt 1 in any zone, and neither attempt 3 nor another task's attempts."""
+    names = ("a#app-p0-1", "b#app-p0-10", "a#app-p1-1", "a#app-p0-3")
+    others = await start_all(etcd, etcd_root, *names)
+    member_id = MemberId("b", "app-p0-2")
+    mine = JsonMemberProcess.create(
+        etcd,
+        etcd_root,
+        str(member_id),
+        config=session_config(member_id, revoke_predecessors_prefix="app-p0-"),
+    )
+
+    await mine.session.start(member_value(1))
+
+    assert [str(m) for m in mine.key_space.members] == [
+        "a#app-p0-3",
+        "a#app-p1-1",
+        "b#app-p0-10",
+        "b#app-p0-2",
+    ]
+    for member in (*others, mine):
+        await member.session.revoke()
+
+
+async def test_session_member_key_deleted_ends_with_its_loss(
+    etcd: EtcdClient, etcd_root: str
+) -> None:
+    """Someone deletes the member's key while its lease lives: the session ends, for it is no member any more."""
+    (member,) = await start_all(etcd, etcd_root, "a#one")
+    key = Keys(etcd_root).member(member.member_id)
+
+    with pytest.raises(MemberKeyLostError):
+        async with TaskGroup() as group:
+            group.start_soon(member.run(), name="member")
+            await etcd.delete(key)
+            await eventually(lambda: member.ended)
+
+    with pytest.raises(MemberKeyLostError):
+        await member.session.update_member(member_value(2))
+    await member.session.revoke()
+
+
+async def test_update_member_repeated_after_a_lost_reply_succeeds(
+    etcd: EtcdClient, etcd_root: str
+) -> None:
+    """The same value written twice, as after a lost reply, is recognised as our own and keeps its lease."""
+    (member,) = await start_all(etcd, etcd_root, "a#one")
+    before = member.session._announced
+    await member.session.update_member(member_value(7))
+    member.session._announced = before
+
+    await member.session.update_member(member_value(7))
+
+    found = await etcd.get_range(Keys(etcd_root).member(member.member_id))
+    assert [(kv.value, kv.lease) for kv in found.kvs] == [(member_value(7), member.session.lease)]
+    await member.session.revoke()

@@ -59,3 +59,12 @@ async def journals(broker: EmbeddedBroker) -> AsyncIterator[JournalClient]:
 
     async with JournalClient(broker.address) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def postgresql_url() -> Iterator[str]:
+    """The SQLAlchemy URL of a real PostgreSQL for the whole run; tests keep to rows and tables of their own."""
+    from tests.support.postgresql import running_postgresql
+
+    with running_postgresql() as url:
+        yield url

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
-from uuid import UUID
 
 import msgspec
 
@@ -51,9 +50,9 @@ def json_uuid_of(payload: bytes) -> bytes:
     if meta is None or not meta.uuid:
         return NIL_UUID
     try:
-        return UUID(meta.uuid).bytes
+        return _from_texts([meta.uuid])
     except ValueError as error:
-        raise ValueError(f"_meta.uuid {meta.uuid!r} is no UUID") from error
+        raise ValueError(f"_meta.uuid {meta.uuid!r} is no UUID: {error}") from error
 
 
 def json_uuids_of(payloads: Sequence[bytes]) -> bytes:

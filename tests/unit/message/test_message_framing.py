@@ -1,0 +1,142 @@
+"""Framings: exact bytes, any split into chunks, and bytes that belong to no frame."""
+
+from __future__ import annotations
+
+import pytest
+
+from consumer.errors import ContentTypeError, FramingError
+from consumer.message import framing
+from consumer.message.framing import (
+    FIXED_MAGIC,
+    NDJSON,
+    PROTOBUF_FIXED,
+    Frames,
+    framing_for,
+)
+
+LINES = framing_for(NDJSON)
+FIXED = framing_for(PROTOBUF_FIXED)
+FIXED_FRAME = FIXED_MAGIC + b"\x14\x00\x00\x00test message content"
+
+
+def feed_all(content: bytes, *, content_type: str, chunk: int, offset: int = 100) -> Frames:
+    """Unframe `content` in chunks of `chunk` bytes."""
+    unframer = framing_for(content_type).unframer(journal="a/j", offset=offset)
+    found = Frames([], [], [])
+    skipped: tuple[tuple[int, int], ...] = ()
+    for at in range(0, len(content), chunk):
+        frames = unframer.feed(content[at : at + chunk])
+        found.begins.extend(frames.begins)
+        found.ends.extend(frames.ends)
+        found.payloads.extend(frames.payloads)
+        skipped += frames.skipped
+    return Frames(found.begins, found.ends, found.payloads, skipped)
+
+
+def test_framing_for_recovery_log_is_refused() -> None:
+    """Plan: a content type that is no message framing. Why: the error names journal, type and choices."""
+    with pytest.raises(ContentTypeError, match=r"a/log .*recoverylog.*x-ndjson"):
+        framing_for("application/x-gazette-recoverylog", journal="a/log")
+
+
+def test_framing_for_missing_content_type_says_so() -> None:
+    """Plan: a journal without the label. Why: 'missing' is another mistake than 'wrong'."""
+    with pytest.raises(ContentTypeError, match="a/j has missing content type"):
+        framing_for("", journal="a/j")
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 100])
+def test_lines_any_chunks_give_the_same_frames(chunk: int) -> None:
+    """Plan: cut lines anywhere. Why: spans end where the broker's buffers do."""
+    content = b'{"a":1}\n\n{"long":"xxxxxxxxxxxxxxxx"}\n'
+
+    frames = feed_all(content, content_type=NDJSON, chunk=chunk)
+
+    assert frames == Frames(
+        [100, 108, 109], [108, 109, 137], [b'{"a":1}', b"", b'{"long":"xxxxxxxxxxxxxxxx"}']
+    )
+
+
+def test_lines_incomplete_line_is_pending() -> None:
+    """Plan: end within a line. Why: the reader must know that the read cut a message."""
+    unframer = LINES.unframer(journal="a/j", offset=0)
+
+    frames = unframer.feed(b"a line\nextra")
+
+    assert frames.payloads == [b"a line"]
+    assert unframer.pending_bytes == 5
+
+
+def test_lines_frame_appends_newline_and_refuses_inner_ones() -> None:
+    """Plan: exact bytes; a payload with a newline. Why: it would be read as two messages."""
+    assert LINES.frame(b"{}") == b"{}\n"
+    with pytest.raises(ValueError, match="newline"):
+        LINES.frame(b"{\n}")
+
+
+@pytest.mark.parametrize("framing_type", [NDJSON, PROTOBUF_FIXED])
+def test_unframer_endless_frame_is_refused(
+    framing_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plan: lower the limit, exceed it. Why: a lost newline or a corrupt length must not fill memory."""
+    monkeypatch.setattr(framing, "FRAME_BYTES_MAX", 10)
+    unframer = framing_for(framing_type).unframer(journal="a/j", offset=40)
+
+    with pytest.raises(FramingError, match=r"a/j .*offset 40: a frame of 1[12] bytes or more"):
+        unframer.feed(FIXED_MAGIC + b"\x0b\x00\x00\x00" + b"xxxx")
+
+
+def test_fixed_frame_has_exact_bytes() -> None:
+    """Plan: compare with a frame written by hand. Why: the format is shared with other languages."""
+    assert FIXED.frame(b"test message content") == FIXED_FRAME
+    assert FIXED.frame(b"") == FIXED_MAGIC + bytes(4)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 8, 11, 28, 29, 500])
+def test_fixed_any_chunks_give_the_same_frames(chunk: int) -> None:
+    """Plan: cut headers and payloads anywhere. Why: spans end where the broker's buffers do."""
+    content = FIXED_FRAME + FIXED.frame(b"") + FIXED.frame(b"foo message")
+
+    frames = feed_all(content, content_type=PROTOBUF_FIXED, chunk=chunk)
+
+    assert frames == Frames(
+        [100, 128, 136], [128, 136, 155], [b"test message content", b"", b"foo message"]
+    )
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 8, 16, 500])
+def test_fixed_bytes_before_magic_are_skipped_and_reported(chunk: int) -> None:
+    """Plan: garbage, with a torn magic in it, before and between frames. Why: one bad append must not hide the rest."""
+    garbage = b"foobar" + FIXED_MAGIC[:3] + b"x" * 8
+    content = garbage + FIXED_FRAME + b"yy" + FIXED_FRAME
+
+    frames = feed_all(content, content_type=PROTOBUF_FIXED, chunk=chunk)
+
+    assert frames.payloads == [b"test message content"] * 2
+    assert frames.begins == [117, 147]
+    skipped = [offset for begin, end in frames.skipped for offset in range(begin, end)]
+    assert skipped == [*range(100, 117), 145, 146]
+
+
+@pytest.mark.parametrize("cut", range(1, 28))
+def test_fixed_cut_frame_is_pending_at_every_position(cut: int) -> None:
+    """Plan: end anywhere within a frame. Why: the reader must know that the read cut a message."""
+    unframer = FIXED.unframer(journal="a/j", offset=0)
+
+    assert unframer.feed(FIXED_FRAME[:cut]).payloads == []
+
+    assert unframer.pending_bytes == cut
+    assert unframer.feed(FIXED_FRAME[cut:]).payloads == [b"test message content"]
+    assert unframer.pending_bytes == 0
+
+
+def test_fixed_lone_trailing_newline_is_no_frame() -> None:
+    """Plan: a newline after the last frame. Why: tools that append lines leave one; it cuts no message."""
+    unframer = FIXED.unframer(journal="a/j", offset=0)
+
+    assert unframer.feed(FIXED_FRAME + b"\n").payloads == [b"test message content"]
+
+    assert unframer.pending_bytes == 0
+    resumed = unframer.feed(FIXED_FRAME)
+    assert resumed.begins == [29]
+    assert resumed.skipped == ((28, 29),)

@@ -1,0 +1,114 @@
+"""Mappings: the partitions that Go publishers choose, too."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from consumer.errors import NoPartitionsError
+from consumer.message.framing import NDJSON
+from consumer.message.mapping import (
+    MappedJournal,
+    Partitions,
+    fnv1a_32,
+    modulo_mapping,
+    random_mapping,
+    rendezvous_mapping,
+)
+
+MODULO_443 = {
+    "It always": 119,
+    "seems": 54,
+    "impossible": 308,
+    "until": 97,
+    "it is done.": 179,
+    "- Nelson Mandela": 437,
+    "Shall I compare": 84,
+    "thee to": 300,
+    "a summer's day?": 214,
+    "Thou art more": 135,
+    "lovely and more": 118,
+    "temperate - Shakespeare": 228,
+}
+RENDEZVOUS = {
+    "It always": 21,
+    "seems": 179,
+    "impossible": 50,
+    "until": 13,
+    "it is done.": 337,
+    "- Nelson Mandela": 29,
+    "Shall I compare": 110,
+    "thee to": 395,
+    "a summer's day?": 192,
+    "Thou art more": 394,
+    "lovely and more": 344,
+    "temperate - Shakespeare": 75,
+}
+"""Source: gazette/core message/routines_test.go, regression fixtures of both mappings."""
+
+
+def partitions_of(count: int) -> Partitions:
+    """Return `count` partitions of a topic."""
+    choices = [MappedJournal(f"a/topic/part-{index:03d}", NDJSON) for index in range(count)]
+    return lambda: choices
+
+
+def test_fnv1a_32_known_values() -> None:
+    """Plan: values published with the algorithm. Why: every publisher of a topic must agree."""
+    assert [fnv1a_32(data) for data in (b"", b"a", b"foobar")] == [
+        0x811C9DC5,
+        0xE40C292C,
+        0xBF9CF968,
+    ]
+
+
+def test_modulo_mapping_fixtures_are_stable() -> None:
+    """Plan: known keys over 443 partitions. Why: a key that moves splits its state over two shards."""
+    mapping = modulo_mapping(str.encode, partitions_of(443))
+
+    chosen = {key: mapping(key) for key in MODULO_443}
+
+    assert chosen == {
+        key: MappedJournal(f"a/topic/part-{index:03d}", NDJSON) for key, index in MODULO_443.items()
+    }
+
+
+@pytest.mark.parametrize("count", [400, 500])
+def test_rendezvous_mapping_fixtures_are_stable_as_partitions_grow(count: int) -> None:
+    """Plan: known keys over 400 and 500 partitions. Why: growing a topic must move few keys."""
+    mapping = rendezvous_mapping(str.encode, partitions_of(count))
+
+    chosen = {key: mapping(key).journal for key in RENDEZVOUS}
+
+    assert chosen == {key: f"a/topic/part-{index:03d}" for key, index in RENDEZVOUS.items()}
+
+
+def test_rendezvous_mapping_notices_new_partitions() -> None:
+    """Plan: replace the list between two messages. Why: cached hashes must not outlive it."""
+    choices = [MappedJournal("a/one", NDJSON)]
+    mapping = rendezvous_mapping(str.encode, lambda: choices)
+    assert mapping("key").journal == "a/one"
+
+    choices = [MappedJournal("a/two", NDJSON)]
+
+    assert mapping("key").journal == "a/two"
+
+
+def test_random_mapping_spreads() -> None:
+    """Plan: 101 messages over 100 partitions. Why: one journal must not take all."""
+    mapping = random_mapping(partitions_of(100), Random(7))
+
+    assert len({mapping("same").journal for _ in range(101)}) > 30
+
+
+def test_mappings_without_partitions_say_so() -> None:
+    """Plan: an empty topic. Why: this is a missing journal, not a bad message."""
+    none: Partitions = lambda: ()  # noqa: E731 - as a user would write it
+    for mapping in (
+        modulo_mapping(str.encode, none),
+        rendezvous_mapping(str.encode, none),
+        random_mapping(none, Random(1)),
+    ):
+        with pytest.raises(NoPartitionsError, match="no partitions"):
+            mapping("key")

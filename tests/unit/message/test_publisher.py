@@ -1,0 +1,112 @@
+"""The publisher: what it stamps, in which order, and what it wants acknowledged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from consumer.errors import ContentTypeError, PublishError
+from consumer.message.clock import CLOCK_UNITS_PER_MESSAGE, MessageClock
+from consumer.message.framing import NDJSON, PROTOBUF_FIXED
+from consumer.message.json_type import JsonType
+from consumer.message.mapping import MappedJournal
+from consumer.message.publisher import Publisher
+from consumer.message.uuid import Flags, parse_uuid
+
+JSON_TYPE = JsonType()
+ONE = MappedJournal("a/one", NDJSON)
+TWO = MappedJournal("a/two", NDJSON)
+PRODUCER = 0x0100000000AB
+
+
+def stamps(content: list[bytes]) -> list[tuple[int, int, int]]:
+    """Return (producer, ticks, flags) of framed JSON messages."""
+    parsed = [parse_uuid(JSON_TYPE.uuid_of(frame)) for frame in content]
+    return [
+        (producer, clock // CLOCK_UNITS_PER_MESSAGE, flags) for producer, clock, flags in parsed
+    ]
+
+
+def test_publish_committed_is_outside_of_transactions() -> None:
+    """Plan: two messages. Why: each commits by itself, in clock order, and asks for no acknowledgement."""
+    publisher = Publisher(MessageClock(), PRODUCER)
+
+    publisher.publish_committed(ONE, {"n": 1}, JSON_TYPE)
+    publisher.publish_committed(lambda _: ONE, {"n": 2}, JSON_TYPE)
+
+    [append] = publisher.take_appends()
+    assert append.journal == "a/one"
+    assert all(frame.endswith(b"}\n") for frame in append.content)
+    assert stamps(append.content) == [
+        (PRODUCER, 1, Flags.OUTSIDE_TXN),
+        (PRODUCER, 2, Flags.OUTSIDE_TXN),
+    ]
+    assert publisher.build_ack_intents() == []
+    assert publisher.take_appends() == []
+
+
+def test_publish_uncommitted_is_acknowledged_once_a_journal_in_first_use_order() -> None:
+    """Plan: three messages to two journals, twice. Why: intents are of one transaction."""
+    publisher = Publisher(MessageClock(), PRODUCER)
+
+    for mapped in (TWO, ONE, TWO):
+        publisher.publish_uncommitted(mapped, {}, JSON_TYPE)
+    appends = publisher.take_appends()
+    intents = publisher.build_ack_intents()
+    publisher.publish_uncommitted(ONE, {}, JSON_TYPE)
+    later = publisher.build_ack_intents()
+
+    assert [(append.journal, stamps(append.content)) for append in appends] == [
+        ("a/two", [(PRODUCER, 1, Flags.CONTINUE_TXN), (PRODUCER, 3, Flags.CONTINUE_TXN)]),
+        ("a/one", [(PRODUCER, 2, Flags.CONTINUE_TXN)]),
+    ]
+    assert [(intent.journal, stamps([intent.content])) for intent in intents] == [
+        ("a/two", [(PRODUCER, 4, Flags.ACK_TXN)]),
+        ("a/one", [(PRODUCER, 5, Flags.ACK_TXN)]),
+    ]
+    assert [(intent.journal, stamps([intent.content])) for intent in later] == [
+        ("a/one", [(PRODUCER, 7, Flags.ACK_TXN)])
+    ]
+
+
+class Validated(dict[str, Any]):
+    """A message that checks itself."""
+
+    def validate(self) -> None:
+        """Refuse a message without `n`."""
+        if "n" not in self:
+            raise ValueError("n is missing")
+
+
+def test_publish_invalid_message_is_refused_before_mapping() -> None:
+    """Plan: a mapping that must not run. Why: mappings may rely on what validation checks."""
+    publisher = Publisher(MessageClock(), PRODUCER)
+
+    def unreachable(_: Any) -> MappedJournal:
+        pytest.fail("mapped an invalid message")
+
+    with pytest.raises(ValueError, match="n is missing"):
+        publisher.publish_uncommitted(unreachable, Validated(), JSON_TYPE)
+
+    publisher.publish_uncommitted(ONE, Validated(n=1), JSON_TYPE)
+    assert len(publisher.take_appends()) == 1
+
+
+def test_publish_other_content_type_names_journal_and_both_types() -> None:
+    """Plan: JSON to a protobuf journal. Why: readers of that journal could not frame it."""
+    publisher = Publisher(MessageClock(), PRODUCER)
+
+    with pytest.raises(ContentTypeError, match=r"a/one .*x-protobuf-fixed.*x-ndjson"):
+        publisher.publish_committed(MappedJournal("a/one", PROTOBUF_FIXED), {}, JSON_TYPE)
+
+
+def test_publish_unencodable_message_names_journal_and_leaves_nothing_behind() -> None:
+    """Plan: a value JSON cannot hold. Why: a failed publish must neither be appended nor acknowledged."""
+    publisher = Publisher(MessageClock(), PRODUCER)
+
+    with pytest.raises(PublishError, match=r"a/one cannot take .*x-ndjson.*object"):
+        publisher.publish_uncommitted(ONE, {"x": object()}, JSON_TYPE)
+
+    assert publisher.take_appends() == []
+    assert publisher.build_ack_intents() == []

@@ -156,7 +156,6 @@ class Reader:
         if response.HasField("header"):
             self._transport.learn(self.journal, response.header)
         if response.status == Status.OK:
-            self._note_success()
             self._finished = self._request.metadata_only
             if self._finished:
                 self._drop_call()
@@ -257,6 +256,7 @@ class Reader:
         await self._backoff.sleep()
 
     def _note_success(self) -> None:
+        """Forget past trouble. Only bytes are success: metadata that nothing good follows must not start us over."""
         self._heard = True
         self._refusals = 0
         self._waiting_since = None

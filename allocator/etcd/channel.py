@@ -77,6 +77,8 @@ class ChannelPool:
             )
             for endpoint in parsed
         )
+        for each in self._channels:
+            each.is_ready()  # begins to connect, so that the first call finds somebody
         return self
 
     async def __aexit__(
@@ -161,6 +163,8 @@ def _options(config: EtcdConfig) -> list[tuple[str, int | str]]:
         ("grpc.max_send_message_length", -1),
         ("grpc.keepalive_time_ms", int(config.keep_alive_seconds * 1_000)),
         ("grpc.keepalive_timeout_ms", int(config.keep_alive_timeout_seconds * 1_000)),
+        # Recent gRPC bounds the wait for a probe's answer by this setting, with one minute by default.
+        ("grpc.http2.ping_timeout_ms", int(config.keep_alive_timeout_seconds * 1_000)),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", 50),
         ("grpc.min_reconnect_backoff_ms", CONNECT_ATTEMPT_MILLISECONDS),

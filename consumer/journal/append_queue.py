@@ -12,11 +12,15 @@ from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from consumer.protocol.journal_pb2 import AppendRequest, AppendResponse
 
 GROUP_BYTES_MAX = 64 << 20
 """A group larger than this takes no more appends, bytes."""
+
+# `Any`: futures are invariant in their result, and what a dependency resolves to is nobody's business here.
+AnyFuture: TypeAlias = "Future[Any]"
 
 
 def new_future() -> Future[AppendResponse]:
@@ -32,7 +36,7 @@ class AppendGroup:
 
     request: AppendRequest
     """Parameters, all but the content."""
-    after: set[Future[object]] = field(default_factory=set)
+    after: set[AnyFuture] = field(default_factory=set)
     """What must succeed first."""
     content: list[bytes] = field(default_factory=list)
     size: int = 0
@@ -41,7 +45,7 @@ class AppendGroup:
     under_way: bool = False
     """Being sent, so closed to further appends."""
 
-    def takes(self, request: AppendRequest, after: set[Future[object]]) -> bool:
+    def takes(self, request: AppendRequest, after: set[AnyFuture]) -> bool:
         """Tell whether an append may join."""
         return (
             not self.under_way
@@ -71,7 +75,7 @@ class AppendQueue:
         request: AppendRequest,
         content: Iterable[bytes],
         size: int,
-        after: set[Future[object]],
+        after: set[AnyFuture],
     ) -> Future[AppendResponse]:
         """Add an append to the newest group if that takes it, else to a new one; return the group's future."""
         if not self.groups or not self.groups[-1].takes(request, after):

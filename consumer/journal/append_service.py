@@ -36,7 +36,7 @@ from consumer.errors import (
     JournalUnavailableError,
     RpcFailedError,
 )
-from consumer.journal.append_queue import AppendGroup, AppendQueue, new_future
+from consumer.journal.append_queue import AnyFuture, AppendGroup, AppendQueue, new_future
 from consumer.journal.appender import check_append
 from consumer.journal.client import JournalClient
 from consumer.protocol.journal_pb2 import AppendRequest, AppendResponse, LabelSelector, LabelSet
@@ -86,7 +86,7 @@ class AppendService:
         journal: str,
         content: bytes | Sequence[bytes],
         *,
-        after: Iterable[Future[object]] = (),
+        after: Iterable[AnyFuture] = (),
         check_registers: LabelSelector | None = None,
         union_registers: LabelSet | None = None,
     ) -> Future[AppendResponse]:
@@ -277,11 +277,11 @@ def _failed(error: BaseException) -> Future[AppendResponse]:
     return future
 
 
-def _succeeded(future: Future[object]) -> bool:
+def _succeeded(future: AnyFuture) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
 
 
-async def _succeed_all(journal: str, futures: Iterable[Future[object]]) -> None:
+async def _succeed_all(journal: str, futures: Iterable[AnyFuture]) -> None:
     """Wait until every future has succeeded; the first found failed fails us.
 
     Raises:
@@ -296,7 +296,7 @@ async def _succeed_all(journal: str, futures: Iterable[Future[object]]) -> None:
             raise JournalError(journal, f"what an append waited for failed: {error}") from error
 
 
-async def _done(future: Future[object]) -> None:
+async def _done(future: AnyFuture) -> None:
     """Wait until a future is done. Unlike `asyncio.wrap_future`, cancelling the wait leaves the future alone."""
     if future.done():
         return

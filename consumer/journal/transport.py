@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from tenacity import AsyncRetrying, retry_if_exception, stop_before_delay, wait_exponential_jitter
+from tenacity import (
+    AsyncRetrying,
+    retry_if_exception,
+    stop_before_delay,
+    wait_exponential,
+    wait_random,
+)
 
 from consumer.journal.channels import ChannelCache
 from consumer.journal.outcomes import error_of_rpc
@@ -110,9 +116,8 @@ def patiently(patience_seconds: float, may_retry: Callable[[BaseException], bool
     """Return a retrier that repeats what `may_retry` allows until patience is over, then raises the last error."""
     return AsyncRetrying(
         stop=stop_before_delay(patience_seconds),
-        wait=wait_exponential_jitter(
-            initial=_RETRY_SECONDS_FIRST, max=_RETRY_SECONDS_MAX, jitter=_RETRY_SECONDS_FIRST
-        ),
+        wait=wait_exponential(multiplier=_RETRY_SECONDS_FIRST, max=_RETRY_SECONDS_MAX)
+        + wait_random(0, _RETRY_SECONDS_FIRST),
         retry=retry_if_exception(may_retry),
         reraise=True,
     )

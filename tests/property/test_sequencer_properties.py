@@ -90,6 +90,7 @@ class Twins:
         run = self.real.peek(self.data.draw(st.integers(1, 4)))
         if run is None:
             self._replay(log)
+            self._compare_checkpoints()
             return
         expected = messages_of(run)[: self.data.draw(st.integers(1, len(run)))]
         self.real.consume(len(expected))
@@ -116,6 +117,7 @@ class Twins:
     def _compare_checkpoints(self) -> None:
         assert self.real.has_pending() == bool(self.naive.pending)
         assert self.real._ring.messages == len(self.naive.ring)
+        assert self.real._ring.size_bytes == sum(m.end - m.begin for _, m in self.naive.ring)
         if self.data.draw(st.booleans()):
             horizon = self.data.draw(st.sampled_from([0.0, 4.5, 100.0])) / CLOCK_UNITS_PER_SECOND
             taken = self.real.take_checkpoint(horizon)

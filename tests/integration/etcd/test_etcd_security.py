@@ -1,0 +1,166 @@
+"""TLS, client certificates, users and passwords, against a real etcd."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from allocator.errors import EtcdAuthenticationError, EtcdUnavailableError
+from allocator.etcd.client import EtcdClient, EtcdConfig
+from consumer.embedded.etcd import EmbeddedEtcd, EtcdServerTls
+from tests.support.certificates import CertificateAuthority
+
+pytestmark = pytest.mark.etcd
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> CertificateAuthority:
+    """An authority of the test's own."""
+    return CertificateAuthority(tmp_path)
+
+
+@pytest.fixture
+async def tls_server(authority: CertificateAuthority) -> AsyncIterator[EmbeddedEtcd]:
+    """An etcd that asks its clients for a certificate."""
+    made = authority.certificate("server", subject_alternative_names="IP:127.0.0.1")
+    tls = EtcdServerTls(
+        cert_file=made.cert_file, key_file=made.key_file, client_ca_file=authority.ca_file
+    )
+    async with EmbeddedEtcd(listen="tcp", tls=tls) as running:
+        yield running
+
+
+async def test_tls_with_a_client_certificate_works_for_calls_and_watches(
+    authority: CertificateAuthority, tls_server: EmbeddedEtcd
+) -> None:
+    """Both sides show certificates of one authority; an endpoint without a scheme is spoken to with TLS too."""
+    own = authority.certificate("client", subject_alternative_names="DNS:client")
+    config = EtcdConfig(
+        endpoints=(tls_server.endpoint.removeprefix("https://"),),
+        ca_file=authority.ca_file,
+        cert_file=own.cert_file,
+        key_file=own.key_file,
+    )
+
+    async with EtcdClient(config) as client, asyncio.timeout(10):
+        revision = await client.put(b"/k", b"v")
+        async with aclosing(client.watch(b"/k", start_revision=revision)) as batches:
+            batch = await anext(batches)
+
+    assert batch.header.revision == revision
+
+
+async def test_tls_without_a_client_certificate_fails_and_names_the_endpoint(
+    authority: CertificateAuthority, tls_server: EmbeddedEtcd
+) -> None:
+    """Etcd closes the connection; the caller learns where."""
+    config = EtcdConfig(
+        endpoints=(tls_server.endpoint,), ca_file=authority.ca_file, request_timeout_seconds=1
+    )
+
+    async with EtcdClient(config) as client:
+        with pytest.raises(EtcdUnavailableError, match=r"https://127\.0\.0\.1"):
+            await client.put(b"/k", b"v")
+
+
+async def test_tls_with_a_stranger_for_a_server_fails_and_says_so(
+    authority: CertificateAuthority, tls_server: EmbeddedEtcd, tmp_path: Path
+) -> None:
+    """A server whose certificate another authority signed is not spoken to."""
+    other = CertificateAuthority(tmp_path, "other")
+    config = EtcdConfig(
+        endpoints=(tls_server.endpoint,), ca_file=other.ca_file, request_timeout_seconds=1
+    )
+
+    async with EtcdClient(config) as client:
+        with pytest.raises(EtcdUnavailableError, match=r"(?i)certificate"):
+            await client.get_range(b"/k")
+
+
+@pytest.fixture
+async def auth_server() -> AsyncIterator[EmbeddedEtcd]:
+    """An etcd with users `root` (password `secret`) and `guest` (password `guest`, may do nothing)."""
+    async with EmbeddedEtcd(listen="tcp") as running:
+        for path, body in (
+            ("user/add", {"name": "root", "password": "secret"}),
+            ("user/grant", {"user": "root", "role": "root"}),
+            ("user/add", {"name": "guest", "password": "guest"}),
+            ("enable", {}),
+        ):
+            await asyncio.to_thread(_post, f"http://{running.endpoint}/v3/auth/{path}", body)
+        yield running
+
+
+def _post(url: str, body: dict[str, str]) -> None:
+    """Call etcd's JSON gateway: users are an operator's business, so our client has no calls for them."""
+    request = urllib.request.Request(url, json.dumps(body).encode())  # noqa: S310 - our own etcd
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=5) as response:
+        response.read()
+
+
+def _as(server: EmbeddedEtcd, username: str, password: str) -> EtcdConfig:
+    return EtcdConfig(
+        endpoints=(server.endpoint,),
+        username=username,
+        password=password,
+        request_timeout_seconds=5,
+    )
+
+
+async def test_user_logs_in_again_when_the_token_is_no_longer_valid(
+    auth_server: EmbeddedEtcd,
+) -> None:
+    """A restart makes etcd forget its tokens: writes, reads and an open watch go on with a new one, unnoticed."""
+    async with EtcdClient(_as(auth_server, "root", "secret")) as client, asyncio.timeout(20):
+        first = await client.put(b"/k", b"1")
+        async with aclosing(client.watch(b"/k", start_revision=first)) as batches:
+            assert (await anext(batches)).header.revision == first
+            await auth_server.restart()
+
+            second = await client.put(b"/k", b"2")
+
+            assert (await client.get_range(b"/k")).kvs[0].value == b"2"
+            assert (await anext(batches)).header.revision == second
+            lease = await client.lease_grant(60)
+            assert await client.lease_keep_alive_once(lease) == 60
+
+
+async def test_user_with_a_wrong_password_is_refused_at_once(auth_server: EmbeddedEtcd) -> None:
+    """The error is about credentials, not about availability, for calls and watches alike."""
+    async with (
+        EtcdClient(_as(auth_server, "root", "wrong")) as client,
+        asyncio.timeout(4),
+    ):
+        with pytest.raises(EtcdAuthenticationError, match="password"):
+            await client.put(b"/k", b"v")
+        with pytest.raises(EtcdAuthenticationError, match="password"):
+            await anext(client.watch(b"/k", start_revision=1))
+
+
+async def test_user_without_permission_is_refused_at_once(auth_server: EmbeddedEtcd) -> None:
+    """Known, but not allowed: said so, for calls and watches alike."""
+    async with (
+        EtcdClient(_as(auth_server, "guest", "guest")) as client,
+        asyncio.timeout(4),
+    ):
+        with pytest.raises(EtcdAuthenticationError, match="permission denied"):
+            await client.put(b"/k", b"v")
+        with pytest.raises(EtcdAuthenticationError, match=r"(?i)permission"):
+            await anext(client.watch(b"/k", start_revision=1))
+
+
+async def test_no_user_where_one_is_needed_is_refused_at_once(auth_server: EmbeddedEtcd) -> None:
+    """The configuration has no user, the server wants one."""
+    async with (
+        EtcdClient(EtcdConfig(endpoints=(auth_server.endpoint,))) as client,
+        asyncio.timeout(4),
+    ):
+        with pytest.raises(EtcdAuthenticationError, match="user name is empty"):
+            await client.get_range(b"/k")

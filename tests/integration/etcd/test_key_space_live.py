@@ -1,0 +1,157 @@
+"""A key space over a real etcd: it follows, survives compaction, and delays nothing it need not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import uuid4
+
+import pytest
+
+from allocator.core.keys import Keys
+from allocator.core.model import ItemId, MemberId
+from allocator.core.ops import Put
+from allocator.etcd.client import EtcdClient, EtcdConfig
+from allocator.key_space import KeySpace
+from allocator.runtime.task_group import TaskGroup
+from consumer.embedded.etcd import EmbeddedEtcd
+from tests.support.eventually import eventually
+from tests.support.plain_values import PlainDecoder, PlainItem
+from tests.support.tcp_proxy import TcpProxy
+
+pytestmark = pytest.mark.etcd
+ITEM = ItemId("item")
+
+
+@pytest.fixture
+def keys(etcd_root: str) -> Keys:
+    """Keys below a root of the test's own."""
+    return Keys(etcd_root)
+
+
+@asynccontextmanager
+async def _watched(key_space: KeySpace) -> AsyncIterator[KeySpace]:
+    async with TaskGroup() as group:
+        group.start_soon(key_space.watch(), name="watch")
+        yield key_space
+        group.stop()
+
+
+async def test_key_space_loads_an_exact_revision_and_follows_from_there(
+    etcd: EtcdClient, keys: Keys
+) -> None:
+    """Loaded at its own announcement, then watched: nothing between the two is lost."""
+    announced = await etcd.put(keys.item(ITEM), b"R=1")
+    await etcd.put(keys.item(ITEM), b"R=2")
+    key_space = KeySpace(etcd, keys, PlainDecoder())
+
+    await key_space.load(revision=announced)
+
+    assert key_space.header.revision == announced
+    assert key_space.items[ITEM].value == PlainItem(1)
+    async with _watched(key_space), asyncio.timeout(5):
+        last = await etcd.put(keys.member(MemberId("z", "m")), b"limit=1")
+        await key_space.wait_for_revision(last)
+        assert key_space.items[ITEM].value == PlainItem(2)
+        assert list(key_space.members) == [MemberId("z", "m")]
+
+
+async def test_key_space_ignores_roots_that_merely_begin_alike(
+    etcd: EtcdClient, keys: Keys
+) -> None:
+    """`/rootX` is another's: neither its keys nor its revisions show."""
+    await etcd.put(keys.root.encode() + b"X/items/stranger", b"R=1")
+    key_space = KeySpace(etcd, keys, PlainDecoder())
+
+    await key_space.load()
+
+    assert len(key_space.items) == 0
+    assert key_space.undecodable == {}
+
+
+async def test_key_space_applies_a_lone_change_at_once_and_a_burst_together(
+    etcd: EtcdClient, keys: Keys
+) -> None:
+    """With a delay of 0.3 s: the first change shows without it, the hundred that follow cost one pass."""
+    key_space = KeySpace(etcd, keys, PlainDecoder(), apply_delay_seconds=0.3)
+    await key_space.load()
+    passes: list[int] = []
+    key_space.observe(lambda: passes.append(key_space.header.revision))
+
+    async with _watched(key_space), asyncio.timeout(5):
+        # The stream may take a moment to open; the second lone change measures only the application.
+        await key_space.wait_for_revision(await etcd.put(keys.item(ITEM), b"R=0"))
+        quiet_from = time.monotonic() + 0.35
+        await eventually(lambda: time.monotonic() > quiet_from)
+        passes.clear()
+        started = time.monotonic()
+        await key_space.wait_for_revision(await etcd.put(keys.item(ITEM), b"R=0"))
+        lone_seconds = time.monotonic() - started
+        for number in range(100):
+            last = await etcd.put(keys.item(ITEM), b"R=%d" % number)
+        await key_space.wait_for_revision(last)
+
+    assert lone_seconds < 0.15
+    assert 2 <= len(passes) <= 4
+
+
+async def test_key_space_reloads_after_compaction_and_tells_observers_once() -> None:
+    """Cut off while history is made and compacted away: it returns with the difference, in one step, and follows on."""
+    keys = Keys(f"/test/{uuid4().hex}")
+    async with (
+        EmbeddedEtcd(listen="tcp") as server,
+        TcpProxy(server.endpoint) as proxy,
+        EtcdClient(EtcdConfig(endpoints=(proxy.endpoint,))) as cut_off,
+        EtcdClient(EtcdConfig(endpoints=(server.endpoint,))) as direct,
+    ):
+        await direct.put(keys.item(ItemId("gone")), b"R=1")
+        await direct.put(keys.item(ITEM), b"R=1")
+        key_space = KeySpace(cut_off, keys, PlainDecoder())
+        await key_space.load()
+        async with _watched(key_space), asyncio.timeout(10):
+            first = await direct.put(keys.item(ItemId("first")), b"R=1")
+            await key_space.wait_for_revision(first)
+            seen: list[set[str]] = []
+            key_space.observe(lambda: seen.append(set(key_space.items)))
+
+            await proxy.cut()
+            await direct.delete(keys.item(ItemId("gone")))
+            await direct.put(keys.item(ItemId("passing")), b"R=1")
+            await direct.delete(keys.item(ItemId("passing")))
+            last = await direct.put(keys.item(ITEM), b"R=2")
+            await direct.compact(last)
+            await proxy.heal()
+            await key_space.wait_for_revision(last)
+
+            assert seen == [{"first", "item"}]
+            assert key_space.items[ITEM].value == PlainItem(2)
+            after = await direct.put(keys.item(ItemId("after")), b"R=1")
+            await key_space.wait_for_revision(after)
+            assert seen[1:] == [{"first", "item", "after"}]
+
+
+async def test_key_space_of_20000_keys_loads_and_follows_quickly(
+    etcd: EtcdClient, keys: Keys
+) -> None:
+    """The size the allocator is meant for: a load in seconds, and a change costs its own size, not the key space's."""
+    names = [ItemId(f"item-{number:05d}") for number in range(20_000)]
+    for start in range(0, len(names), 128):
+        batch = names[start : start + 128]
+        await etcd.txn((), tuple(Put(keys.item(name), b"R=1") for name in batch))
+    key_space = KeySpace(etcd, keys, PlainDecoder(), apply_delay_seconds=0)
+
+    started = time.monotonic()
+    await key_space.load()
+    load_seconds = time.monotonic() - started
+
+    assert list(key_space.items) == names
+    async with _watched(key_space), asyncio.timeout(20):
+        started = time.monotonic()
+        for _ in range(100):
+            await key_space.wait_for_revision(await etcd.put(keys.item(names[0]), b"R=2"))
+        change_seconds = (time.monotonic() - started) / 100
+
+    assert load_seconds < 5
+    assert change_seconds < 0.05

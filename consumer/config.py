@@ -46,6 +46,8 @@ class MemberConfig:
     """Bound on every shard's standbys. All members of a cluster should agree."""
     lease_ttl_seconds: float = 20.0
     """A process that dies silently loses its shards after this."""
+    announce_seconds_max: float = 30.0
+    """How long to wait while another process holds our identity: an earlier life's lease ends within its TTL."""
     watch_delay_seconds: float = 0.03
     """Changes of the key space that arrive together are applied together."""
     auth_keys: str = field(default="", repr=False)
@@ -58,6 +60,8 @@ class MemberConfig:
     """A leaving process waits so long for its shards to be handed over, then stops them all the same."""
     drain_alone_seconds_max: float = 5.0
     """The same while there is no other member that is staying: there is nobody to hand them to."""
+    drain_covered_seconds_max: float = 30.0
+    """The same while each shard left here has a ready replica on a member that stays: leaving costs no service."""
     stop_seconds_max: float = 15.0
     """RPCs under way at the end may take so long."""
     request_bytes_max: int = 4 << 20
@@ -83,6 +87,8 @@ class MemberConfig:
         _require_at_least(self.watch_delay_seconds, "watch_delay_seconds", 0)
         _require_at_least(self.drain_seconds_max, "drain_seconds_max", 0)
         _require_at_least(self.drain_alone_seconds_max, "drain_alone_seconds_max", 0)
+        _require_at_least(self.drain_covered_seconds_max, "drain_covered_seconds_max", 0)
+        _require_at_least(self.announce_seconds_max, "announce_seconds_max", 0)
         _require_at_least(self.stop_seconds_max, "stop_seconds_max", 0)
         _require_at_least(self.request_bytes_max, "request_bytes_max", 1024)
         _require_keys(self.auth_keys, "auth_keys")

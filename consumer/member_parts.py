@@ -32,9 +32,6 @@ from consumer.shard_environment import ShardEnvironment
 from consumer.shard_metrics import ShardMetrics
 from consumer.shard_up import ShardUp
 
-ANNOUNCE_MARGIN_SECONDS = 10.0
-"""Beyond a lease's life, how long to wait for a predecessor's key to vanish."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
@@ -152,7 +149,7 @@ def _session(given: Surroundings, key_space: KeySpace) -> Session:
         SessionConfig(
             member_id=config.member_id,
             lease_ttl_seconds=config.lease_ttl_seconds,
-            announce_timeout_seconds=config.lease_ttl_seconds + ANNOUNCE_MARGIN_SECONDS,
+            announce_timeout_seconds=config.announce_seconds_max,
             revoke_predecessors_prefix=config.revoke_predecessors_prefix,
         ),
         ReplicaConsistency(),

@@ -186,7 +186,9 @@ class Service:
         config = self._config
         drain = Drain(
             DrainBounds(
-                total_seconds=config.drain_seconds_max, alone_seconds=config.drain_alone_seconds_max
+                total_seconds=config.drain_seconds_max,
+                alone_seconds=config.drain_alone_seconds_max,
+                covered_seconds=config.drain_covered_seconds_max,
             ),
             began_monotonic_seconds=self._clock.monotonic_seconds(),
         )
@@ -200,6 +202,7 @@ class Service:
                     await self._forced.wait()
             verdict = drain.look(
                 parts.key_space.members,
+                parts.key_space.assignments.values(),
                 leaving=self.member_id,
                 now_monotonic_seconds=self._clock.monotonic_seconds(),
             )

@@ -49,6 +49,8 @@ STOP_SECONDS_MAX = 60.0
 """Longest wait for members to leave by themselves; then the job is cancelled."""
 CANCEL_SECONDS_MAX = 20.0
 """Spark kills a cancelled Python worker after about 3 s."""
+DRAIN_ALONE_SECONDS_MAX = 1.0
+"""Members that all leave together have nobody to hand over to; longer than the last of them takes to say that it leaves."""
 _POLL_SECONDS = 0.05
 
 
@@ -230,7 +232,7 @@ class ShardCluster:
             suffix="chosen-by-the-task",
             etcd=self._services.etcd,
             broker_address=self._services.broker_address,
-            **self._settings,
+            **{"drain_alone_seconds_max": DRAIN_ALONE_SECONDS_MAX, **self._settings},
         )
         return MemberTask(
             application_id=self._application_id,

@@ -133,12 +133,12 @@ class _Departure:
 
 async def _run(config: MemberConfig, application: Application[Any], stop_key: bytes) -> None:
     async with EtcdClient(config.etcd) as etcd:
-        service = Service(config, application)
+        service = Service(application, config)
         departure = _Departure(service)
         with _on_signals(departure), on_executor_exit(lambda: departure.leave_now("executor exit")):
             async with TaskGroup() as group:
                 group.start_soon(_leave_when_told(etcd, stop_key, departure), name="stop key")
-                await service.run(signals=())
+                await service.run()
                 group.stop()
     if not departure.told:
         raise MemberReleasedError(f"left on {departure.reason or 'its own'}, after a clean release")

@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everyone calls it so
+from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
 
+from consumer.errors import AppendOutcomeUnknownError
 from consumer.loop_thread import LoopThread
 from spark_bridge.errors import PublishError
 from spark_bridge.keys import publication_key
@@ -31,12 +33,15 @@ from spark_bridge.keys import publication_key
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from consumer.journal.client import JournalClient
+
 Row = dict[str, Any]
 """One row as Python values by column name; Spark decides their types."""
 RowFunction = Callable[[Row], Row]
 
 _PARTITION_COLUMN = "__journal_index"
 _COMMIT_TIMEOUT_SECONDS = 60.0
+_RETRY_SECONDS = 0.5
 _FNV_OFFSET, _FNV_PRIME = 0x811C9DC5, 0x01000193
 
 
@@ -167,8 +172,16 @@ async def _commit(target: PublishTarget, publication: str, record: Publication) 
         JournalClient(target.broker_address) as journals,
     ):
         for journal, intent in durable.intents.items():
-            await journals.append(journal, intent)
+            await _append_again(journals, journal, intent)
     return durable
+
+
+async def _append_again(journals: JournalClient, journal: str, intent: bytes) -> None:
+    """Append an acknowledgement until an answer comes: one that is there twice does no harm."""
+    repeating = AsyncRetrying(
+        retry=retry_if_exception_type(AppendOutcomeUnknownError), wait=wait_fixed(_RETRY_SECONDS)
+    )
+    await repeating(journals.append, journal, intent)
 
 
 def _decode(value: bytes) -> Publication:

@@ -33,9 +33,6 @@ from consumer.protocol import shard_pb2
 from consumer.protocol.labels import parse_selector, values_of
 from consumer.protocol.validation_shard import validate_shard_apply_request
 
-UNASSIGN_BATCH = 100
-"""Shards an Unassign request names; each takes at most a few operations of etcd's 128."""
-
 
 @click.group()
 def shards() -> None:
@@ -197,10 +194,7 @@ def unassign_shards(connection: Connection, selector: str, failed: bool, dry_run
             wanted = [
                 listed.spec.id for listed in listing.shards if not failed or _any_failed(listed)
             ]
-            affected: list[str] = []
-            for start in range(0, len(wanted), UNASSIGN_BATCH):
-                batch = wanted[start : start + UNASSIGN_BATCH]
-                affected.extend(await client.unassign(batch, only_failed=failed, dry_run=dry_run))
+            affected = await client.unassign(wanted, only_failed=failed, dry_run=dry_run)
             for shard_id in affected:
                 click.echo(shard_id)
             say(

@@ -2,18 +2,23 @@
 
 A hand-over needs somebody to hand over to. With other members staying, it is worth the long wait: one may be full now
 and have room later. Alone, or with every other member leaving too, it is worth a short one, in which a replacement may
-come up.
+come up. Between the two: if each shard left here has a ready replica on a member that stays, leaving costs redundancy
+and no service, so a full cluster does not keep a process for long.
 
-Source: the model never gives up and so never exits alone; the two bounds are ours.
+Source: the model never gives up and so never exits alone; the three bounds are ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from allocator.core.model import Member, MemberId
+from allocator.core.model import Assignment, ItemId, Member, MemberId
+from consumer.key_space import status_of
+from consumer.protocol.shard_pb2 import ReplicaStatus
+
+_READY = (ReplicaStatus.STANDBY, ReplicaStatus.PRIMARY)
 
 
 class DrainVerdict(Enum):
@@ -21,6 +26,9 @@ class DrainVerdict(Enum):
 
     WAIT = "wait"
     GIVE_UP_ALONE = "no other member stays, so there is nobody to hand shards to"
+    GIVE_UP_COVERED = (
+        "every shard left has a ready replica elsewhere, but no member has room for another"
+    )
     GIVE_UP_LATE = "the other members did not take the shards in time"
 
 
@@ -29,7 +37,11 @@ class DrainBounds:
     """How long to wait, seconds."""
 
     total_seconds: float
+    """In any case."""
     alone_seconds: float
+    """While no other member stays."""
+    covered_seconds: float
+    """While every shard left has a ready replica on a member that stays."""
 
 
 class Drain:
@@ -39,10 +51,12 @@ class Drain:
         self._bounds = bounds
         self._began = began_monotonic_seconds
         self._alone_since = began_monotonic_seconds
+        self._covered_since = began_monotonic_seconds
 
     def look(
         self,
         members: Mapping[MemberId, Member],
+        assignments: Iterable[Assignment],
         *,
         leaving: MemberId,
         now_monotonic_seconds: float,
@@ -51,20 +65,40 @@ class Drain:
 
         Args:
             members: Live processes.
-            leaving: This one.
+            assignments: Every replica.
+            leaving: This process.
             now_monotonic_seconds: By the clock of `began_monotonic_seconds`.
         """
-        if _someone_stays(members, leaving):
+        staying = _staying(members, leaving)
+        if staying:
             self._alone_since = now_monotonic_seconds
+        if not _is_covered(assignments, staying, leaving):
+            self._covered_since = now_monotonic_seconds
         if now_monotonic_seconds - self._began >= self._bounds.total_seconds:
             return DrainVerdict.GIVE_UP_LATE
         if now_monotonic_seconds - self._alone_since >= self._bounds.alone_seconds:
             return DrainVerdict.GIVE_UP_ALONE
+        if now_monotonic_seconds - self._covered_since >= self._bounds.covered_seconds:
+            return DrainVerdict.GIVE_UP_COVERED
         return DrainVerdict.WAIT
 
 
-def _someone_stays(members: Mapping[MemberId, Member], leaving: MemberId) -> bool:
-    return any(
-        member_id != leaving and not member.value.is_exiting() and member.value.item_limit() > 0
+def _staying(members: Mapping[MemberId, Member], leaving: MemberId) -> set[MemberId]:
+    return {
+        member_id
         for member_id, member in members.items()
-    )
+        if member_id != leaving and not member.value.is_exiting() and member.value.item_limit() > 0
+    }
+
+
+def _is_covered(
+    assignments: Iterable[Assignment], staying: set[MemberId], leaving: MemberId
+) -> bool:
+    ours: set[ItemId] = set()
+    ready: set[ItemId] = set()
+    for assignment in assignments:
+        if assignment.member_id == leaving:
+            ours.add(assignment.item_id)
+        elif assignment.member_id in staying and status_of(assignment).code in _READY:
+            ready.add(assignment.item_id)
+    return ours <= ready

@@ -142,7 +142,7 @@ class EmbeddedBrokerProcess:
         command += ["--data-dir", str(directory), "--listen", f"127.0.0.1:{self._port}"]
         command += ["--durability", self._durability]
         self._child = ChildProcess(
-            command, directory=directory.parent, log_file=log_file, environment=_environment()
+            command, directory=directory.parent, log_file=log_file, environment=package_environment()
         )
         self._address = self._wait_until_ready(self._child, log_file, log_begin)
         self._port = int(self._address.rpartition(":")[2])
@@ -206,7 +206,7 @@ class EmbeddedBrokerProcess:
         raise EmbeddedServerError("broker", f"it did not start on {self._directory()}: {tail}")
 
 
-def _environment() -> dict[str, str]:
+def package_environment() -> dict[str, str]:
     """Return this process' environment with this very package found first."""
     here = str(Path(__file__).resolve().parents[2])
     paths = [here, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]

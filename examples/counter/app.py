@@ -26,7 +26,7 @@ class Counter:
 
     def new_store(self, shard: Shard) -> JsonFileStore[dict[str, int]]:
         """Keep the counts in a local file, one directory a shard."""
-        return JsonFileStore(shard, self._directory, default=dict)
+        return JsonFileStore(shard, self._directory, initial={}, state_type=dict[str, int])
 
     def message_type(self, journal_spec: journal_pb2.JournalSpec) -> MessageType:
         """Messages are JSON lines."""

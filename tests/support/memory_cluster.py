@@ -240,7 +240,7 @@ class MemoryCluster:
                 continue
             assert self.etcd.perform(step.checkpoint), "nobody else writes here"
             self.tally += step.tally
-        check_step(before, self.state())
+        check_step(before, self.state(), self.desired)
         return convergence
 
     def settle(self, *, marking: bool = True) -> int:
@@ -274,7 +274,7 @@ class MemoryCluster:
         return [kv for key, kv in sorted(self.etcd.kvs.items()) if key.startswith(prefix)]
 
 
-def check_step(before: AllocState, after: AllocState) -> None:
+def check_step(before: AllocState, after: AllocState, desired: Desired) -> None:
     """Assert what must hold after each step of ours: one primary, no overload by us, no replica or zone lost by us."""
     for member_id, load in after.loads.total.items():
         allowed = max(before.limits[member_id], before.loads.total[member_id])
@@ -289,6 +289,9 @@ def check_step(before: AllocState, after: AllocState) -> None:
         wanted = item.value.desired_replication()
         was, now = _consistent(before, old), _consistent(after, new)
         assert len(now) >= min(wanted, len(was)), f"I3: {item_id} lost a replica it needs"
+        if wanted:
+            zones_kept = min(2, zones_spanned(was), zones_spanned(desired.get(item_id, ())))
+            assert zones_spanned(now) >= zones_kept, f"I3: {item_id} lost a zone"
 
 
 def _consistent(state: AllocState, assignments: Iterable[Assignment]) -> set[MemberId]:

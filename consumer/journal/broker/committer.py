@@ -188,17 +188,12 @@ class Committer:
     async def _perform(self, store: JournalStore, plan: _Plan) -> None:
         if not plan.contents and not plan.confirms:
             return
-        run, spec = self._site.disk.run, self._journal.entry.spec
-        floor = self._site.config.free_space_floor_bytes
-        if await run(self._site.disk.free_bytes, self._journal.directory) < floor + plan.bytes:
-            low = OSError(errno.ENOSPC, f"fewer than {floor} bytes would be left free")
-            raise StoreError(low, rolled_back=True)
         registers = (
             plan.position.registers.SerializeToString(deterministic=True)
             if plan.changed_registers
             else None
         )
-        await run(store.reserve, store.head + plan.bytes)
+        spec = self._journal.entry.spec
         if len(plan.contents) == 1 and _is_adopted(plan.contents[0], spec):
             await self._adopt(store, plan, registers)
             return
@@ -208,8 +203,20 @@ class Committer:
             confirms=plan.confirms,
             at_ms=int(self._site.clock.wall_seconds() * 1000),
         )
-        await run(store.commit, batch)
+        await self._site.disk.run(self._commit_batch, store, batch, plan.bytes)
         self._journal.publish()
+
+    def _commit_batch(self, store: JournalStore, batch: Batch, length: int) -> None:
+        """Commit a batch. Blocking; one hop to a thread for all of it, because hops cost as much as a sync."""
+        self._check_space(length)
+        store.reserve(store.head + length)
+        store.commit(batch)
+
+    def _check_space(self, length: int) -> None:
+        floor = self._site.config.free_space_floor_bytes
+        if self._site.disk.free_bytes(self._journal.directory) < floor + length:
+            low = OSError(errno.ENOSPC, f"fewer than {floor} bytes would be left free")
+            raise StoreError(low, rolled_back=True)
 
     async def _adopt(self, store: JournalStore, plan: _Plan, registers: bytes | None) -> None:
         await self._roll(store)

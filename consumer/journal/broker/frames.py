@@ -1,6 +1,7 @@
 """Framed, checksummed, generational logs: the one format in which the broker keeps what it must not forget.
 
-A log is a family of files `<stem>-<generation>`. Each starts with a random id; each frame is
+A log is a family of files `<stem>-<generation>`. Each starts with a random id, written twice lest one flipped bit
+make the whole file unreadable; each frame is
 
     magic u32 | body length u32 | crc32 u32 of length and body, seeded with the id | body
 
@@ -22,7 +23,7 @@ from consumer.journal.broker.disk import Disk, close_quietly
 
 FILE_MAGIC = b"BSLOG\x00\x01\n"
 ID_BYTES = 8
-FILE_HEADER_BYTES = len(FILE_MAGIC) + ID_BYTES
+FILE_HEADER_BYTES = len(FILE_MAGIC) + 2 * ID_BYTES
 FRAME_HEADER = struct.Struct("<III")
 FRAME_MAGIC = 0x9E6C_57B1
 MAGIC_BYTES = struct.pack("<I", FRAME_MAGIC)
@@ -82,10 +83,17 @@ def scan_file(path: Path) -> Scan | None:
         if path.stat().st_size < FILE_HEADER_BYTES:
             return None
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            if data[: len(FILE_MAGIC)] != FILE_MAGIC:
-                return None
             with memoryview(data) as view:
-                return _scan(data, view, _seed(data[len(FILE_MAGIC) : FILE_HEADER_BYTES]))
+                return _scan(data, view, _seed_of(view))
+
+
+def _seed_of(view: memoryview) -> int:
+    """Return the seed under which the first frame verifies, if either copy of the id gives one."""
+    start = len(FILE_MAGIC)
+    ids = (bytes(view[at : at + ID_BYTES]) for at in (start, start + ID_BYTES))
+    seeds = [_seed(log_id) for log_id in ids]
+    valid = (seed for seed in seeds if _frame_at(view, FILE_HEADER_BYTES, seed) is not None)
+    return next(valid, seeds[0])
 
 
 def _scan(data: mmap.mmap, view: memoryview, seed: int) -> Scan:
@@ -135,7 +143,7 @@ class LogWriter:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
         try:
             first = encode_frame(seed, checkpoint)
-            size = disk.write_at(fd, [FILE_MAGIC, log_id, first], 0)
+            size = disk.write_at(fd, [FILE_MAGIC, log_id, log_id, first], 0)
             disk.sync_data(fd)
             disk.sync_directory(path.parent)
         except BaseException:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -159,6 +159,9 @@ class _Recovery:
         file = ContentFile.open_growing(current)
         try:
             replayed = replay(self._disk, log, file)
+            if log.salvaged:
+                length = os.fstat(file.fd).st_size
+                replayed = replace(replayed, end=replayed.end + length)
             os.ftruncate(file.fd, replayed.end - log.checkpoint.head)
             self._disk.sync_data(file.fd)
         finally:

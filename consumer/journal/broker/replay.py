@@ -30,6 +30,8 @@ class Log:
     """Of the last record."""
     damage: tuple[str, ...]
     """What is wrong with the log, for people; empty if nothing."""
+    salvaged: bool = False
+    """The checkpoint is lost, and with no record left the open file's length bounds what there was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,7 @@ def salvage_log(path: Path, *, open_begin: int) -> Log:
         reserved=log.reserved,
         sequence=log.sequence,
         damage=(f"{path.name}: the checkpoint is lost", *log.damage),
+        salvaged=not log.commits,
     )
 
 

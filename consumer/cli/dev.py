@@ -1,0 +1,173 @@
+"""`shardctl dev`: a whole cluster on this machine, in seconds and without a JVM."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Event
+from types import FrameType
+
+import click
+
+from allocator.errors import AllocatorError
+from consumer.cli.application_name import load_application
+from consumer.cli.journal_space import changes_of as journal_changes_of
+from consumer.cli.journal_space import parse_journal_space
+from consumer.cli.output import say
+from consumer.cli.serve import default_root
+from consumer.cli.shard_space import changes_of as shard_changes_of
+from consumer.cli.shard_space import parse_shard_space
+from consumer.cli.specs_file import read_text
+from consumer.client import ShardClient
+from consumer.embedded.broker import EmbeddedBrokerProcess
+from consumer.embedded.etcd import EmbeddedEtcdProcess
+from consumer.embedded.member import EmbeddedMemberProcess
+from consumer.errors import ConsumerError
+from consumer.journal.client import JournalClient
+
+MEMBERS_DEFAULT = 2
+WATCH_SECONDS = 0.5
+"""Pause between two looks at whether every member still runs."""
+
+_specs = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+@click.command()
+@click.argument("app")
+@click.option("--journals", type=_specs, help="Journal specs to apply first.")
+@click.option("--specs", type=_specs, help="Shard specs to apply once members serve.")
+@click.option("--members", type=click.IntRange(1, 32), default=MEMBERS_DEFAULT, help="How many.")
+@click.option("--port", default=8080, help="Of the first member; the others take any. 0: any.")
+@click.option("--broker-port", default=8081, help="Of the broker. 0: any.")
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keep journals and etcd's data here; otherwise they are removed at the end.",
+)
+def dev(
+    app: str,
+    journals: Path | None,
+    specs: Path | None,
+    members: int,
+    port: int,
+    broker_port: int,
+    data_dir: Path | None,
+) -> None:
+    """Run etcd, a broker and members of the application APP until Ctrl-C.
+
+    Kill a member (`kill -9`) to watch its shards move: it is started again at once.
+
+    \b
+    Examples:
+      shardctl dev examples.counter.app:Counter
+      shardctl dev my.module:make_app --journals journals.yaml --specs shards.yaml --data-dir ./dev
+    """
+    try:
+        load_application(app)  # a mistake in its name is told before anything starts
+        with ExitStack() as stack:
+            directory = data_dir or Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="broadsheet-dev-"))
+            )
+            directory.mkdir(parents=True, exist_ok=True)
+            cluster = DevCluster(app, directory.absolute(), stack, broker_port=broker_port)
+            cluster.start_members(members, port)
+            cluster.apply(journals, specs)
+            cluster.describe()
+            cluster.watch()
+    except (AllocatorError, ConsumerError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+class DevCluster:
+    """The processes behind `shardctl dev`."""
+
+    def __init__(self, app: str, directory: Path, stack: ExitStack, *, broker_port: int) -> None:
+        """Start etcd and the broker; `stack` ends them.
+
+        Args:
+            app: `package.module:attribute`.
+            directory: Of their data and everybody's logs.
+            stack: Entered for each process.
+            broker_port: 0 for any.
+        """
+        self._app = app
+        self._directory = directory
+        self._stack = stack
+        self._etcd = stack.enter_context(EmbeddedEtcdProcess(directory / "etcd", listen="tcp"))
+        self._broker = stack.enter_context(
+            EmbeddedBrokerProcess(directory / "broker", port=broker_port)
+        )
+        self._members: list[EmbeddedMemberProcess] = []
+        self._lives: list[int] = []
+        self.address = ""
+        """Of the first member."""
+
+    def start_members(self, count: int, port: int) -> None:
+        """Start members and wait until all serve; the first listens on `port`."""
+        for index in range(count):
+            self._lives.append(0)
+            self._members.append(self._start_member(index, port if index == 0 else 0))
+        self._stack.callback(self._stop_members)
+        self.address = self._members[0].wait_until_ready()
+        for member in self._members[1:]:
+            member.wait_until_ready()
+
+    def apply(self, journals: Path | None, specs: Path | None) -> None:
+        """Apply spec files."""
+        asyncio.run(self._apply(journals, specs))
+
+    def describe(self) -> None:
+        """Tell how to use the cluster."""
+        say(f"etcd     {self._etcd.endpoint}")
+        say(f"broker   {self._broker.address}")
+        for index, member in enumerate(self._members):
+            say(f"dev-{index}    {member.wait_until_ready()} (pid {member.pid})")
+        say(f"logs     {self._directory}")
+        say(
+            f"try      shardctl shards list --address {self.address} --broker {self._broker.address}"
+        )
+
+    def watch(self) -> None:
+        """Start members again that ended, until SIGINT or SIGTERM."""
+        asked = Event()
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            del number, frame
+            asked.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, ask)
+        while not asked.wait(WATCH_SECONDS):
+            for index, member in enumerate(self._members):
+                if member.exit_code is not None:
+                    say(f"dev-{index} ended with {member.exit_code}; starting it again")
+                    self._lives[index] += 1
+                    self._members[index] = self._start_member(index, 0)
+        say("stopping")
+
+    def _start_member(self, index: int, port: int) -> EmbeddedMemberProcess:
+        name = f"dev-{index}-"
+        arguments = ["--etcd", self._etcd.endpoint, "--broker", self._broker.address]
+        arguments += ["--root", default_root(self._app), "--zone", f"zone-{index % 2}"]
+        arguments += ["--suffix", f"{name}{self._lives[index]}", "--replaces", name]
+        arguments += ["--port", str(port), "--drain-alone-seconds", "0"]
+        return EmbeddedMemberProcess(
+            self._app, arguments, log_file=self._directory / f"dev-{index}.log"
+        )
+
+    def _stop_members(self) -> None:
+        for member in self._members:
+            member.send_signal(signal.SIGTERM)
+        for member in self._members:
+            member.stop()
+
+    async def _apply(self, journals: Path | None, specs: Path | None) -> None:
+        async with JournalClient(self._broker.address) as client:
+            if journals is not None:
+                await client.apply(journal_changes_of(parse_journal_space(*read_text(journals))))
+        async with ShardClient(self.address) as shards:
+            if specs is not None:
+                await shards.apply(shard_changes_of(parse_shard_space(*read_text(specs))))

@@ -1,0 +1,389 @@
+"""How members join, fail, hand over and leave, over real etcd and broker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from base64 import b64encode
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+from prometheus_client import generate_latest
+
+from allocator.core.keys import Keys
+from allocator.core.model import MemberId
+from allocator.core.ops import LeaseId
+from allocator.errors import (
+    AllocatorError,
+    AnnounceConflictError,
+    LeaseLostError,
+    MemberKeyLostError,
+)
+from allocator.etcd.client import EtcdClient
+from allocator.runtime.task_group import TaskGroup
+from consumer.application import Resolver, Shard
+from consumer.client import ShardClient
+from consumer.errors import ConsumerError, EndpointError, ResolverStoppedError, ShardStoppedError
+from consumer.journal.client import JournalClient
+from consumer.protocol.shard_pb2 import ReplicaStatus, Status
+from consumer.resolver import Resolver as ShardResolver
+from consumer.service import Service, run_member
+from consumer.shard_environment import ShardConfig
+from consumer.stores.sql import SqlStore
+from tests.support.eventually import eventually
+from tests.support.members import (
+    Cluster,
+    Producer,
+    client_of,
+    committed,
+    shard,
+    statuses,
+    upserts,
+    wait_for_primaries,
+)
+from tests.support.tally import COUNT_METHOD, Tally
+
+pytestmark = pytest.mark.etcd
+
+SOURCE = "test/source"
+OUTPUT = "test/output"
+
+
+async def count_through(service: Service, shard_id: str) -> str:
+    """Call the application's own service."""
+    target = service.address.removeprefix("http://")
+    async with grpc.aio.insecure_channel(target) as channel:
+        answer: bytes = await channel.unary_unary(COUNT_METHOD)(shard_id.encode(), timeout=5.0)
+        return answer.decode()
+
+
+async def test_exiting_member_hands_over_exactly_once(
+    cluster: Cluster, journals: JournalClient
+) -> None:
+    """A member leaves under load: its shard goes to the other, and every message counts and is echoed once."""
+    async with cluster.member("a") as a, cluster.member("b") as b:
+        async with client_of(a) as client:
+            await client.apply(upserts(shard("shard-1", SOURCE)))
+            first = (await wait_for_primaries(client, "shard-1"))["shard-1"]
+        leaving, staying = (a, b) if first == "member-a" else (b, a)
+        producer = Producer(journals)
+        await producer.publish(SOURCE, ["k"] * 500)
+        async with client_of(staying) as client:
+            leaving.stop()
+            for _ in range(20):
+                end = await producer.publish(SOURCE, ["k"] * 25)
+            await eventually(lambda: not leaving.is_ready)
+            second = (await wait_for_primaries(client, "shard-1"))["shard-1"]
+            await client.stat("shard-1", read_through={SOURCE: end}, timeout_seconds=20)
+
+            assert second == staying.member_id.suffix
+            assert cluster.counts("shard-1") == {"k": 1000}
+            echoed = await eventually(lambda: _echoes(journals, at_least=1000))
+            assert len(echoed) == 1000
+            assert set(Counter(echoed).values()) == {1}
+
+
+async def _echoes(journals: JournalClient, *, at_least: int) -> list[int]:
+    echoed = [message["n"] for message in await committed(journals, OUTPUT)]
+    assert len(echoed) >= at_least, len(echoed)
+    return echoed
+
+
+async def test_lone_member_leaves_within_its_bound(cluster: Cluster) -> None:
+    """Nobody to hand over to: the model waits for ever, we stop the shards and go."""
+    async with cluster.member("a", drain_alone_seconds_max=0.5) as service:
+        async with client_of(service) as client:
+            await client.apply(upserts(shard("shard-1", SOURCE)))
+            await wait_for_primaries(client, "shard-1")
+
+        service.stop()
+        service.stop()
+
+        await eventually(lambda: not service.is_ready, timeout_seconds=5)
+
+
+async def test_member_leaves_a_full_cluster_once_its_shards_are_covered(cluster: Cluster) -> None:
+    """Two members hold both replicas of a shard: there is no third to take one, but the standby can serve."""
+    cluster.settings["drain_covered_seconds_max"] = 0.3
+    async with cluster.member("a") as a, cluster.member("b") as b, client_of(b) as client:
+        await client.apply(upserts(shard("shard-1", SOURCE, hot_standbys=1)))
+        await wait_for_primaries(client, "shard-1")
+
+        a.stop()
+
+        await eventually(lambda: not a.is_ready)
+        await eventually(lambda: _primary_is(client, b.member_id.suffix))
+
+
+async def test_member_without_shards_leaves_at_once(cluster: Cluster, etcd: EtcdClient) -> None:
+    """Nothing to hand over means nothing to wait for, and nothing is left in etcd."""
+    async with cluster.member("a", drain_alone_seconds_max=60.0) as service:
+        service.stop()
+        await eventually(lambda: not service.is_ready, timeout_seconds=5)
+
+    prefix = Keys(cluster.root).watched_prefix
+    assert not (await etcd.get_range(prefix, prefix + b"\xff")).kvs
+
+
+async def test_lost_lease_stops_primaries_and_another_takes_over(
+    cluster: Cluster, journals: JournalClient, etcd: EtcdClient
+) -> None:
+    """The lease is revoked behind a member's back: it ends with an error, the other serves, nothing counts twice."""
+    application = cluster.tally()
+    victim = Service(application, cluster.config("a", lease_ttl_seconds=3.0))
+    async with TaskGroup() as group:
+        ended = group.start_soon(_error_of(victim), name="victim")
+        await victim.ready
+        async with client_of(victim) as client:
+            await client.apply(upserts(shard("shard-1", SOURCE)))
+            await wait_for_primaries(client, "shard-1")
+        producer = Producer(journals)
+        await producer.publish(SOURCE, ["k"] * 100)
+        async with cluster.member("b") as survivor, client_of(survivor) as client:
+            (kv,) = (await etcd.get_range(Keys(cluster.root).member(victim.member_id))).kvs
+            await etcd.lease_revoke(LeaseId(kv.lease))
+
+            end = await producer.publish(SOURCE, ["k"] * 100)
+            error = await ended
+            await eventually(lambda: _primary_is(client, "member-b"))
+            await client.stat("shard-1", read_through={SOURCE: end}, timeout_seconds=20)
+
+            assert isinstance(error, LeaseLostError | MemberKeyLostError)
+            assert not victim.is_ready
+            assert cluster.counts("shard-1") == {"k": 200}
+    application.close()
+
+
+async def test_failed_shard_restarts_by_itself_and_shows_why(
+    cluster: Cluster, journals: JournalClient
+) -> None:
+    """A callback raises: FAILED with its cause in List and Stat; once it does not, the shard goes on, exactly once."""
+    cluster.settings["shards"] = ShardConfig(restart_delay_seconds=0.3)
+    tally = cluster.tally()
+    async with (
+        cluster.member("a", application=tally) as service,
+        client_of(service) as client,
+    ):
+        await client.apply(upserts(shard("shard-1", SOURCE)))
+        await wait_for_primaries(client, "shard-1")
+        producer = Producer(journals)
+        await producer.publish(SOURCE, ["good"] * 3)
+        tally.broken_by = "poison"
+        end = await producer.publish(SOURCE, ["good", "poison", "good"])
+
+        (status,) = await eventually(lambda: _failures(client))
+        assert "cannot count poison" in status.errors[0]
+        with pytest.raises(ShardStoppedError, match="cannot count poison"):
+            await client.stat("shard-1", read_through={SOURCE: end})
+
+        tally.broken_by = None
+        await wait_for_primaries(client, "shard-1")
+        await eventually(lambda: _is_read(client, end))
+        assert cluster.counts("shard-1") == {"good": 5, "poison": 1}
+
+
+async def _failures(client: ShardClient) -> list[ReplicaStatus]:
+    (listed,) = (await client.list()).shards
+    return [one for one in listed.status if one.code == ReplicaStatus.FAILED]
+
+
+async def _is_read(client: ShardClient, end: int) -> bool:
+    try:
+        return (await client.stat("shard-1")).read_through[SOURCE] >= end
+    except ShardStoppedError:
+        return False
+
+
+async def _primary_is(client: ShardClient, suffix: str) -> bool:
+    return (await statuses(client))["shard-1"][0] == (suffix, "PRIMARY")
+
+
+async def _error_of(service: Service) -> BaseException | None:
+    try:
+        await service.run()
+    except (AllocatorError, ConsumerError) as error:
+        return error
+    return None
+
+
+async def test_application_service_answers_from_the_live_store(
+    cluster: Cluster, journals: JournalClient
+) -> None:
+    """The application's own RPC resolves the shard and reads its store; unknown shards are its own to answer."""
+    async with cluster.member("a") as service, client_of(service) as client:
+        await client.apply(upserts(shard("shard-1", SOURCE)))
+        await wait_for_primaries(client, "shard-1")
+        end = await Producer(journals).publish(SOURCE, ["x", "y", "x"])
+        await client.stat("shard-1", read_through={SOURCE: end})
+
+        assert await count_through(service, "shard-1") == "3"
+        assert await count_through(service, "unknown") == "SHARD_NOT_FOUND"
+
+
+async def test_application_service_is_behind_the_guard(cluster: Cluster) -> None:
+    """Authorization and the table of statuses hold for services that we do not know."""
+    cluster.settings["auth_keys"] = b64encode(b"a key of the test, thirty-two bytes").decode()
+    async with cluster.member("a") as service:
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await count_through(service, "shard-1")
+
+    assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_resolver_in_process_and_when_stopped(cluster: Cluster) -> None:
+    """Code in the member's own process resolves too, until the member leaves."""
+    async with cluster.member("a") as service:
+        async with client_of(service) as client:
+            await client.apply(upserts(shard("shard-1", SOURCE), shard("shard-2", SOURCE)))
+            await wait_for_primaries(client, "shard-1", "shard-2")
+        resolver = service.resolver
+        async with await resolver.resolve("shard-1", may_proxy=False) as resolution:
+            assert resolution.status == Status.OK
+            assert resolution.shard is not None
+            assert resolution.shard.id == "shard-1"
+        assert [spec.id for spec in resolver.shards_with_source(SOURCE)] == ["shard-1", "shard-2"]
+        assert resolver.shards_with_source("other") == ()
+
+        samples = generate_latest(service.registry).decode()
+        assert 'gazette_shard_up{shard="shard-1",status="PRIMARY"} 1.0' in samples
+        service.force_stop()
+        await eventually(resolver.stopping.is_set)
+        with pytest.raises(ResolverStoppedError):
+            await resolver.resolve("shard-1", may_proxy=False)
+
+
+async def test_resolve_waits_for_a_shard_that_is_not_ready(cluster: Cluster) -> None:
+    """A question that comes while the store is being restored is answered when it is, not refused."""
+    gate = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    class Slow(Tally):
+        def new_store(self, shard: Shard) -> SqlStore:
+            asyncio.run_coroutine_threadsafe(gate.wait(), loop).result(20)
+            return super().new_store(shard)
+
+    tally = Slow(cluster.directory, output="")
+    async with (
+        cluster.member("a", application=tally) as service,
+        client_of(service) as client,
+    ):
+        await client.apply(upserts(shard("shard-1", SOURCE)))
+        await eventually(lambda: _is_assigned(client))
+        with pytest.raises(TimeoutError):
+            await client.stat("shard-1", timeout_seconds=0.2)
+        async with TaskGroup() as group:
+            answer = group.start_soon(client.stat("shard-1"), name="stat")
+            gate.set()
+            assert (await answer).status == Status.OK
+
+
+async def _is_assigned(client: ShardClient) -> bool:
+    return bool((await client.list()).shards[0].route.members)
+
+
+async def test_long_stream_of_an_application_ends_with_the_member(cluster: Cluster) -> None:
+    """Told by `resolver.stopping`, an endless stream ends itself, so leaving takes no grace and breaks nobody."""
+
+    class Streaming(Tally):
+        def register_services(self, server: grpc.aio.Server, resolver: Resolver) -> None:
+            async def follow(request: bytes, context: object) -> AsyncIterator[bytes]:
+                del context
+                yield request
+                assert isinstance(resolver, ShardResolver)
+                await resolver.stopping.wait()
+                yield b"bye"
+
+            handler = grpc.unary_stream_rpc_method_handler(follow)
+            server.add_generic_rpc_handlers(
+                (grpc.method_handlers_generic_handler("test.Stream", {"Follow": handler}),)
+            )
+
+    tally = Streaming(cluster.directory, output="")
+    async with cluster.member("a", application=tally, stop_seconds_max=30.0) as service:
+        target = service.address.removeprefix("http://")
+        async with grpc.aio.insecure_channel(target) as channel:
+            call = channel.unary_stream("/test.Stream/Follow")(b"hello", timeout=20.0)
+            assert await call.read() == b"hello"
+            service.stop()
+            assert await call.read() == b"bye"
+            assert await call.code() is grpc.StatusCode.OK
+
+
+async def test_second_member_of_one_identity_is_refused(cluster: Cluster) -> None:
+    """Two live processes with one suffix: the second says which key is held, and ends."""
+    async with cluster.member("a"):
+        application = cluster.tally()
+        twin = Service(application, cluster.config("a", announce_seconds_max=0.3))
+        with pytest.raises(AnnounceConflictError, match="member-a"):
+            await twin.run()
+        with pytest.raises(AnnounceConflictError):
+            await twin.ready
+
+
+async def test_replacement_revokes_its_predecessor(cluster: Cluster, etcd: EtcdClient) -> None:
+    """A new attempt of the same task ends the lease of the one before: no waiting for its TTL."""
+    application = cluster.tally()
+    first = Service(application, cluster.config("task-0-attempt-0"))
+    async with TaskGroup() as group:
+        ended = group.start_soon(_error_of(first), name="first")
+        await first.ready
+        async with cluster.member(
+            "task-0-attempt-1", revoke_predecessors_prefix="member-task-0-attempt-"
+        ):
+            members = Keys(cluster.root).members_prefix
+            found = (await etcd.get_range(members, members + b"\xff")).kvs
+            assert [kv.key.rpartition(b"#")[2] for kv in found] == [b"member-task-0-attempt-1"]
+            assert isinstance(await ended, LeaseLostError | MemberKeyLostError)
+    application.close()
+
+
+async def test_port_in_use_names_the_address(cluster: Cluster) -> None:
+    """Another server listens there: the error says where, before anything is announced."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        service = Service(cluster.tally(), cluster.config("a", port=port))
+
+        with pytest.raises(EndpointError, match=f"127.0.0.1:{port}: cannot listen there"):
+            await service.run()
+
+
+async def test_stop_before_run_never_joins(cluster: Cluster) -> None:
+    """Stopped first, the member does nothing at all, and whoever waits for it learns that."""
+    service = Service(cluster.tally(), cluster.config("a"))
+    service.stop()
+
+    await service.run()
+
+    with pytest.raises(ResolverStoppedError):
+        await service.ready
+
+
+async def test_signals_leave_then_force(cluster: Cluster) -> None:
+    """SIGTERM leaves; a second one does not wait for a hand-over that cannot come."""
+    tally = cluster.tally()
+    config = cluster.config("a", drain_alone_seconds_max=60.0)
+    async with TaskGroup() as group:
+        running = group.start_soon(
+            run_member(tally, config, stop_signals=(signal.SIGTERM,)), name="member"
+        )
+        async with cluster.member("client", shard_limit=0) as other, client_of(other) as client:
+            await client.apply(upserts(shard("shard-1", SOURCE)))
+            await wait_for_primaries(client, "shard-1")
+            os.kill(os.getpid(), signal.SIGTERM)
+            await eventually(lambda: _is_exiting(other, config.member_id))
+            assert not running.done()
+
+            os.kill(os.getpid(), signal.SIGTERM)
+            await running
+    tally.close()
+
+
+def _is_exiting(service: Service, member_id: MemberId) -> bool:
+    snapshot = service.resolver.snapshot_of("shard-1")
+    return snapshot.members[member_id].value.is_exiting()

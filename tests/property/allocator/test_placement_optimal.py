@@ -1,0 +1,153 @@
+"""The solver against exhaustive search, and against its own certificate."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import combinations, product
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from allocator.core.flow import PlacementFlow
+from allocator.core.model import ItemId, MemberId
+from allocator.core.problem import (
+    Desired,
+    Problem,
+    ProblemItem,
+    ProblemMember,
+    fair_shares,
+    zones_spanned,
+)
+from allocator.core.verify import verify
+
+
+@st.composite
+def problems(
+    draw: st.DrawFn, *, members_max: int, items_max: int, limit_max: int, zones: str = "abc"
+) -> Problem:
+    """Any placement problem, small clusters with scarce and plentiful room alike."""
+    ids = draw(
+        st.lists(
+            st.builds(MemberId, st.sampled_from(zones), st.sampled_from("pqrstuvw")),
+            unique=True,
+            max_size=members_max,
+        )
+    )
+    members = tuple(
+        ProblemMember(
+            member_id=member_id,
+            limit=draw(st.integers(0, limit_max)),
+            exiting=draw(st.booleans()) and draw(st.booleans()),
+        )
+        for member_id in sorted(ids)
+    )
+    items = tuple(
+        _item(draw, number, sorted(ids)) for number in range(draw(st.integers(0, items_max)))
+    )
+    return Problem(members=members, items=items)
+
+
+def _item(draw: st.DrawFn, number: int, ids: list[MemberId]) -> ProblemItem:
+    current = draw(st.lists(st.sampled_from(ids), unique=True, max_size=3)) if ids else []
+    return ProblemItem(
+        item_id=ItemId(f"item-{number:03}"),
+        replication=draw(st.integers(0, 3)),
+        current=tuple(sorted(current)),
+        primary=draw(st.sampled_from(current)) if current and draw(st.booleans()) else None,
+        avoided=tuple(current[:1]) if draw(st.integers(0, 4)) == 0 else (),
+    )
+
+
+def objectives(problem: Problem, desired: Desired) -> tuple[int, ...]:
+    """What a placement costs, most important first."""
+    shares = fair_shares(problem)
+    exiting = {member.member_id for member in problem.members if member.exiting}
+    spread_matters = len({m.member_id.zone for m in problem.members if m.limit > 0}) > 1
+    loads = Counter(m for placed in desired.values() for m in placed)
+    uncovered = zone = leaving = moves = keep = spread = waits = 0
+    for item in problem.items:
+        placed = desired[item.item_id]
+        count = len(placed)
+        uncovered -= count
+        waits += count * (count - 1) // 2
+        if spread_matters:
+            zone += count - min(2, zones_spanned(placed))
+            spread += count - zones_spanned(placed)
+        new = set(placed) - set(item.current)
+        leaving += len(new & exiting)
+        moves += len(new) + 2 * len(set(placed) & set(item.avoided))
+        keep += count - (item.primary in placed)
+    overload = sum(max(0, load - shares[m]) for m, load in loads.items())
+    return (uncovered, waits, zone, leaving, overload, moves, keep, spread)
+
+
+def all_placements(problem: Problem) -> Iterator[Desired]:
+    """Every placement within the limits."""
+    ids = [member.member_id for member in problem.members]
+    limits = {member.member_id: member.limit for member in problem.members}
+    choices = [
+        [c for size in range(item.replication + 1) for c in combinations(ids, size)]
+        for item in problem.items
+    ]
+    for chosen in product(*choices):
+        loads = Counter(m for placed in chosen for m in placed)
+        if all(load <= limits[m] for m, load in loads.items()):
+            yield {item.item_id: placed for item, placed in zip(problem.items, chosen, strict=True)}
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(members_max=4, items_max=3, limit_max=4))
+def test_solver_tiny_problem_is_the_exhaustive_optimum(problem: Problem) -> None:
+    """Every objective in its order: coverage, zones, exiting members, fair shares, moves, as good as any placement."""
+    flow = PlacementFlow(problem)
+    flow.solve()
+
+    desired = flow.placement()
+
+    assert verify(problem, desired) == ()
+    best = min(objectives(problem, each) for each in all_placements(problem))
+    assert objectives(problem, desired) == best
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(members_max=8, items_max=30, limit_max=20))
+def test_solver_flow_proves_itself_minimal(problem: Problem) -> None:
+    """No residual arc has a negative reduced cost after levelling, and the verifier accepts."""
+    flow = PlacementFlow(problem)
+    flow.solve()
+
+    network = flow.network
+    assert all(
+        network.reduced_cost(arc) >= 0
+        for arc in range(len(network.heads))
+        if network.residuals[arc] > 0
+    )
+    assert verify(problem, flow.placement()) == ()
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(members_max=8, items_max=30, limit_max=20))
+def test_solver_asked_again_after_its_plan_moves_nothing(problem: Problem) -> None:
+    """A placement carried out is a fixed point: the next solve keeps every replica where the first put it (I6)."""
+    first = _solved(problem)
+    carried_out = Problem(
+        members=problem.members,
+        items=tuple(
+            ProblemItem(
+                item_id=item.item_id,
+                replication=item.replication,
+                current=first[item.item_id],
+                primary=next(iter(first[item.item_id]), None),
+            )
+            for item in problem.items
+        ),
+    )
+
+    assert _solved(carried_out) == first
+
+
+def _solved(problem: Problem) -> Desired:
+    flow = PlacementFlow(problem)
+    flow.solve()
+    return flow.placement()

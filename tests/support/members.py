@@ -1,0 +1,186 @@
+"""Members in this process, around real servers: what integration tests of the service share."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from allocator.etcd.config import EtcdConfig
+from allocator.runtime.task_group import TaskGroup
+from consumer.client import ShardClient
+from consumer.config import MemberConfig
+from consumer.journal.client import JournalClient
+from consumer.message.clock import MessageClock
+from consumer.message.framing import NDJSON
+from consumer.message.json_type import JsonType
+from consumer.message.mapping import MappedJournal
+from consumer.message.publisher import Publisher
+from consumer.message.reader import read_committed
+from consumer.message.uuid import Flags, new_producer_id
+from consumer.protocol.auth import ClientAuth
+from consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
+from consumer.protocol.labels import CONTENT_TYPE, label_set
+from consumer.protocol.shard_pb2 import ApplyRequest, ListResponse, ReplicaStatus, ShardSpec
+from consumer.service import Service
+from tests.support.broker import journal_spec
+from tests.support.eventually import eventually
+from tests.support.tally import Tally, counts_in
+
+
+@dataclass
+class Cluster:
+    """One root, one broker, and the directory where shards keep their databases."""
+
+    etcd_endpoint: str
+    broker_address: str
+    root: str
+    directory: Path
+    output: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Of every member's configuration."""
+
+    def config(self, name: str, **overrides: Any) -> MemberConfig:
+        """The configuration of member `name`, quick to leave."""
+        settings: dict[str, Any] = {
+            "root": self.root,
+            "zone": "zone-a",
+            "suffix": f"member-{name}",
+            "etcd": EtcdConfig(endpoints=(self.etcd_endpoint,)),
+            "broker_address": self.broker_address,
+            "drain_alone_seconds_max": 0.2,
+            "stop_seconds_max": 2.0,
+        }
+        return MemberConfig(**settings | self.settings | overrides)
+
+    def tally(self) -> Tally:
+        """The test application."""
+        return Tally(self.directory, output=self.output)
+
+    @asynccontextmanager
+    async def member(
+        self, name: str, *, application: Tally | None = None, **overrides: Any
+    ) -> AsyncIterator[Service]:
+        """A ready member; stopped by force at the end, unless it ended before."""
+        tally = application or self.tally()
+        service = Service(tally, self.config(name, **overrides))
+        try:
+            async with TaskGroup() as group:
+                group.start_soon(service.run(), name=f"member {name}")
+                await service.ready
+                try:
+                    yield service
+                finally:
+                    service.force_stop()
+        finally:
+            tally.close()
+
+    def counts(self, *shard_ids: str) -> Counter[str]:
+        """What the shards' databases hold together."""
+        total: Counter[str] = Counter()
+        for shard_id in shard_ids:
+            total.update(counts_in(self.directory, shard_id))
+        return total
+
+
+def shard(shard_id: str, *sources: str, hot_standbys: int = 0, **labels: str) -> ShardSpec:
+    """A spec with short transactions."""
+    spec = ShardSpec(
+        id=shard_id,
+        sources=[ShardSpec.Source(journal=journal) for journal in sorted(sources)],
+        hot_standbys=hot_standbys,
+        labels=label_set(labels),
+    )
+    spec.max_txn_duration.FromMilliseconds(200)
+    return spec
+
+
+def upserts(*specs: ShardSpec, expect: int = 0) -> list[ApplyRequest.Change]:
+    """Changes that create (or, with another `expect`, update) shards."""
+    return [ApplyRequest.Change(upsert=spec, expect_mod_revision=expect) for spec in specs]
+
+
+async def create_journals(journals: JournalClient, *names: str) -> None:
+    """Create journals of JSON lines."""
+    labels = label_set((CONTENT_TYPE, NDJSON))
+    await journals.apply(
+        [
+            JournalApply.Change(upsert=journal_spec(name, labels=labels), expect_mod_revision=0)
+            for name in names
+        ]
+    )
+
+
+class Producer:
+    """Publishes messages that are committed by themselves."""
+
+    def __init__(self, journals: JournalClient) -> None:
+        self._journals = journals
+        self._clock = MessageClock()
+        self._clock.update(time.time())
+        self._publisher = Publisher(self._clock, new_producer_id())
+        self._published = 0
+
+    async def publish(self, journal: str, keys: Iterable[str]) -> int:
+        """Append one message a key, and return the offset after the last, bytes."""
+        for key in keys:
+            self._published += 1
+            self._publisher.publish_committed(
+                MappedJournal(journal, NDJSON), {"key": key, "n": self._published}, JsonType()
+            )
+        (pending,) = self._publisher.take_appends()
+        response = await self._journals.append(pending.journal, pending.content)
+        return response.commit.end
+
+
+async def committed(journals: JournalClient, journal: str) -> list[dict[str, Any]]:
+    """Every message of a journal that readers see once, acknowledgements left out."""
+    found: list[dict[str, Any]] = []
+    async with aclosing(read_committed(journals, journal, JsonType(), block=False)) as batches:
+        async for batch in batches:
+            found.extend(
+                message
+                for message, flags in zip(batch.messages(), batch.flags, strict=True)
+                if flags != Flags.ACK_TXN
+            )
+    return found
+
+
+async def statuses(client: ShardClient) -> dict[str, list[tuple[str, str]]]:
+    """(suffix, status) of each shard's replicas, the primary first."""
+    return {listed.spec.id: _replicas(listed) for listed in (await client.list()).shards}
+
+
+async def wait_for_primaries(
+    client: ShardClient, *shard_ids: str, timeout_seconds: float = 15.0
+) -> dict[str, str]:
+    """Wait until each shard has a PRIMARY; return the suffix of its process, by shard."""
+
+    async def primaries() -> dict[str, str]:
+        found = await statuses(client)
+        for shard_id in shard_ids:
+            assert found.get(shard_id, [("", "")])[0][1:] == ("PRIMARY",), found
+        return {shard_id: found[shard_id][0][0] for shard_id in shard_ids}
+
+    return await eventually(
+        primaries, timeout_seconds=timeout_seconds, message=f"PRIMARY of {shard_ids}"
+    )
+
+
+def client_of(service: Service, auth: ClientAuth | None = None) -> ShardClient:
+    """A client of one member."""
+    return ShardClient(service.address, auth=auth)
+
+
+def _replicas(listed: ListResponse.Shard) -> list[tuple[str, str]]:
+    replicas = [
+        (member.suffix, ReplicaStatus.Code.Name(status.code))
+        for member, status in zip(listed.route.members, listed.status, strict=True)
+    ]
+    if listed.route.primary < 0:
+        return [("", "")]
+    return [replicas.pop(listed.route.primary), *replicas]

@@ -25,6 +25,7 @@ from consumer.protocol import journal_pb2 as pb
 from consumer.protocol.auth import KeyedAuth
 from consumer.protocol.labels import label_set, parse_selector
 from tests.support.broker import journal_spec
+from tests.support.eventually import eventually
 
 
 async def create(client: JournalClient, *names: str, **labels: str) -> pb.ApplyResponse:
@@ -79,8 +80,7 @@ async def test_blocked_read_is_woken_by_an_append(journals: JournalClient) -> No
 
     async with journals.reader("test/one", offset=-1) as reader, asyncio.TaskGroup() as group:
         waiting = group.create_task(anext(reader))
-        while reader.write_head == 0:
-            await asyncio.sleep(0)
+        await eventually(lambda: reader.write_head)
         await journals.append("test/one", b"new")
         span = await waiting
 
@@ -174,8 +174,7 @@ async def test_watch_sees_each_change_of_the_listing(journals: JournalClient) ->
     async def change() -> None:
         created = await create(journals, "test/one")
         revision = created.header.etcd.revision
-        while len(seen) < 2:
-            await asyncio.sleep(0)
+        await eventually(lambda: len(seen) == 2)
         updated = await journals.apply(
             [
                 pb.ApplyRequest.Change(
@@ -184,8 +183,7 @@ async def test_watch_sees_each_change_of_the_listing(journals: JournalClient) ->
                 )
             ]
         )
-        while len(seen) < 3:
-            await asyncio.sleep(0)
+        await eventually(lambda: len(seen) == 3)
         await journals.apply(
             [
                 pb.ApplyRequest.Change(
@@ -240,7 +238,8 @@ async def test_routes_lead_to_the_broker_and_are_dropped_with_it(tmp_path: Path)
         await client.append("test/one", b"abc")
         routes = client._transport.routes
 
-        assert (known := routes.route_of("test/one")) is not None
+        known = routes.route_of("test/one")
+        assert known is not None
         assert known.endpoints[known.primary] == broker.address
         dead = pb.Route(members=known.members, primary=0, endpoints=["http://127.0.0.1:1"])
         routes.update("test/one", dead)

@@ -93,8 +93,10 @@ def parse_shard_space(text: str, source: str) -> ShardSpace:
 
 
 def format_shard_space(space: ShardSpace) -> str:
-    """Return the YAML of a file, without what was not said."""
-    return encode_yaml(space)
+    """Return the YAML of a file, without what was not said; each shard begins with its id."""
+    document = msgspec.to_builtins(space)
+    document["shards"] = [{"id": shard["id"], **shard} for shard in document.get("shards", ())]
+    return encode_yaml(document)
 
 
 def push_down(space: ShardSpace) -> ShardSpace:

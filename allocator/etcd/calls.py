@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, cast
@@ -81,6 +82,11 @@ class Caller:
         self._cluster_id = 0
 
     @property
+    def clock(self) -> Clock:
+        """The clock that deadlines are counted by."""
+        return self._clock
+
+    @property
     def request_timeout_seconds(self) -> float:
         """Deadline of one call."""
         return self._config.request_timeout_seconds
@@ -126,7 +132,7 @@ class Caller:
         except _AgainError as again:
             raise again.error from again.__cause__
 
-    async def metadata(self, channel: EndpointChannel) -> Metadata:
+    async def metadata(self, channel: EndpointChannel, *, timeout_seconds: float) -> Metadata:
         """Return the metadata that authenticates a call, logging in first if need be."""
         if self._config.username is None or self._config.password is None:
             return ()
@@ -138,15 +144,9 @@ class Caller:
             request = rpc_pb2.AuthenticateRequest(
                 name=self._config.username, password=self._config.password
             )
-            response = await method.invoke(
-                channel.channel, request, (), self._config.request_timeout_seconds
-            )
+            response = await method.invoke(channel.channel, request, (), timeout_seconds)
             token = self._token = response.token
         return (("token", token),)
-
-    def can_log_in(self) -> bool:
-        """Whether a refused token can be replaced."""
-        return self._config.username is not None
 
     def forget_token(self, metadata: Metadata) -> None:
         """Log in again before the next call, unless someone did since `metadata` was made."""
@@ -175,10 +175,14 @@ class Caller:
         remaining = deadline - self._clock.monotonic_seconds()
         # Leave time to ask another endpoint if this one turns out to be silent.
         share = 0.5 if idempotent and len(self.pool) > 1 else 1.0
+        timeout_seconds = max(remaining * share, 0.001)
         metadata: Metadata = ()
         try:
-            metadata = await self.metadata(channel)
-            response = await invocation(channel.channel, metadata, max(remaining * share, 0.001))
+            metadata = await self.metadata(channel, timeout_seconds=timeout_seconds)
+            response = await invocation(channel.channel, metadata, timeout_seconds)
+        except asyncio.CancelledError:
+            self.pool.check_not_closed_under_call()
+            raise
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 self.pool.suspect(channel)

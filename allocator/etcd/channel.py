@@ -116,6 +116,16 @@ class ChannelPool:
         now = self._clock.monotonic_seconds()
         channel.suspect_until_monotonic_seconds = now + SUSPICION_SECONDS
 
+    def check_not_closed_under_call(self) -> None:
+        """Tell a call that was cancelled whether that was because the client closed, which gRPC shows no other way.
+
+        Raises:
+            EtcdUnavailableError: nobody cancelled the calling task: its channel went away.
+        """
+        task = asyncio.current_task()
+        if not self._channels and task is not None and not task.cancelling():
+            raise EtcdUnavailableError(self.endpoints, "the client was closed")
+
     def _check_open(self) -> None:
         if not self._channels:
             raise EtcdUnavailableError(self.endpoints, "the client is not open")

@@ -149,8 +149,10 @@ class _Run:
     ) -> Sequence[TxnCheckpoint]:
         """Note who caused a refusal, and return the others."""
         found = {kv.key: kv for kvs in result.gets for kv in kvs}
-        self.fixed_failed = tuple(each for each in self.fixed if not holds(each, found))
-        if self.fixed_failed:
+        fixed_failed = tuple(each for each in self.fixed if not holds(each, found))
+        if fixed_failed:
+            # Never set back: a refusal of an earlier revision may be handled after a later one's.
+            self.fixed_failed = fixed_failed
             return ()
         innocent: list[TxnCheckpoint] = []
         for checkpoint in batch:

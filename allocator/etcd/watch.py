@@ -10,6 +10,7 @@ Source: etcd-io/etcd server/etcdserver/api/v3rpc/watch.go (fragments, progress, 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -38,6 +39,9 @@ REQUIRE_LEADER: Metadata = (("hasleader", "true"),)
 RESUME_DELAY_SECONDS_MAX = 1.0
 """Bound of the pause between two streams: short, because standing still costs more than asking."""
 
+STABLE_SECONDS = 10.0
+"""A stream that lasted this long worked, events or not: its loss is a new one."""
+
 _log = structlog.get_logger()
 _Call = grpc.aio.StreamStreamCall[rpc_pb2.WatchRequest, rpc_pb2.WatchResponse]
 
@@ -65,15 +69,21 @@ async def watch_prefix(
     next_revision = start_revision
     backoff = Backoff(initial_seconds=0.05, max_seconds=RESUME_DELAY_SECONDS_MAX)
     while True:
+        opened_at = math.inf
         try:
-            async with aclosing(_one_stream(caller, prefix, next_revision)) as batches:
-                async for batch in batches:
-                    if backoff.attempt:
-                        _log.info("watch.resumed", prefix=prefix, revision=next_revision)
+            async with aclosing(_one_stream(caller, prefix, next_revision)) as received:
+                async for batch in received:
+                    if batch is None:
+                        opened_at = caller.clock.monotonic_seconds()
+                        if backoff.attempt:
+                            _log.info("watch.resumed", prefix=prefix, next_revision=next_revision)
+                        continue
                     backoff.reset()
                     next_revision = max(next_revision, batch.header.revision + 1)
                     yield batch
         except _StreamLostError as lost:
+            if caller.clock.monotonic_seconds() - opened_at > STABLE_SECONDS:
+                backoff.reset()
             if not backoff.attempt:
                 _log.warning(
                     "watch.lost", prefix=prefix, next_revision=next_revision, cause=str(lost)
@@ -83,16 +93,19 @@ async def watch_prefix(
 
 async def _one_stream(
     caller: Caller, prefix: bytes, start_revision: int
-) -> AsyncGenerator[WatchBatch, None]:
+) -> AsyncGenerator[WatchBatch | None, None]:
+    """Yield None once the watch is set up, then its batches, until the stream ends."""
     channel = await caller.pool.pick(timeout_seconds=caller.request_timeout_seconds)
     metadata: Metadata = ()
     call: _Call | None = None
     try:
-        metadata = await caller.metadata(channel)
+        metadata = await caller.metadata(channel, timeout_seconds=caller.request_timeout_seconds)
         call = _opened(channel, metadata)
         await call.write(_create_request(prefix, start_revision))
         pending: list[WatchEvent] = []
         response = await _first_response(caller, channel, call)
+        _check(caller, response, start_revision, metadata)
+        yield None
         while True:
             _check(caller, response, start_revision, metadata)
             pending += events_from(response.events)
@@ -112,6 +125,9 @@ async def _one_stream(
         elif not isinstance(failure, EtcdUnavailableError | EtcdLimitError):
             raise failure from error
         raise _StreamLostError(str(failure)) from error
+    except asyncio.CancelledError:
+        caller.pool.check_not_closed_under_call()
+        raise
     except asyncio.InvalidStateError as error:
         # grpc.aio's word for a write to a call that is already over.
         raise _StreamLostError("the stream ended while it was opened") from error

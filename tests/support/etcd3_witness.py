@@ -1,8 +1,8 @@
 """Runs in a child process: PyPI's `etcd3` 0.12.0 as a second, independent reader and writer of etcd.
 
-Usage: python etcd3_witness.py HOST PORT PREFIX. It reads what the parent wrote, writes things of its own, and prints one
-JSON object. It needs `PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python`, because its generated code predates protobuf 4,
-and must share no process with us, because that setting is global.
+Usage: python etcd3_witness.py HOST PORT PREFIX. It reads what the parent wrote, writes things of its own, and prints
+one JSON object. It needs `PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python`, because its generated code predates
+protobuf 4, and must share no process with us, because that setting is global.
 """
 
 from __future__ import annotations
@@ -51,4 +51,4 @@ def main(host: str, port: int, prefix: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], int(sys.argv[2]), sys.argv[3])))  # noqa: T201 - its answer
+    print(json.dumps(main(sys.argv[1], int(sys.argv[2]), sys.argv[3])))

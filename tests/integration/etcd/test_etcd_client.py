@@ -1,0 +1,77 @@
+"""What the client promises beyond the port: large answers, quotas, and a close that leaves nobody waiting."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from allocator.core.ops import prefix_range_end
+from allocator.errors import EtcdLimitError, EtcdUnavailableError
+from allocator.etcd.client import EtcdClient, EtcdConfig
+from allocator.runtime.task_group import TaskGroup
+from consumer.embedded.etcd import EmbeddedEtcd, EmbeddedEtcdProcess
+
+pytestmark = pytest.mark.etcd
+
+
+async def test_answer_beyond_4_mebibytes_is_received(etcd: EtcdClient, etcd_root: str) -> None:
+    """The default limit of gRPC, 4 MiB, would make a large key space unreadable."""
+    prefix = f"{etcd_root}/".encode()
+    for number in range(8):
+        await etcd.put(prefix + b"%d" % number, bytes(1_000_000))
+
+    result = await etcd.get_range(prefix, prefix_range_end(prefix))
+
+    assert sum(len(kv.value) for kv in result.kvs) == 8_000_000
+
+
+async def test_status_names_version_and_leader(etcd: EtcdClient) -> None:
+    """What a health check shows."""
+    status = await etcd.status()
+
+    assert status.version.startswith("3.")
+    assert status.leader_id == status.header.member_id
+    assert status.db_bytes > 0
+
+
+async def test_full_database_is_named_as_such_and_can_be_read(etcd_root: str) -> None:
+    """Etcd is out of its quota: writes say so and what to do, reads and deletions go on."""
+    key = f"{etcd_root}/k".encode()
+    async with (
+        EmbeddedEtcd(arguments=("--quota-backend-bytes", "4194304")) as server,
+        EtcdClient(EtcdConfig(endpoints=(server.endpoint,))) as client,
+    ):
+
+        async def fill() -> None:
+            for _ in range(50):
+                await client.put(key, bytes(1_000_000))
+
+        with pytest.raises(EtcdLimitError, match="quota-backend-bytes"):
+            await fill()
+
+        assert len((await client.get_range(key)).kvs) == 1
+        assert await client.delete(key) == 1
+
+
+async def test_close_ends_calls_and_watches_under_way(etcd_server: EmbeddedEtcdProcess) -> None:
+    """A watch whose client closes ends with an error: a task that merely seemed cancelled would vanish unnoticed."""
+    ended: list[BaseException] = []
+    client = EtcdClient(EtcdConfig(endpoints=(etcd_server.endpoint,)))
+    opened = asyncio.Event()
+
+    async def watch() -> None:
+        try:
+            async for _ in client.watch(b"/close/", start_revision=start):
+                opened.set()
+        except EtcdUnavailableError as error:
+            ended.append(error)
+
+    async with TaskGroup() as group, asyncio.timeout(10), client:
+        start = await client.put(b"/close/k", b"")
+        group.start_soon(watch(), name="watch")
+        await opened.wait()
+
+    assert len(ended) == 1
+    with pytest.raises(EtcdUnavailableError, match="not open"):
+        await client.get_range(b"/close/k")

@@ -11,12 +11,16 @@ from allocator.allocate import AllocationConfig
 from allocator.core.keys import Keys
 from allocator.core.model import ItemId, MemberId
 from allocator.core.ops import Compare, KeyValue, Put
+from allocator.core.problem import Solver
 from allocator.errors import ValidationError
 from allocator.etcd.client import EtcdClient
 from allocator.key_space import KeySpace
 from allocator.runtime.task_group import TaskGroup
 from allocator.session import Session, SessionConfig
 from tests.support.memory_cluster import CONSISTENT, JsonItem, JsonMember, ValueConsistency
+
+POISON = b"poison"
+"""An assignment's value that cannot be decoded."""
 
 
 class JsonDecoder:
@@ -33,7 +37,9 @@ class JsonDecoder:
     def decode_assignment(
         self, item_id: ItemId, member_id: MemberId, slot: int, kv: KeyValue
     ) -> bytes:
-        """Return the value."""
+        """Return the value, unless it is the one that stands for a broken one."""
+        if kv.value == POISON:
+            raise ValidationError("value", "expected anything but poison")
         return kv.value
 
 
@@ -62,8 +68,6 @@ class JsonMemberProcess:
     key_space: KeySpace
     session: Session
     member_id: MemberId
-    catches_up: bool = True
-    """Whether its replicas become consistent."""
     ended: bool = False
     """Whether `run` has returned."""
 
@@ -75,7 +79,7 @@ class JsonMemberProcess:
         name: str,
         *,
         config: SessionConfig | None = None,
-        catches_up: bool = True,
+        solver: Solver | None = None,
     ) -> JsonMemberProcess:
         """Make a member `zone#suffix`."""
         zone, suffix = name.split("#")
@@ -86,8 +90,9 @@ class JsonMemberProcess:
             key_space,
             config or session_config(member_id),
             ValueConsistency(),
+            solver=solver,
         )
-        return cls(etcd, key_space, session, member_id, catches_up)
+        return cls(etcd, key_space, session, member_id)
 
     async def run(self) -> None:
         """Run the session and the application until the session ends."""
@@ -116,7 +121,7 @@ class JsonMemberProcess:
                 for assignment in self.key_space.assignments.values()
                 if assignment.member_id == self.member_id and assignment.kv.value != CONSISTENT
             ]
-            for kv in behind if self.catches_up else ():
+            for kv in behind:
                 await self.etcd.txn(
                     (Compare.mod_revision(kv.key, kv.mod_revision),),
                     (Put(kv.key, CONSISTENT, ignore_lease=True),),

@@ -10,12 +10,14 @@ import pytest
 
 from allocator.core.keys import Keys
 from allocator.core.model import ItemId, MemberId
+from allocator.core.problem import Desired, Problem
 from allocator.errors import AnnounceConflictError, LeaseLostError, MemberKeyLostError
 from allocator.etcd.client import EtcdClient, EtcdConfig
 from allocator.runtime.task_group import TaskGroup
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from tests.support.eventually import eventually
 from tests.support.json_members import (
+    POISON,
     JsonMemberProcess,
     item_value,
     member_value,
@@ -178,6 +180,60 @@ async def test_session_poisoned_keys_do_not_block_other_items(
             keys.items_prefix + b"x#y",
         }
         assert members[0].key_space.kv_or_none(poisoned) is not None
+
+
+async def test_session_refused_step_is_retried_on_a_timer_while_others_go_on(
+    etcd: EtcdClient, etcd_root: str, group: TaskGroup
+) -> None:
+    """A slot is taken by a value nobody can read: its item's step is refused, sparingly, until the value is gone."""
+    keys = Keys(etcd_root)
+    (member,) = await start_all(etcd, etcd_root, "a#one")
+    taken = keys.assignment(ItemId("item-02"), member.member_id, 0)
+    await etcd.put(taken, POISON)
+    async with running(group, member):
+        await put_items(etcd, etcd_root, 6, replication=1)
+        await eventually(lambda: len(member.holds()) == 5)
+        await eventually(lambda: counted(member, "checkpoint_refused_total") >= 2)
+        assert counted(member, "checkpoint_refused_total") <= 3
+        assert "item-02" not in member.holds()
+
+        await etcd.delete(taken)
+
+        await eventually(lambda: settled(member, 6, replication=1))
+        assert counted(member, "assignment_added_total") == 6
+
+
+def counted(member: JsonMemberProcess, name: str) -> float:
+    """Return one of the member's metrics."""
+    value = member.session.metrics.registry.get_sample_value(f"gazette_allocator_{name}")
+    assert value is not None, f"no metric {name}"
+    return value
+
+
+class _PlacesTwice:
+    """A defective solver: every item twice on the first member."""
+
+    def solve(self, problem: Problem) -> Desired:
+        """Return a placement that no cluster could hold."""
+        first = problem.members[0].member_id
+        return {item.item_id: (first, first) for item in problem.items}
+
+
+async def test_session_defective_plan_is_counted_and_not_carried_out(
+    etcd: EtcdClient, etcd_root: str, group: TaskGroup
+) -> None:
+    """The verifier stands between solver and etcd: nothing is written, what is assigned stays, the session lives."""
+    keys = Keys(etcd_root)
+    member = JsonMemberProcess.create(etcd, etcd_root, "a#one", solver=_PlacesTwice())
+    await member.session.start(member_value(10))
+    await put_items(etcd, etcd_root, 2, replication=1)
+    held = keys.assignment(ItemId("item-00"), member.member_id, 0)
+    await etcd.put(held, b"consistent", lease=member.session.lease)
+    async with running(group, member):
+        await eventually(lambda: counted(member, "plan_invalid_total") >= 3)
+
+        assert member.holds() == ["item-00"]
+        assert not member.ended
 
 
 async def test_session_etcd_killed_and_restarted_goes_on(tmp_path: Path, etcd_root: str) -> None:

@@ -1,0 +1,158 @@
+"""What a snapshot says: leader, shedding, loads, demand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from allocator.core.model import ItemId, MemberId
+from allocator.core.problem import Problem, ProblemItem, ProblemMember, fair_shares
+from tests.support.memory_cluster import MemoryCluster
+
+ONE, TWO, THREE, FOUR = (MemberId("a", name) for name in ("one", "two", "three", "four"))
+
+
+def cluster_of(*members: tuple[str, int, bool], items: dict[str, int]) -> MemoryCluster:
+    """Members (suffix, limit, exiting) of zone a, oldest first, and items by replication."""
+    cluster = MemoryCluster()
+    for suffix, limit, exiting in members:
+        cluster.put_member("a", suffix, limit, exiting=exiting)
+    for item_id, replication in items.items():
+        cluster.put_item(item_id, replication)
+    return cluster
+
+
+def test_state_leader_is_the_oldest_member_not_the_least() -> None:
+    """Leadership goes by create revision; an update of the member does not change it."""
+    cluster = cluster_of(("two", 1, False), ("one", 1, False), items={})
+    cluster.put_member("a", "two", 9)
+
+    state = cluster.state()
+
+    assert state.leader is not None
+    assert state.leader.member_id == TWO
+    assert [cluster.state(m).is_leader for m in (ONE, TWO)] == [False, True]
+
+
+def test_state_leader_of_members_created_together_is_the_least_key() -> None:
+    """Two members of one transaction tie on create revision: everyone must break the tie alike."""
+    cluster = cluster_of(("two", 1, False), ("one", 1, False), items={})
+    kvs = cluster.etcd.kvs
+    cluster.etcd.load(replace(kv, create_revision=7) for kv in kvs.values())
+
+    leader = cluster.state().leader
+
+    assert leader is not None
+    assert leader.member_id == ONE
+
+
+def test_state_without_members_has_no_leader_and_no_one_exits() -> None:
+    """An empty root is a state like any other."""
+    state = MemoryCluster().state()
+
+    assert state.leader is None
+    assert not state.is_leader
+    assert not state.should_exit
+    assert state.zones == ()
+
+
+def test_state_should_exit_only_when_exiting_and_empty() -> None:
+    """A dead assignment (no item) does not hold a member back; a live one does."""
+    cluster = cluster_of(("one", 4, True), ("two", 4, False), items={"i": 1})
+    cluster.put_assignment("gone", "a", "one", 0)
+    assert cluster.state(ONE).should_exit
+    assert not cluster.state(TWO).should_exit
+
+    cluster.put_assignment("i", "a", "one", 0)
+
+    assert not cluster.state(ONE).should_exit
+    assert [a.item_id for a in cluster.state(ONE).local_items] == ["i"]
+
+
+def test_state_loads_count_only_assignments_with_item_and_member() -> None:
+    """Dead assignments weigh nothing, and neither do those of members that are gone."""
+    cluster = cluster_of(("one", 4, False), ("two", 4, False), items={"i": 2, "j": 1})
+    cluster.put_assignment("i", "a", "one", 0)
+    cluster.put_assignment("i", "a", "two", 1)
+    cluster.put_assignment("j", "a", "gone", 0)
+    cluster.put_assignment("dead", "a", "one", 0)
+
+    loads = cluster.state().loads
+
+    assert loads.total == {ONE: 1, TWO: 1}
+    assert loads.primary == {ONE: 1, TWO: 0}
+
+
+@pytest.mark.parametrize(
+    ("exiting", "items", "limits"),
+    [
+        ({"one", "two"}, {"i": 1, "j": 1}, (0, 0, 4, 4)),
+        ({"one", "two", "three"}, {"i": 2}, (0, 0, 4, 4)),
+        ({"one", "two"}, {f"i{n}": 1 for n in range(10)}, (0, 2, 4, 4)),
+        ({"one"}, {f"i{n}": 1 for n in range(20)}, (4, 4, 4, 4)),
+        (set(), {"i": 1}, (4, 4, 4, 4)),
+    ],
+    ids=["all at once", "replication allows two", "excess allows six", "overloaded", "nobody"],
+)
+def test_state_exiting_members_shed_what_the_cluster_can_spare(
+    exiting: set[str], items: dict[str, int], limits: tuple[int, ...]
+) -> None:
+    """Oldest first, never more than the excess, never more members than the largest replication leaves."""
+    suffixes = ("one", "two", "three", "four")
+    cluster = cluster_of(*((s, 4, s in exiting) for s in suffixes), items=items)
+
+    state = cluster.state()
+
+    assert tuple(state.limits[m] for m in (ONE, TWO, THREE, FOUR)) == limits
+    assert state.member_slots == sum(limits)
+
+
+def test_state_zone_of_a_drained_member_stays_a_zone() -> None:
+    """A fully shed member still counts its zone; a member that never takes anything does not."""
+    cluster = cluster_of(("one", 4, False), items={})
+    cluster.put_member("b", "leaving", 4, exiting=True)
+    cluster.put_member("c", "spectator", 0)
+
+    assert cluster.state().zones == ("a", "b")
+
+
+def test_state_demand_changes_with_members_and_items_only() -> None:
+    """A plan survives assignments and statuses; it is made anew for limits, exits, items and long failures."""
+    cluster = cluster_of(("one", 4, False), ("two", 4, False), items={"i": 1})
+    before = cluster.state().demand()
+
+    cluster.put_assignment("i", "a", "one", 0)
+    cluster.put_member("a", "one", 4)
+    assert cluster.state().demand() == before
+
+    cluster.put_member("a", "one", 5)
+    assert cluster.state().demand() != before
+    cluster.put_member("a", "one", 4, exiting=True)
+    assert cluster.state().demand() != before
+    cluster.put_member("a", "one", 4)
+    cluster.avoided = frozenset({(ItemId("i"), ONE)})
+    assert cluster.state().demand() != before
+    cluster.avoided = frozenset()
+    cluster.put_item("j", 0)
+    assert cluster.state().demand() != before
+
+
+def test_fair_share_is_proportional_to_limits_and_rounded_up() -> None:
+    """Six replicas over limits 2, 2 and 4: at most two, two and three; members without room have no share."""
+    problem = Problem(
+        members=tuple(
+            ProblemMember(member_id=MemberId("a", name), limit=limit, exiting=False)
+            for name, limit in (("p", 2), ("q", 2), ("r", 4), ("s", 0))
+        ),
+        items=tuple(
+            ProblemItem(item_id=ItemId(f"i{r}"), replication=r, current=(), primary=None)
+            for r in (1, 2, 3)
+        ),
+    )
+
+    assert {m.suffix: share for m, share in fair_shares(problem).items()} == {
+        "p": 2,
+        "q": 2,
+        "r": 3,
+    }

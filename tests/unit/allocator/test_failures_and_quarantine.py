@@ -1,0 +1,143 @@
+"""What the leader remembers from round to round."""
+
+from __future__ import annotations
+
+from allocator.core.converge import Step, Tally
+from allocator.core.failures import FailedReplicas
+from allocator.core.model import Assignment, ItemId, MemberId
+from allocator.core.ops import Compare, Delete, TxnCheckpoint
+from allocator.core.plan import Plan, PlanRefused, plan_for
+from allocator.core.problem import Desired, Problem
+from allocator.core.quarantine import Quarantine
+from allocator.core.state import AllocState
+from tests.support.memory_cluster import MemoryCluster, ValueConsistency
+
+
+def step(subject: str, revision: int = 1) -> Step:
+    """A step about `subject` as it was at a revision."""
+    key = subject.encode()
+    return Step(
+        TxnCheckpoint((Compare.mod_revision(key, revision),), (Delete(key),), subject=subject),
+        Tally(removed=1),
+    )
+
+
+def test_quarantine_refused_step_waits_twice_as_long_each_time() -> None:
+    """The same step fails the same way: half a second, one, two; other items go on."""
+    bad, good = step("bad"), step("good")
+    quarantine = Quarantine()
+    waits: list[float | None] = []
+    now = 100.0
+    for _ in range(3):
+        assert quarantine.admitted((bad, good), now) == (bad, good)
+        quarantine = quarantine.after(
+            (bad, good),
+            tried=(bad, good),
+            refused=(bad.checkpoint,),
+            now_monotonic_seconds=now,
+        )
+        assert quarantine.admitted((bad, good), now) == (good,)
+        wait = quarantine.next_try_seconds(now)
+        waits.append(wait)
+        now += wait or 0.0
+
+    assert waits == [0.5, 1.0, 2.0]
+
+
+def test_quarantine_step_that_changed_goes_at_once() -> None:
+    """The key space showed something new: other comparisons may hold."""
+    quarantine = Quarantine().after(
+        (step("i"),), tried=(step("i"),), refused=(step("i").checkpoint,), now_monotonic_seconds=0.0
+    )
+
+    assert quarantine.admitted((step("i", revision=2),), 0.0) == (step("i", revision=2),)
+
+
+def test_quarantine_forgets_what_succeeded_or_is_wanted_no_more() -> None:
+    """Neither leaves a timer behind that would wake the leader for nothing."""
+    refused = Quarantine().after(
+        (step("i"),), tried=(step("i"),), refused=(step("i").checkpoint,), now_monotonic_seconds=0.0
+    )
+
+    succeeded = refused.after((step("i"),), tried=(step("i"),), refused=(), now_monotonic_seconds=9)
+    unwanted = refused.after((), tried=(), refused=(), now_monotonic_seconds=0.1)
+    waiting = refused.after((step("i"),), tried=(), refused=(), now_monotonic_seconds=0.1)
+
+    assert succeeded.next_try_seconds(9.0) is None
+    assert unwanted.next_try_seconds(0.1) is None
+    assert waiting.next_try_seconds(0.1) == 0.4
+
+
+def _failed(assignment: Assignment) -> bool:
+    return assignment.kv.value == b"failed"
+
+
+def _observed(known: FailedReplicas, state: AllocState, now: float) -> FailedReplicas:
+    return known.observed(
+        state, is_failed=_failed, consistency=ValueConsistency(), now_monotonic_seconds=now
+    )
+
+
+def _failing_cluster() -> MemoryCluster:
+    cluster = MemoryCluster()
+    for suffix in ("one", "two"):
+        cluster.put_member("a", suffix, 4)
+    cluster.put_item("i", 2)
+    cluster.put_assignment("i", "a", "one", 0)
+    cluster.put_assignment("i", "a", "two", 1, b"failed")
+    return cluster
+
+
+def test_failures_standby_failed_for_long_is_avoided_not_before() -> None:
+    """Restarts in place get their time; then the replica is better placed elsewhere."""
+    state = _failing_cluster().state()
+    failed = _observed(_observed(FailedReplicas(), state, 10.0), state, 60.0)
+
+    early = failed.avoided_in(state, after_seconds=60.0, now_monotonic_seconds=69.9)
+    late = failed.avoided_in(state, after_seconds=60.0, now_monotonic_seconds=70.0)
+
+    assert early.avoided == frozenset()
+    assert late.avoided == {(ItemId("i"), MemberId("a", "two"))}
+
+
+def test_failures_recovered_or_recreated_replica_starts_anew() -> None:
+    """A replica that recovers, or whose key was made again, has not been failing since before."""
+    cluster = _failing_cluster()
+    failed = _observed(FailedReplicas(), cluster.state(), 10.0)
+    cluster.mark_consistent()
+    assert _observed(failed, cluster.state(), 20.0).since == {}
+
+    cluster.etcd.delete(cluster.keys.assignment(ItemId("i"), MemberId("a", "two"), 1))
+    cluster.put_assignment("i", "a", "two", 1, b"failed")
+
+    assert list(_observed(failed, cluster.state(), 30.0).since.values()) == [30.0]
+
+
+def test_failures_failed_primary_is_not_moved_about() -> None:
+    """A primary that fails would fail elsewhere too, and moving it is a promotion: not ours to decide."""
+    cluster = _failing_cluster()
+    cluster.put_assignment("i", "a", "one", 0, b"failed")
+    cluster.put_assignment("i", "a", "two", 1, b"consistent")
+
+    assert _observed(FailedReplicas(), cluster.state(), 10.0).since == {}
+
+
+class _BrokenSolver:
+    """Answers every question with nothing."""
+
+    def solve(self, problem: Problem) -> Desired:
+        """Return an empty placement."""
+        return {}
+
+
+def test_plan_is_kept_while_the_demand_stands_and_refused_when_defective() -> None:
+    """The same demand asks no solver; a new one does, and its answer passes the verifier or is not used."""
+    cluster = _failing_cluster()
+    state = cluster.state()
+    plan = Plan(state.demand(), {})
+
+    assert plan_for(state, plan, _BrokenSolver()) is plan
+    refused = plan_for(state, None, _BrokenSolver())
+
+    assert isinstance(refused, PlanRefused)
+    assert [str(each) for each in refused.violations] == ["i: has no answer"]

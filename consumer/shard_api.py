@@ -279,7 +279,7 @@ def _require_batch(count: int, *, field_name: str) -> None:
     if count > TXN_OPERATIONS_MAX:
         raise BoundExceededError(
             f"{field_name}: expected at most {TXN_OPERATIONS_MAX} a request, got {count}; "
-            "send several requests (shardctl's --batch-size does it)"
+            "send several requests (shardctl's --max-txn-size does it)"
         )
 
 

@@ -208,5 +208,5 @@ def _require_bound(checkpoint: TxnCheckpoint, *, what: str, field_name: str) -> 
         raise BoundExceededError(
             f"{field_name}: {what} make {largest} operations, one transaction of etcd takes "
             f"{TXN_OPERATIONS_MAX}; send batches of at most {TXN_OPERATIONS_MAX} "
-            "(fewer with hints; shardctl's --batch-size does it)"
+            "(fewer with hints; shardctl's --max-txn-size does it)"
         )

@@ -1,0 +1,281 @@
+"""`shardctl dev` and the commands, as a person at a terminal uses them: real processes, real addresses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from consumer.cli.main import main
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+START_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class DevCluster:
+    """A running `shardctl dev`."""
+
+    addresses: tuple[str, ...]
+    pids: tuple[int, ...]
+    broker: str
+    state: Path
+
+    def shardctl(self, *arguments: str, stdin: str = "") -> Result:
+        """Run a command against the second member, which the tests never kill."""
+        environment = {"CONSUMER_ADDRESS": self.addresses[1], "BROKER_ADDRESS": self.broker}
+        return CliRunner().invoke(main, arguments, input=stdin, env=environment)
+
+    def counts(self, part: str) -> dict[str, int]:
+        """Return a counter shard's committed state."""
+        file = self.state / f"counter%2F{part}" / "state.json"
+        if not file.exists():
+            return {}
+        _, state, _ = file.read_text().splitlines()
+        counts: dict[str, int] = json.loads(state)
+        return counts
+
+
+def _wait(condition: Callable[[], bool], what: str, seconds: float = START_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen within {seconds} s"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+    """One cluster for this file: etcd, broker, two members of the counter example."""
+    directory = tmp_path_factory.mktemp("dev")
+    output = directory / "output"
+    command = [sys.executable, "-m", "consumer.cli.main", "dev", "examples.counter.app:Counter"]
+    command += ["--port", "0", "--broker-port", "0", "--data-dir", str(directory / "data")]
+    command += ["--journals", "examples/counter/journals.yaml"]
+    command += ["--specs", "examples/counter/shards.yaml"]
+    with output.open("w") as stream:
+        process = subprocess.Popen(
+            command,
+            cwd=REPOSITORY,
+            env=os.environ | {"COUNTER_STATE": str(directory / "state")},
+            stdout=stream,
+            stderr=stream,
+        )
+    try:
+        _wait(lambda: "\ntry " in output.read_text() or process.poll() is not None, "the start")
+        text = output.read_text()
+        assert process.poll() is None, text
+        members = re.findall(r"^dev-\d +(\S+) \(pid (\d+)\)$", text, re.MULTILINE)
+        broker = re.search(r"^broker +(\S+)$", text, re.MULTILINE)
+        assert broker is not None, text
+        yield DevCluster(
+            addresses=tuple(address for address, _ in members),
+            pids=tuple(int(pid) for _, pid in members),
+            broker=broker[1],
+            state=directory / "state",
+        )
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=START_SECONDS) == 0, output.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_appended_lines_are_counted_and_shown(cluster: DevCluster) -> None:
+    """The way of a first evening: append lines, see the lag go to zero, read the journal back."""
+    lines = "".join(json.dumps({"key": key}) + "\n" for key in "aabac")
+
+    appended = cluster.shardctl(
+        "journals", "append", "counter/events/part-000", "--lines", stdin=lines
+    )
+    assert appended.exit_code == 0, appended.stderr
+    _wait(
+        lambda: cluster.counts("part-000").items() >= {"a": 3, "b": 1, "c": 1}.items(),
+        "the count",
+        20,
+    )
+    listed = cluster.shardctl("shards", "list", "--lag", "-r", "-L", "app")
+    read = cluster.shardctl("journals", "read", "counter/events/part-000")
+
+    assert listed.stdout.splitlines()[0].split() == [
+        "ID",
+        "STATUS",
+        "RF",
+        "PRIMARY",
+        "REPLICAS",
+        "APP",
+        "LAG",
+    ]
+    assert "counter/events/part-000:0" in listed.stdout
+    assert lines in read.stdout
+
+
+def test_stat_waits_for_the_offsets_asked_for(cluster: DevCluster) -> None:
+    """Read-your-writes from a terminal: Stat through whichever member answers only when the offset was read."""
+    appended = cluster.shardctl(
+        "journals", "append", "counter/events/part-001", "--lines", stdin='{"key":"x"}\n'
+    )
+    end = int(re.findall(r"(\d+)\)", appended.stderr)[0])
+
+    stat = cluster.shardctl(
+        "shards",
+        "stat",
+        "counter/part-001",
+        "--read-through",
+        f"counter/events/part-001={end}",
+        "-o",
+        "json",
+    )
+
+    assert stat.exit_code == 0, stat.stderr
+    assert json.loads(stat.stdout)["read_through"] == {"counter/events/part-001": str(end)}
+
+
+def test_listing_applied_again_is_accepted_and_changes_only_revisions(cluster: DevCluster) -> None:
+    """`list -o yaml`, edit, `apply -` is the way to change a spec; a stale file is refused by name."""
+    listed = cluster.shardctl("shards", "list", "-o", "yaml").stdout
+    edited = listed.replace("max_txn_duration: 1s", "max_txn_duration: 500ms")
+    assert edited != listed
+
+    applied = cluster.shardctl("shards", "apply", "--specs", "-", stdin=edited)
+    again = cluster.shardctl("shards", "apply", "--specs", "-", stdin=edited)
+
+    assert applied.exit_code == 0, applied.stderr
+    assert again.exit_code == 1
+    assert "counter/part-000 is at revision" in again.stderr
+    common = yaml.safe_load(cluster.shardctl("shards", "list", "-o", "yaml").stdout)["common"]
+    assert common["max_txn_duration"] == "500ms"
+
+
+def test_many_shards_are_applied_in_batches_and_deleted_again(cluster: DevCluster) -> None:
+    """300 specs exceed etcd's 128 operations: one transaction is refused with the way out, batches go through."""
+    specs = {
+        "common": {"max_txn_duration": "1s", "disable": True},
+        "shards": [{"id": f"many/part-{number:03}"} for number in range(300)],
+    }
+
+    whole = cluster.shardctl("shards", "apply", "--specs", "-", stdin=yaml.safe_dump(specs))
+    batched = cluster.shardctl(
+        "shards", "apply", "--specs", "-", "--max-txn-size", "100", stdin=yaml.safe_dump(specs)
+    )
+    listed = cluster.shardctl("shards", "list", "-l", "id:prefix=many/", "-o", "json")
+    deletion = {"shards": [{**shard, "delete": True, "revision": -1} for shard in specs["shards"]]}  # type: ignore[dict-item]  # a literal of mixed values
+    deleted = cluster.shardctl(
+        "shards", "apply", "--specs", "-", "--max-txn-size", "120", stdin=yaml.safe_dump(deletion)
+    )
+
+    assert whole.exit_code == 1
+    assert "128" in whole.stderr
+    assert "--max-txn-size" in whole.stderr
+    assert batched.exit_code == 0, batched.stderr
+    assert len(json.loads(listed.stdout)["shards"]) == 300
+    assert deleted.exit_code == 0, deleted.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "problem"),
+    [
+        (
+            ("shards", "apply", "--specs", "-"),
+            "shards: [{id: abcd, colour: red}]",
+            "unknown field `colour`",
+        ),
+        (("shards", "apply", "--specs", "-"), "shards: [{id: abcd}]", "max_txn_duration"),
+        (
+            ("shards", "apply", "--specs", "-"),
+            "shards: [{id: abcd, max_txn_duration: 1s, sources: [{journal: no/such/journal}]}]",
+            "no/such/journal",
+        ),
+        (("shards", "apply", "--specs", "/no/such/file"), "", "cannot read /no/such/file"),
+        (("shards", "stat", "no/such/shard"), "", "shard no/such/shard does not exist"),
+        (
+            ("shards", "stat", "counter/part-000", "--read-through", "x"),
+            "",
+            "expected JOURNAL=OFFSET",
+        ),
+        (("shards", "list", "-l", "a in ("), "", "a in ("),
+        (
+            ("shards", "list", "--address", "http://127.0.0.1:1"),
+            "",
+            "cannot reach http://127.0.0.1:1",
+        ),
+        (
+            ("journals", "list", "--broker", "http://127.0.0.1:1"),
+            "",
+            "cannot reach http://127.0.0.1:1",
+        ),
+        (("journals", "read", "no/such/journal"), "", "journal no/such/journal does not exist"),
+        (("journals", "apply", "--specs", "-"), "name: a/journal", "replication"),
+    ],
+)
+def test_mistakes_are_answered_with_the_field_or_the_address(
+    cluster: DevCluster, arguments: tuple[str, ...], stdin: str, problem: str
+) -> None:
+    """One line that says what is wrong and where, on stderr, with exit status 1 and nothing on stdout."""
+    result = cluster.shardctl(*arguments, stdin=stdin)
+
+    assert result.exit_code == 1
+    assert problem in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+def test_dry_run_prints_the_changes_and_applies_nothing(cluster: DevCluster) -> None:
+    """A dry run checks all that apply checks, and leaves everything as it is."""
+    specs = "shards: [{id: dry/part-000, max_txn_duration: 1s}]"
+
+    result = cluster.shardctl("shards", "apply", "--specs", "-", "--dry-run", stdin=specs)
+
+    assert result.exit_code == 0, result.stderr
+    assert 'id: "dry/part-000"' in result.stdout
+    assert "dry/part" not in cluster.shardctl("shards", "list").stdout
+
+
+def test_hints_of_a_shard_without_recovery_log_are_empty(cluster: DevCluster) -> None:
+    """GetHints answers for every shard; one with a remote store has none."""
+    result = cluster.shardctl("shards", "hints", "counter/part-000")
+
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["status"] == "OK"
+
+
+def test_unassigned_shard_restarts_and_keeps_its_count(cluster: DevCluster) -> None:
+    """Unassign is a restart: the state is what was committed, and counting goes on."""
+    before = cluster.counts("part-001")
+
+    unassigned = cluster.shardctl("shards", "unassign", "-l", "id=counter/part-001")
+    cluster.shardctl(
+        "journals", "append", "counter/events/part-001", "--lines", stdin='{"key":"after"}\n'
+    )
+
+    assert unassigned.stdout == "counter/part-001\n", unassigned.stderr
+    _wait(lambda: cluster.counts("part-001") == {**before, "after": 1}, "the count", 20)
+
+
+def test_killed_member_is_replaced_and_its_shard_goes_on(cluster: DevCluster) -> None:
+    """After kill -9 of a member, its next life revokes the lease, and every message is still counted once."""
+    os.kill(cluster.pids[0], signal.SIGKILL)
+    for part in ("part-000", "part-001"):
+        cluster.shardctl(
+            "journals", "append", f"counter/events/{part}", "--lines", stdin='{"key":"k"}\n'
+        )
+
+    _wait(
+        lambda: (
+            cluster.counts("part-000").get("k") == 1 and cluster.counts("part-001").get("k") == 1
+        ),
+        "the count after the kill",
+        30,
+    )

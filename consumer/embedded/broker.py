@@ -142,7 +142,10 @@ class EmbeddedBrokerProcess:
         command += ["--data-dir", str(directory), "--listen", f"127.0.0.1:{self._port}"]
         command += ["--durability", self._durability]
         self._child = ChildProcess(
-            command, directory=directory.parent, log_file=log_file, environment=package_environment()
+            command,
+            directory=directory.parent,
+            log_file=log_file,
+            environment=package_environment(),
         )
         self._address = self._wait_until_ready(self._child, log_file, log_begin)
         self._port = int(self._address.rpartition(":")[2])

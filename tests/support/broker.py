@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     # Generated stubs name the asynchronous class in their types only.
     from consumer.protocol.journal_pb2_grpc import JournalAsyncStub
 
+Request = TypeVar("Request")
+Response = TypeVar("Response")
 RPC_TIMEOUT_SECONDS = 20.0
 
 
@@ -84,6 +86,13 @@ async def append(
     first = AppendRequest(journal=journal, **parameters)
     content = [AppendRequest(content=chunk) for chunk in chunks]
     return await send_append(stub, [first, *content, AppendRequest()])
+
+
+async def next_message(call: grpc.aio.UnaryStreamCall[Request, Response]) -> Response:
+    """Return the next message of a stream that must not have ended."""
+    message = await call.read()
+    assert message is not grpc.aio.EOF, "the stream has ended"
+    return cast("Response", message)
 
 
 @dataclass(slots=True)

@@ -99,7 +99,8 @@ class AppendHandler:
             try:
                 return await self._receive_and_commit(context, request, resolution, served, content)
             finally:
-                await content.discard()
+                if not content.handed_over:
+                    content.discard()
 
     async def _first_request(self, context: Context) -> AppendRequest:
         message = await context.read()
@@ -177,6 +178,7 @@ class AppendHandler:
             chunk = _chunk_of(message)
             counts.total += 1
             if not chunk:
+                await content.settle()
                 pace.resume()
                 await self._expect_half_close(context)
                 return None

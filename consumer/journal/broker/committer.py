@@ -89,6 +89,9 @@ class Committer:
             RpcFault: the outcome cannot be told.
         """
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        # A caller that goes away must not take the content with it: it may be on its way to the disk.
+        content.handed_over = True
+        answer.add_done_callback(lambda _: content.discard())
         self._queue.append(Pending(request, content, answer))
         self._wake()
         return await asyncio.shield(answer)

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -20,6 +20,8 @@ Buffer = bytes | bytearray | memoryview
 
 THREADS_MAX = 16
 """More threads than this only queue at the disk."""
+HASHERS = 2
+"""Threads that hash beside a running commit."""
 VECTORS_MAX = 512
 """Buffers a call; Linux takes 1,024."""
 
@@ -30,10 +32,18 @@ class Disk:
     def __init__(self) -> None:
         threads = min(THREADS_MAX, 2 * (os.cpu_count() or 1))
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="broker-disk")
+        # Of their own, because jobs of the first pool wait for them.
+        self._hashers = ThreadPoolExecutor(HASHERS, thread_name_prefix="broker-hash")
 
     def submit(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Start a blocking function in the pool; its future is awaited later."""
-        return asyncio.get_running_loop().run_in_executor(self._pool, function)
+        """Start a blocking function in the pool; its future is awaited later, or never."""
+        future = asyncio.get_running_loop().run_in_executor(self._pool, function)
+        future.add_done_callback(_note_retrieved)
+        return future
+
+    def start_hashing(self, function: Callable[[], T]) -> Future[T]:
+        """Start a computation that a job of the pool will wait for; it must not use the pool itself."""
+        return self._hashers.submit(function)
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking function in the pool and return what it returns."""
@@ -42,6 +52,7 @@ class Disk:
     def close(self) -> None:
         """Wait for running operations and free the threads."""
         self._pool.shutdown(wait=True)
+        self._hashers.shutdown(wait=True)
 
     def write_at(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
         """Write all buffers at a position and return the position after them, bytes.
@@ -98,6 +109,12 @@ class Disk:
         """Return what an unprivileged writer may still use, bytes."""
         status = os.statvfs(directory)
         return status.f_bavail * status.f_frsize
+
+
+def _note_retrieved(future: asyncio.Future[T]) -> None:
+    """Keep asyncio from reporting a failure that nobody was left to await."""
+    if not future.cancelled():
+        future.exception()
 
 
 def close_quietly(fd: int) -> None:

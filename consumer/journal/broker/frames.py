@@ -82,9 +82,8 @@ def scan_file(path: Path) -> Scan | None:
     with path.open("rb") as file:
         if path.stat().st_size < FILE_HEADER_BYTES:
             return None
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            with memoryview(data) as view:
-                return _scan(data, view, _seed_of(view))
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data, memoryview(data) as view:
+            return _scan(data, view, _seed_of(view))
 
 
 def _seed_of(view: memoryview) -> int:

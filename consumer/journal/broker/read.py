@@ -90,9 +90,9 @@ class ReadHandler:
             return journal.view.file.acquire()
         return await self._disk.run(ContentFile.open_sealed, span.path)
 
-    async def content(self, file: ContentFile, length: int, position: int) -> bytes:
-        """Return bytes of a file."""
-        return await self._disk.run(file.read, length, position)
+    def start_reading(self, file: ContentFile, length: int, position: int) -> asyncio.Future[bytes]:
+        """Start reading bytes of a file."""
+        return self._disk.submit(lambda: file.read(length, position))
 
     @property
     def chunk_bytes(self) -> int:
@@ -183,13 +183,22 @@ class _ReadStream:
         self._file_begin = span.begin
 
     async def _send_content(self, span: Span) -> None:
-        assert self._file is not None, "content without metadata"
+        """Send a span's bytes; the next chunk is read while this one is sent."""
         end = min(span.end, self._request.end_offset or span.end)
-        while self._offset < end and not self._is_over():
-            length = min(self._handler.chunk_bytes, end - self._offset)
-            content = await self._handler.content(self._file, length, self._offset - span.begin)
-            await self._context.write(encode_read_chunk(self._offset, content))
-            self._offset += length
+        following = self._start_reading(span, self._offset, end)
+        while following is not None and not self._is_over():
+            content = await following
+            offset = self._offset
+            self._offset += len(content)
+            following = self._start_reading(span, self._offset, end)
+            await self._context.write(encode_read_chunk(offset, content))
+
+    def _start_reading(self, span: Span, offset: int, end: int) -> asyncio.Future[bytes] | None:
+        assert self._file is not None, "content without metadata"
+        length = min(self._handler.chunk_bytes, end - offset)
+        if length <= 0:
+            return None
+        return self._handler.start_reading(self._file, length, offset - span.begin)
 
     def close(self) -> None:
         """Let go of the file."""

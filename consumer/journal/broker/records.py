@@ -32,8 +32,8 @@ class Commit(msgspec.Struct, frozen=True, array_like=True, tag="c"):
     """One more than that of the record before."""
     begin: int
     end: int
-    content_crc: int
-    """CRC-32 of bytes [begin, end)."""
+    sums: tuple[tuple[int, bytes], ...]
+    """Length and SHA-1 of each append in [begin, end), in order; none if the bytes are in this record."""
     at_ms: int
     """Wall time, Unix milliseconds."""
     registers: bytes | None

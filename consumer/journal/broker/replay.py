@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,15 +148,22 @@ def _verified(disk: Disk, commit: Commit, file: ContentFile, begin: int) -> bool
     if commit.content is not None:
         disk.write_at(file.fd, [commit.content], commit.begin - begin)
         return True
-    crc, position = 0, commit.begin
-    while position < commit.end:
-        length = min(READ_BYTES, commit.end - position)
-        try:
-            crc = zlib.crc32(file.read(length, position - begin), crc)
-        except OSError:
-            return False
-        position += length
-    return crc == commit.content_crc
+    position = commit.begin - begin
+    try:
+        for length, expected in commit.sums:
+            if _sum_of(file, position, length) != expected:
+                return False
+            position += length
+    except OSError:
+        return False
+    return position == commit.end - begin
+
+
+def _sum_of(file: ContentFile, position: int, length: int) -> bytes:
+    sha1 = hashlib.sha1(usedforsecurity=False)
+    for at in range(position, position + length, READ_BYTES):
+        sha1.update(file.read(min(READ_BYTES, position + length - at), at))
+    return sha1.digest()
 
 
 def _extend(spans: list[Span], span: Span) -> None:

@@ -6,6 +6,7 @@ that finds the memory taken goes on in a file of its own.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import os
@@ -60,36 +61,51 @@ class StagedContent:
         self._working = threading.Lock()
         """Held by the one job at work, so that a discard cannot close a file under it."""
         self._discarded = False
+        self._job: asyncio.Future[None] | None = None
         self.spool: Path | None = None
         """The staging file, if there is one."""
         self.length = 0
         """Bytes staged."""
+        self.handed_over = False
+        """The committer has it, and discards it once the append is answered."""
 
     async def add(self, chunk: memoryview) -> None:
-        """Take in a chunk; returns when it is hashed and, if staged in a file, written.
+        """Take in a chunk. It is hashed, and written if need be, while the next one is received.
 
         Raises:
-            OSError: the staging file cannot be written.
+            OSError: the staging file could not be written.
         """
+        await self.settle()
         self.length += len(chunk)
         in_memory = (
             self.spool is None
             and self.length <= self._area.append_memory_bytes_max
             and self._area.try_take(len(chunk))
         )
-        if in_memory:
-            self._taken += len(chunk)
-            self._parts.append(chunk)
-            if len(chunk) < INLINE_HASH_BYTES_MAX:
-                self._sha1.update(chunk)
-            else:
-                await self._area.disk.run(self._hash, chunk)
+        if not in_memory:
+            if self.spool is None:
+                self.spool = self._area.directory / secrets.token_hex(8)
+            self._job = self._area.disk.submit(lambda: self._spill(chunk))
             return
-        if self.spool is None:
-            self.spool = self._area.directory / secrets.token_hex(8)
-        await self._area.disk.run(self._spill, chunk)
-        self._parts.clear()
-        self._release_memory()
+        self._taken += len(chunk)
+        self._parts.append(chunk)
+        if len(chunk) < INLINE_HASH_BYTES_MAX:
+            self._sha1.update(chunk)
+        else:
+            self._job = self._area.disk.submit(lambda: self._hash(chunk))
+
+    async def settle(self) -> None:
+        """Return when everything added is hashed and where it belongs.
+
+        Raises:
+            OSError: the staging file could not be written.
+        """
+        job, self._job = self._job, None
+        if job is not None:
+            await job
+        if self.spool is not None:
+            self._parts.clear()
+            self._release_memory()
 
     @property
     def exceeds_bound(self) -> bool:
@@ -98,7 +114,7 @@ class StagedContent:
 
     @property
     def sum(self) -> bytes:
-        """SHA-1 of what was added, 20 bytes."""
+        """SHA-1 of what was added, 20 bytes; once settled."""
         return self._sha1.digest()
 
     def _hash(self, chunk: memoryview) -> None:
@@ -127,7 +143,7 @@ class StagedContent:
         for position in range(0, self._spooled, BLOCK_BYTES):
             yield [os.pread(self._spool_fd, BLOCK_BYTES, position)]
 
-    async def discard(self) -> None:
+    def discard(self) -> None:
         """Free memory and file. Idempotent; also after the file was adopted as a fragment."""
         if self._discarded:
             return

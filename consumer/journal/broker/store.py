@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -26,6 +25,9 @@ from consumer.journal.broker.disk import Buffer, Disk
 from consumer.journal.broker.fragments import SealedFragment, fragment_name
 from consumer.journal.broker.frames import LogWriter, generation_path
 from consumer.journal.broker.records import Checkpoint, Commit, Reserve, encode_record
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as Hash  # the stubs' name for what hashlib returns
 
 LOG_STEM = "commit"
 INLINE_BYTES_MAX = 128 * 1024
@@ -50,6 +52,11 @@ class Content(Protocol):
     @property
     def length(self) -> int:
         """Bytes."""
+        ...
+
+    @property
+    def sum(self) -> bytes:
+        """SHA-1, 20 bytes."""
         ...
 
     def blocks(self) -> Iterable[Sequence[Buffer]]:
@@ -144,36 +151,39 @@ class JournalStore:
 
     def _commit(self, batch: Batch) -> None:
         begin = self.state.head
-        length = sum(content.length for content in batch.contents)
-        inline = bytearray() if length <= INLINE_BYTES_MAX else None
-        sha1, crc, position = self._sha1.copy(), 0, begin - self.open_begin
-        for content in batch.contents:
+        end = begin + sum(content.length for content in batch.contents)
+        sha1 = self._sha1.copy()
+        # The fragment's own sum is needed only when readers look: it is made while the disk works.
+        hashing = self._disk.start_hashing(lambda: _hash_all(sha1, batch.contents))
+        try:
+            inlined = end - begin <= INLINE_BYTES_MAX
+            self._write_content(batch.contents, begin - self.open_begin)
+            record = self._record(batch, begin, end, inlined=inlined)
+            self._log.append(encode_record(record))
+            self._make_durable(inlined=inlined)
+        finally:
+            hashed = hashing.result()
+        assert hashed == end - begin, "content has another length than was announced"
+        self._sha1 = sha1
+        self._advance(record)
+
+    def _write_content(self, contents: Sequence[Content], position: int) -> None:
+        for content in contents:
             for group in content.blocks():
-                for buffer in group:
-                    crc = zlib.crc32(buffer, crc)
-                    sha1.update(buffer)
-                    if inline is not None:
-                        inline += buffer
-                if inline is None:
-                    position = self._disk.write_at(self.file.fd, group, position)
-        if inline:
-            position = self._disk.write_at(self.file.fd, [inline], position)
-        end = position + self.open_begin
-        assert end == begin + length, "content has another length than was announced"
-        record = Commit(
+                position = self._disk.write_at(self.file.fd, group, position)
+
+    def _record(self, batch: Batch, begin: int, end: int, *, inlined: bool) -> Commit:
+        contents = batch.contents
+        return Commit(
             sequence=self.state.sequence + 1,
             begin=begin,
             end=end,
-            content_crc=crc,
+            sums=() if inlined else tuple((content.length, content.sum) for content in contents),
             at_ms=batch.at_ms,
             registers=batch.registers,
             confirms=batch.confirms,
-            content=bytes(inline) if inline is not None else None,
+            content=_joined(contents) if inlined else None,
         )
-        self._log.append(encode_record(record))
-        self._make_durable(inlined=inline is not None)
-        self._sha1 = sha1
-        self._advance(record)
 
     def _make_durable(self, *, inlined: bool) -> None:
         if not self.state.synced:
@@ -343,3 +353,20 @@ class JournalStore:
                 # The next start must not take this for a power loss.
                 self.roll(synced=True).retired.release()
         self._log.close()
+
+
+def _hash_all(sha1: Hash, contents: Sequence[Content]) -> int:
+    """Extend a digest by all contents and return their length, bytes."""
+    length = 0
+    for content in contents:
+        for group in content.blocks():
+            for buffer in group:
+                sha1.update(buffer)
+                length += len(buffer)
+    return length
+
+
+def _joined(contents: Sequence[Content]) -> bytes:
+    return b"".join(
+        buffer for content in contents for group in content.blocks() for buffer in group
+    )

@@ -27,7 +27,7 @@ from consumer.protocol.journal_pb2 import (
     Status,
 )
 from consumer.protocol.labels import label_set, value_of
-from tests.support.broker import append, apply_specs, broker_stub, journal_spec, read
+from tests.support.broker import append, apply_specs, broker_stub, journal_spec, next_message, read
 from tests.support.eventually import eventually
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ async def test_broker_killed_during_appends_loses_and_invents_nothing(
                 _write_until_gone(stub, ledger, writer=writer, first_number=numbers[writer])
                 for writer in range(WRITERS)
             ]
-            *numbers, _ = await asyncio.gather(*writers, killer)
+            numbers, _ = await asyncio.gather(asyncio.gather(*writers), killer)
         await asyncio.to_thread(process.restart)
         await _check(process, ledger)
 
@@ -177,7 +177,7 @@ async def test_broker_terminated_ends_reads_cleanly_and_finishes_appends(
         await apply_specs(stub, journal_spec(JOURNAL))
         reader = stub.Read(ReadRequest(journal=JOURNAL, block=True), timeout=30)
         response: AppendResponse = await append(stub, JOURNAL, b"x")
-        assert [(await reader.read()).offset for _ in range(2)] == [0, 0]
+        assert [(await next_message(reader)).offset for _ in range(2)] == [0, 0]
         _, end = await asyncio.gather(asyncio.to_thread(process.stop), reader.read())
 
     assert response.status == Status.OK

@@ -69,9 +69,7 @@ async def test_append_of_nothing_is_a_barrier(stub: JournalAsyncStub) -> None:
 
 async def test_append_registers_follow_check_subtract_union(stub: JournalAsyncStub) -> None:
     """Each step sees the last one's registers; a mismatch returns them and changes nothing."""
-    first = await append(
-        stub, JOURNAL, b"1", union_registers=label_set(("AA", "11"), ("BB", "22"))
-    )
+    first = await append(stub, JOURNAL, b"1", union_registers=label_set(("AA", "11"), ("BB", "22")))
     second = await append(
         stub,
         JOURNAL,
@@ -230,25 +228,29 @@ async def test_append_resumes_a_suspended_journal_at_its_offset(stub: JournalAsy
 async def test_append_larger_than_memory_and_fragment_stays_whole(tmp_path: Path) -> None:
     """Content beyond the memory bound goes through a file, in one piece, and is the fragment it should be."""
     config = BrokerConfig(
-        data_dir=tmp_path / "small", append_memory_bytes_max=1 << 20, staged_memory_bytes_max=1 << 21
+        data_dir=tmp_path / "small",
+        append_memory_bytes_max=1 << 20,
+        staged_memory_bytes_max=1 << 21,
     )
     chunk = bytes(range(256)) * 4096
-    async with EmbeddedBroker(config.data_dir, config=config) as broker:
-        async with broker_stub(broker.address) as stub:
-            await apply_specs(stub, journal_spec(JOURNAL, length=1 << 20))
+    async with (
+        EmbeddedBroker(config.data_dir, config=config) as broker,
+        broker_stub(broker.address) as stub,
+    ):
+        await apply_specs(stub, journal_spec(JOURNAL, length=1 << 20))
 
-            spooled = await append(stub, JOURNAL, *([chunk] * 5))
-            adopted = await append(
-                stub, JOURNAL, *([chunk] * 20), union_registers=label_set(("who", "me"))
-            )
-            small = await append(stub, JOURNAL, b"tail")
+        spooled = await append(stub, JOURNAL, *([chunk] * 5))
+        adopted = await append(
+            stub, JOURNAL, *([chunk] * 20), union_registers=label_set(("who", "me"))
+        )
+        small = await append(stub, JOURNAL, b"tail")
 
-            got = await read(stub, JOURNAL)
-            assert (spooled.commit.end, adopted.commit.end) == (5 << 20, 25 << 20)
-            assert small.registers == label_set(("who", "me"))
-            assert got.content == chunk * 25 + b"tail"
-            bounds = [(m.fragment.begin, m.fragment.end) for m in got.metadata[:-1]]
-            assert bounds == [(0, 5 << 20), (5 << 20, 25 << 20), (25 << 20, (25 << 20) + 4)]
+        got = await read(stub, JOURNAL)
+        assert (spooled.commit.end, adopted.commit.end) == (5 << 20, 25 << 20)
+        assert small.registers == label_set(("who", "me"))
+        assert got.content == chunk * 25 + b"tail"
+        bounds = [(m.fragment.begin, m.fragment.end) for m in got.metadata[:-1]]
+        assert bounds == [(0, 5 << 20), (5 << 20, 25 << 20), (25 << 20, (25 << 20) + 4)]
     assert not list((tmp_path / "small" / "spool").iterdir())
 
 

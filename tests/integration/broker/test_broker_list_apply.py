@@ -31,7 +31,7 @@ from consumer.protocol.journal_pb2 import (
 )
 from consumer.protocol.labels import label_set, parse_selector
 from consumer.protocol.validation_journal import validate_apply_response, validate_list_response
-from tests.support.broker import append, apply_specs, broker_stub, journal_spec
+from tests.support.broker import append, apply_specs, broker_stub, journal_spec, next_message
 
 if TYPE_CHECKING:
     from consumer.protocol.journal_pb2_grpc import JournalAsyncStub
@@ -46,13 +46,15 @@ async def stub(broker: EmbeddedBroker) -> AsyncIterator[JournalAsyncStub]:
         yield stub
 
 
-async def _snapshot(call: grpc.aio.UnaryStreamCall[ListRequest, ListResponse]) -> tuple[list[str], int]:
+async def _snapshot(
+    call: grpc.aio.UnaryStreamCall[ListRequest, ListResponse],
+) -> tuple[list[str], int]:
     """Return one watched snapshot: its names and its revision."""
-    first = await call.read()
+    first = await next_message(call)
     names = [journal.spec.name for journal in first.journals]
     message = first
     while message.journals or message is first:
-        message = await call.read()
+        message = await next_message(call)
         assert not message.HasField("header")
         names += [journal.spec.name for journal in message.journals]
     return names, first.header.etcd.revision
@@ -136,9 +138,7 @@ async def test_apply_creates_updates_and_deletes_in_one_transaction(stub: Journa
     done = await stub.Apply(ApplyRequest(changes=changes))
     stale = await stub.Apply(ApplyRequest(changes=changes))
     nothing = await stub.Apply(ApplyRequest())
-    absent = await stub.Apply(
-        ApplyRequest(changes=[Change(delete="aa/2", expect_mod_revision=-1)])
-    )
+    absent = await stub.Apply(ApplyRequest(changes=[Change(delete="aa/2", expect_mod_revision=-1)]))
 
     for response in (created, done, stale, nothing, absent):
         validate_apply_response(response)
@@ -176,7 +176,9 @@ async def test_apply_bad_request_is_refused(
     assert await _names(stub, LabelSelector()) == []
 
 
-async def test_apply_names_never_become_paths(broker: EmbeddedBroker, stub: JournalAsyncStub) -> None:
+async def test_apply_names_never_become_paths(
+    broker: EmbeddedBroker, stub: JournalAsyncStub
+) -> None:
     """Gazette accepts names that begin with `../`; such a journal works and leaves the root alone."""
     await apply_specs(stub, journal_spec("../../escape"))
 
@@ -213,7 +215,7 @@ async def test_foreign_directory_is_not_taken(tmp_path: Path) -> None:
     """A typing mistake in --data-dir must not scatter files among somebody's documents."""
     (tmp_path / "thesis.tex").write_text("mine")
 
-    with pytest.raises(BrokerDataError, match="thesis.tex"):
+    with pytest.raises(BrokerDataError, match=r"thesis\.tex"):
         async with EmbeddedBroker(tmp_path):
             pass
 
@@ -248,7 +250,7 @@ async def test_authorization_guards_every_method(tmp_path: Path) -> None:
             async for page in stub.List(ListRequest(), metadata=mine)
             for journal in page.journals
         ]
-        hidden = await stub.Read(ReadRequest(journal="theirs/b"), metadata=mine).read()
+        hidden = await next_message(stub.Read(ReadRequest(journal="theirs/b"), metadata=mine))
         call = stub.Append(metadata=mine)
         await call.write(AppendRequest(journal="theirs/b"))
         append_hidden = await call

@@ -31,7 +31,7 @@ from consumer.protocol.validation_journal import (
     validate_read_response,
     validate_store_health_response,
 )
-from tests.support.broker import append, apply_specs, broker_stub, journal_spec, read
+from tests.support.broker import append, apply_specs, broker_stub, journal_spec, next_message, read
 
 if TYPE_CHECKING:
     from consumer.protocol.journal_pb2_grpc import JournalAsyncStub
@@ -80,11 +80,9 @@ async def test_read_growing_fragment_shows_the_sum_so_far(stub: JournalAsyncStub
     seen = []
     for text in (b"one", b"two"):
         await append(stub, JOURNAL, text)
-        metadata, chunk = await call.read(), await call.read()
+        metadata, chunk = await next_message(call), await next_message(call)
         seen.append((metadata.fragment.begin, metadata.fragment.end, chunk.offset, chunk.content))
-    first_part = int.from_bytes(
-        hashlib.sha1(b"onetwo", usedforsecurity=False).digest()[:8], "big"
-    )
+    first_part = int.from_bytes(hashlib.sha1(b"onetwo", usedforsecurity=False).digest()[:8], "big")
 
     assert seen == [(0, 3, 0, b"one"), (0, 6, 3, b"two")]
     assert metadata.fragment.sum.part1 == first_part
@@ -186,7 +184,7 @@ async def test_read_blocked_reader_wakes_for_commit_delete_and_stop(tmp_path: Pa
         for name, call in (("one/a", deleted), ("two/b", stopped)):
             for number in range(50):
                 await append(stub, name, b"%02d" % number)
-                while not (message := await call.read()).content:
+                while not (message := await next_message(call)).content:
                     assert message.status == Status.OK
                 assert message.content == b"%02d" % number
 
@@ -279,9 +277,11 @@ async def test_fragments_filter_by_time(stub: JournalAsyncStub) -> None:
     everything = await stub.ListFragments(FragmentsRequest(journal=JOURNAL))
     sealed_at = max(f.spec.mod_time for f in everything.fragments)
 
-    async def count(**times: int) -> int:
-        response = await stub.ListFragments(FragmentsRequest(journal=JOURNAL, **times))
-        return len(response.fragments)
+    async def count(*, begin_mod_time: int = 0, end_mod_time: int = 0) -> int:
+        request = FragmentsRequest(
+            journal=JOURNAL, begin_mod_time=begin_mod_time, end_mod_time=end_mod_time
+        )
+        return len((await stub.ListFragments(request)).fragments)
 
     assert await count(begin_mod_time=sealed_at + 100) == 1
     assert await count(end_mod_time=sealed_at) == 2

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from consumer.journal.broker.disk import Disk
+from consumer.journal.broker.disk import Buffer, Disk
 from consumer.journal.broker.frames import FILE_HEADER_BYTES
 from consumer.journal.broker.recovery import open_journal
 from consumer.journal.broker.store import INLINE_BYTES_MAX, StoreError
@@ -246,9 +247,7 @@ def test_adoption_interrupted_before_its_commit_leaves_no_byte(tmp_path: Path) -
     spool.write_bytes(b"big")
     disk.fail_at("write_at", 1)
     with pytest.raises(StoreError):
-        recovered.store.adopt(
-            spool, length=3, digest=b"\x01" * 20, registers=None, confirms=False
-        )
+        recovered.store.adopt(spool, length=3, digest=b"\x01" * 20, registers=None, confirms=False)
     crash(recovered)
 
     assert _whole(tmp_path / "j") == b"kept"
@@ -272,10 +271,10 @@ class _FailingDisk(Disk):
             if self._left == 0:
                 raise OSError(28, "No space left on device")
 
-    def write_at(self, fd: int, buffers: object, position: int) -> int:  # type: ignore[override] # passed on
+    def write_at(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
         """Write, or fail."""
         self._maybe_fail("write_at")
-        return super().write_at(fd, buffers, position)  # type: ignore[arg-type] # passed on
+        return super().write_at(fd, buffers, position)
 
     def sync_data(self, fd: int) -> None:
         """Sync, or fail."""

@@ -119,8 +119,6 @@ class Sequencer:
         self._outcomes = {}
         self._visible_through = None
         index = start
-        if index < len(rows):
-            self._offsets.setdefault(batch.journal, rows[index][0])
         while index < len(rows) and self._emission is None:
             row = rows[index]
             if commits_itself(row):

@@ -129,7 +129,7 @@ class Twins:
 
 
 @given(arbitrary_logs(), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_sequencer_any_messages_equals_naive_sequencer(
     arrived: tuple[list[Log], list[tuple[Log, int, int]]], data: st.DataObject
 ) -> None:
@@ -284,7 +284,7 @@ class Downstream:
 
 
 @given(upstreams(), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_sequencer_crashes_anywhere_delivers_exactly_once(
     upstream: Upstream, data: st.DataObject
 ) -> None:

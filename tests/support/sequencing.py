@@ -159,7 +159,6 @@ class NaiveSequencer:
     def queue(self, journal: str, message: Message) -> None:
         """Sequence one message; `emitting` then holds what it commits."""
         assert not self.emitting
-        self.offsets.setdefault(journal, message.begin)
         if message.clock == 0:
             self._emit(None, journal, message, [message])
             return

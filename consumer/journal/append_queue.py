@@ -84,6 +84,10 @@ class AppendQueue:
         group.add(content, size)
         return group.future
 
+    def knows(self, request: AppendRequest) -> bool:
+        """Tell whether the newest group has these very parameters."""
+        return bool(self.groups) and self.groups[-1].request == request
+
     def newest(self) -> Future[AppendResponse] | None:
         """Return the future that resolves last, if any append is unfinished."""
         return self.groups[-1].future if self.groups else None

@@ -110,8 +110,12 @@ class AppendService:
         request = AppendRequest(
             journal=journal, check_registers=check_registers, union_registers=union_registers
         )
-        check_append(request, size)
-        queue = self._queues.setdefault(journal, AppendQueue())
+        queue = self._queues.get(journal)
+        # Most appends repeat the parameters of the one before, which were checked then.
+        if queue is None or size == 0 or not queue.knows(request):
+            check_append(request, size)
+        if queue is None:
+            queue = self._queues[journal] = AppendQueue()
         poison = queue.poison or (self._closed_error(journal) if self._closing.is_set() else None)
         if poison is not None:
             return _failed(poison)

@@ -21,6 +21,7 @@ import grpc
 
 from allocator.errors import ValidationError
 from allocator.runtime.clock import Clock, SystemClock
+from consumer.errors import RpcFailedError
 from consumer.protocol.alphabet import shown
 from consumer.protocol.journal_pb2_grpc import JournalStub
 
@@ -108,6 +109,8 @@ class ChannelCache:
         self._root_certificates = ca_file.read_bytes() if ca_file else None
         self._clock = clock or SystemClock()
         self._entries: dict[str, _Entry] = {}
+        self.closed = False
+        """No channel is opened any more."""
 
     def channel(self, endpoint: str = "") -> grpc.aio.Channel:
         """Return the channel to an endpoint, or to the default one."""
@@ -148,7 +151,8 @@ class ChannelCache:
             await entry.channel.close()
 
     async def close(self) -> None:
-        """Close every channel and cancel what runs on it."""
+        """Close every channel, cancel what runs on it, and open none any more. Idempotent."""
+        self.closed = True
         entries = list(self._entries.values())
         self._entries.clear()
         for entry in entries:
@@ -159,6 +163,8 @@ class ChannelCache:
         entry = self._entries.get(endpoint)
         now = self._clock.monotonic_seconds()
         if entry is None:
+            if self.closed:
+                raise RpcFailedError(endpoint, "CLOSED", "the client was closed")
             channel = self._open(parse_endpoint(endpoint))
             entry = _Entry(channel, JournalStub(channel), now)
             self._entries[endpoint] = entry

@@ -87,7 +87,7 @@ async def list_journals(transport: JournalTransport, selector: LabelSelector) ->
 async def watch_journals(
     transport: JournalTransport, selector: LabelSelector
 ) -> AsyncIterator[ListResult]:
-    """Yield a whole listing now and at each change, for ever; broken streams resume after the last one seen.
+    """Yield a whole listing now and at each change until the client closes; broken streams resume where they were.
 
     Raises:
         ConsumerError: the first listing failed; later failures are retried.
@@ -95,7 +95,7 @@ async def watch_journals(
     seen = await list_journals(transport, selector)
     yield seen
     backoff = Backoff(max_seconds=BACKOFF_SECONDS_MAX)
-    while True:
+    while not transport.channels.closed:
         request = ListRequest(selector=selector, watch=True, watch_resume=seen.header)
         try:
             async with _Listing(transport, request, STREAM_LIFE_SECONDS) as listing:

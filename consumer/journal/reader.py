@@ -96,7 +96,7 @@ class Reader:
         return self
 
     async def __anext__(self) -> ReadSpan:
-        while not self._finished:
+        while not self._is_finished():
             try:
                 span = await self._step()
             except grpc.aio.AioRpcError as error:
@@ -111,6 +111,8 @@ class Reader:
                 self._drop_call()
                 if not cancelled_by_peer():
                     raise
+                if self._is_finished():
+                    break  # another task closed us
                 await self._pause(EndpointError(self._endpoint, "the broker cancelled the read"))
             else:
                 if span is not None:
@@ -221,8 +223,9 @@ class Reader:
 
     async def _on_rpc_error(self, error: grpc.aio.AioRpcError) -> None:
         self._transport.note_failure(self.journal, error)
-        if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED and self._request.block:
-            return  # the stream had its time
+        had_its_time = self._request.block or self._heard
+        if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED and had_its_time:
+            return
         translated = error_of_rpc(self._endpoint, error)
         doomed = not isinstance(translated, (EndpointError, RpcFailedError))
         if doomed or (isinstance(translated, RpcFailedError) and translated.code in _DOOMED_CODES):
@@ -261,6 +264,10 @@ class Reader:
         self._refusals = 0
         self._waiting_since = None
         self._backoff.reset()
+
+    def _is_finished(self) -> bool:
+        # A method, because another task may close us while we wait, which type checkers do not expect of a field.
+        return self._finished
 
     def _drop_call(self) -> None:
         if self._call is not None:

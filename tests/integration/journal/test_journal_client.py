@@ -15,12 +15,14 @@ from consumer.errors import (
     JournalNotAllowedError,
     JournalNotFoundError,
     RegisterMismatchError,
+    RpcFailedError,
     UnauthenticatedError,
     WrongAppendOffsetError,
 )
 from consumer.journal.append_service import AppendService
 from consumer.journal.broker.config import BrokerConfig
 from consumer.journal.client import JournalClient
+from consumer.journal.listing import ListResult
 from consumer.protocol import journal_pb2 as pb
 from consumer.protocol.auth import KeyedAuth
 from consumer.protocol.labels import label_set, parse_selector
@@ -267,3 +269,38 @@ async def test_tokens_open_what_they_select_and_nothing_else(tmp_path: Path) -> 
                 await read_now(stranger, "test/one")
             with pytest.raises(UnauthenticatedError, match="authorization"):
                 await stranger.list()
+
+
+@pytest.mark.parametrize("closing", ["reader", "client"])
+async def test_closing_ends_what_waits(broker: EmbeddedBroker, closing: str) -> None:
+    """A blocked read and a watch must not outlive what they run on, nor open it anew."""
+    client = JournalClient(broker.address)
+    await create(client, "test/one")
+    await client.append("test/one", b"x")
+    reader = client.reader("test/one", offset=-1)
+
+    async def read() -> list[bytes]:
+        return [span.content async for span in reader]
+
+    snapshots: list[ListResult] = []
+
+    async def watch() -> None:
+        async for snapshot in client.watch_list():
+            snapshots.append(snapshot)  # noqa: PERF401 - seen from outside while it grows
+
+    async with asyncio.timeout(5):
+        reading, watching = asyncio.gather(read(), return_exceptions=True), asyncio.gather(watch())
+        await eventually(lambda: reader.write_head and snapshots)
+        if closing == "reader":
+            await reader.aclose()
+        else:
+            await client.close()
+        (ended,) = await reading
+        await client.close()
+        await watching
+
+    if closing == "reader":
+        assert ended == []
+    else:
+        assert isinstance(ended, RpcFailedError)
+    assert len(snapshots) == 1

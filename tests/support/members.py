@@ -29,7 +29,7 @@ from consumer.protocol.shard_pb2 import ApplyRequest, ListResponse, ReplicaStatu
 from consumer.service import Service
 from tests.support.broker import journal_spec
 from tests.support.eventually import eventually
-from tests.support.tally import Tally, counts_in
+from tests.support.tally import JsonTally, Tally, counts_in, json_counts_in
 
 
 @dataclass
@@ -41,6 +41,8 @@ class Cluster:
     root: str
     directory: Path
     output: str = ""
+    json_store: bool = False
+    """Keep states in JSON files, which nobody locks for longer than a commit; else in SQLite."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Of every member's configuration."""
 
@@ -59,7 +61,8 @@ class Cluster:
 
     def tally(self) -> Tally:
         """The test application."""
-        return Tally(self.directory, output=self.output)
+        kind = JsonTally if self.json_store else Tally
+        return kind(self.directory, output=self.output)
 
     @asynccontextmanager
     async def member(
@@ -82,8 +85,9 @@ class Cluster:
     def counts(self, *shard_ids: str) -> Counter[str]:
         """What the shards' databases hold together."""
         total: Counter[str] = Counter()
+        read = json_counts_in if self.json_store else counts_in
         for shard_id in shard_ids:
-            total.update(counts_in(self.directory, shard_id))
+            total.update(read(self.directory, shard_id))
         return total
 
 

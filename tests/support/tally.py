@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import grpc
+import msgspec
 import sqlalchemy as sa
 
 from consumer.application import Resolver, Shard
@@ -18,6 +20,8 @@ from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
 from consumer.protocol import journal_pb2, shard_pb2
+from consumer.stores.json_document import decode_documents
+from consumer.stores.json_file import JsonFileStore
 from consumer.stores.sql import SqlStore
 
 COUNT_METHOD = "/test.Tally/Count"
@@ -42,7 +46,7 @@ class Tally:
         self.broken_by: str | None = None
         """A key whose messages make `consume_message` raise, for as long as this is set."""
 
-    def new_store(self, shard: Shard) -> SqlStore:
+    def new_store(self, shard: Shard) -> Any:
         """A SQLite file for each shard, shared by all members like a database server would be."""
         engine = sa.create_engine(f"sqlite:///{database_of(self._directory, shard.id)}")
         self._engines.append(engine)
@@ -57,7 +61,7 @@ class Tally:
         return JsonType()
 
     def consume_message(
-        self, shard: Shard, store: SqlStore, envelope: Envelope, publisher: Publisher
+        self, shard: Shard, store: Any, envelope: Envelope, publisher: Publisher
     ) -> None:
         """Count the message and echo it."""
         if envelope.flags == 2:
@@ -65,6 +69,13 @@ class Tally:
         key = envelope.message["key"]
         if key == self.broken_by:
             raise ValueError(f"cannot count {key}")
+        self.count(store, key)
+        if self._output:
+            echo = {"key": key, "n": envelope.message["n"], "shard": shard.id}
+            publisher.publish_uncommitted(MappedJournal(self._output, NDJSON), echo, JsonType())
+
+    def count(self, store: Any, key: str) -> None:
+        """Add one to the key's count. `Any`: each application has its own store."""
         store.connection.execute(
             sa.text(
                 "INSERT INTO counts VALUES (:key, 1)"
@@ -72,11 +83,8 @@ class Tally:
             ),
             {"key": key},
         )
-        if self._output:
-            echo = {"key": key, "n": envelope.message["n"], "shard": shard.id}
-            publisher.publish_uncommitted(MappedJournal(self._output, NDJSON), echo, JsonType())
 
-    def finalize_txn(self, shard: Shard, store: SqlStore, publisher: Publisher) -> None:
+    def finalize_txn(self, shard: Shard, store: Any, publisher: Publisher) -> None:
         """Nothing is buffered."""
 
     def register_services(self, server: grpc.aio.Server, resolver: Resolver) -> None:
@@ -98,6 +106,27 @@ class Tally:
         """Close every database."""
         for engine in self._engines:
             engine.dispose()
+
+
+class JsonTally(Tally):
+    """The same with JSON files."""
+
+    def new_store(self, shard: Shard) -> Any:
+        """A file for each shard."""
+        return JsonFileStore(shard, self._directory, initial={}, state_type=dict[str, int])
+
+    def count(self, store: Any, key: str) -> None:
+        """Add one to the key's count."""
+        store.state[key] = store.state.get(key, 0) + 1
+
+
+def json_counts_in(directory: Path, shard_id: str) -> dict[str, int]:
+    """What the shard's file has committed; nothing if there is none yet."""
+    path = directory / quote(shard_id, safe="") / "state.json"
+    if not path.exists():
+        return {}
+    state, _ = decode_documents(path.read_bytes())
+    return msgspec.json.decode(state, type=dict[str, int])
 
 
 def database_of(directory: Path, shard_id: str) -> Path:

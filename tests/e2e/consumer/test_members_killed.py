@@ -1,0 +1,300 @@
+"""Members as processes of their own: killed, frozen and thawed, and etcd restarted, always exactly once."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from allocator.runtime.task_group import TaskGroup
+from consumer.client import ShardClient
+from consumer.embedded.broker import EmbeddedBroker
+from consumer.embedded.etcd import EmbeddedEtcdProcess
+from consumer.errors import ConsumerError
+from consumer.journal.client import JournalClient
+from consumer.message.json_type import JsonType
+from consumer.message.reader import read_batches
+from consumer.message.uuid import Flags
+from consumer.protocol.shard_pb2 import ShardSpec
+from tests.support.eventually import eventually
+from tests.support.member_process import LOST_STATUS, MemberProcess
+from tests.support.members import (
+    Cluster,
+    Producer,
+    committed,
+    create_journals,
+    shard,
+    upserts,
+    wait_for_primaries,
+)
+
+pytestmark = [pytest.mark.e2e, pytest.mark.etcd, pytest.mark.timeout(120)]
+
+SOURCE = "e2e/source"
+OUTPUT = "e2e/output"
+SHARD = "e2e-shard"
+
+
+@pytest.fixture
+async def cluster(
+    etcd_server: EmbeddedEtcdProcess,
+    broker: EmbeddedBroker,
+    journals: JournalClient,
+    tmp_path: Path,
+) -> Cluster:
+    """Journals, and shards in JSON files."""
+    await create_journals(journals, SOURCE, OUTPUT)
+    directory = tmp_path / "states"
+    directory.mkdir()
+    return Cluster(
+        etcd_endpoint=etcd_server.endpoint,
+        broker_address=broker.address,
+        root=f"/e2e/{uuid4().hex}",
+        directory=directory,
+        output=OUTPUT,
+        json_store=True,
+    )
+
+
+def spec() -> ShardSpec:
+    """Transactions of some 0.2 s, so that there is nearly always one to interrupt."""
+    made = shard(SHARD, SOURCE)
+    made.min_txn_duration.FromMilliseconds(150)
+    made.max_txn_duration.FromMilliseconds(300)
+    return made
+
+
+@asynccontextmanager
+async def ready(member: MemberProcess) -> AsyncIterator[ShardClient]:
+    """A client of the member, once it serves."""
+    address = await eventually(member.address_or_none, timeout_seconds=30)
+    assert address is not None, "eventually returns what is true"
+    async with ShardClient(address) as client:
+        yield client
+
+
+class Load:
+    """Publishes small batches until told to stop; knows how many messages that were, and where they end."""
+
+    def __init__(self, journals: JournalClient) -> None:
+        self._producer = Producer(journals)
+        self._wanted = True
+        self.messages = 0
+        self.end = 0
+
+    async def run(self) -> None:
+        """Publish until `stop`."""
+        while self._wanted:
+            self.end = await self._producer.publish(SOURCE, ["a", "b", "c", "d", "e"])
+            self.messages += 5
+
+    def stop(self) -> None:
+        """Publish no more."""
+        self._wanted = False
+
+
+@asynccontextmanager
+async def under_load(journals: JournalClient) -> AsyncIterator[Load]:
+    """Messages flow within the block."""
+    load = Load(journals)
+    async with TaskGroup() as group:
+        running = group.start_soon(load.run(), name="load")
+        try:
+            yield load
+        finally:
+            load.stop()
+        await running
+
+
+async def check_exactly_once(
+    cluster: Cluster, journals: JournalClient, client: ShardClient, load: Load
+) -> None:
+    """Every message is counted once, and its echo is visible once."""
+
+    async def is_read() -> bool:
+        try:
+            answer = await client.stat(SHARD, read_through={SOURCE: load.end}, timeout_seconds=5)
+        except (ConsumerError, TimeoutError):
+            return False
+        return answer.read_through[SOURCE] == load.end
+
+    await eventually(is_read, timeout_seconds=30)
+    assert cluster.counts(SHARD) == dict.fromkeys("abcde", load.messages // 5)
+
+    async def echoed() -> Counter[int]:
+        found = Counter([message["n"] for message in await committed(journals, OUTPUT)])
+        assert found.total() >= load.messages, (found.total(), load.messages)
+        return found
+
+    assert await eventually(echoed) == Counter(range(1, load.messages + 1))
+
+
+async def test_killed_primary_is_replaced_by_its_next_attempt(
+    cluster: Cluster, journals: JournalClient
+) -> None:
+    """`kill -9` under load with a lease of a minute: the next attempt revokes it, and the shard goes on at once."""
+    cluster.settings["lease_ttl_seconds"] = 60.0
+    with MemberProcess(cluster, "0-0") as first:
+        async with ready(first) as client:
+            await client.apply(upserts(spec()))
+            await wait_for_primaries(client, SHARD)
+        async with under_load(journals) as load:
+            await eventually(lambda: cluster.counts(SHARD).total() > 0)
+            first.kill()
+            with MemberProcess(cluster, "0-1", revoke_predecessors_prefix="member-0-") as second:
+                async with ready(second) as client:
+                    announced = time.monotonic()
+                    primaries = await wait_for_primaries(client, SHARD)
+                    assert time.monotonic() - announced < 5.0, "waited for the lease"
+                    load.stop()
+
+                    assert primaries == {SHARD: second.suffix}
+                    await check_exactly_once(cluster, journals, client, load)
+
+
+async def test_killed_primary_is_succeeded_when_its_lease_ends(
+    cluster: Cluster, journals: JournalClient
+) -> None:
+    """`kill -9` under load with another member alive: it takes over as soon as etcd lets the lease go."""
+    cluster.settings["lease_ttl_seconds"] = 2.0
+    with MemberProcess(cluster, "a") as first:
+        async with ready(first) as client:
+            await client.apply(upserts(spec()))
+            await wait_for_primaries(client, SHARD)
+        with MemberProcess(cluster, "b") as second:
+            async with under_load(journals) as load, ready(second) as client:
+                await eventually(lambda: cluster.counts(SHARD).total() > 0)
+                first.kill()
+                await eventually(lambda: _primary(client, second.suffix), timeout_seconds=15)
+                load.stop()
+
+                await check_exactly_once(cluster, journals, client, load)
+
+
+async def test_frozen_primary_cannot_commit_after_its_replacement(
+    cluster: Cluster, journals: JournalClient
+) -> None:
+    """SIGSTOP in the middle of a transaction, a replacement commits the same input, SIGCONT: the sleeper is fenced.
+
+    Its lease is a minute long by its own clock, so it wakes in the belief to be the primary still: only the store's
+    fence keeps its transaction out, and only the output's sequencing keeps its messages from being seen.
+    """
+    cluster.settings["lease_ttl_seconds"] = 60.0
+    with MemberProcess(cluster, "0-0") as sleeper:
+        async with ready(sleeper) as client:
+            await client.apply(upserts(spec()))
+            await wait_for_primaries(client, SHARD)
+        async with under_load(journals) as load:
+            await eventually(lambda: cluster.counts(SHARD).total() > 0)
+            await eventually(lambda: _frozen_within_txn(sleeper, cluster, journals))
+            with MemberProcess(cluster, "0-1", revoke_predecessors_prefix="member-0-") as second:
+                async with ready(second) as client:
+                    await eventually(lambda: _primary(client, second.suffix))
+                    taken_over = cluster.counts(SHARD).total()
+                    await eventually(lambda: cluster.counts(SHARD).total() > taken_over)
+
+                    sleeper.thaw()
+                    await eventually(lambda: sleeper.exit_code is not None, timeout_seconds=40)
+                    load.stop()
+
+                    assert sleeper.exit_code == LOST_STATUS, sleeper.log()
+                    assert "is fenced: this primary holds fence 1" in sleeper.log()
+                    await check_exactly_once(cluster, journals, client, load)
+
+
+async def test_etcd_restarted_under_load(
+    journals: JournalClient, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """Etcd is killed and comes back within the lease: shards run on meanwhile, and changes apply afterwards."""
+    await create_journals(journals, SOURCE, OUTPUT)
+    directory = tmp_path / "states"
+    directory.mkdir()
+    with EmbeddedEtcdProcess(data_dir=tmp_path / "etcd") as etcd:
+        cluster = Cluster(
+            etcd_endpoint=etcd.endpoint,
+            broker_address=broker.address,
+            root="/e2e/etcd",
+            directory=directory,
+            output=OUTPUT,
+            json_store=True,
+        )
+        cluster.settings["lease_ttl_seconds"] = 20.0
+        with MemberProcess(cluster, "a") as member:
+            async with ready(member) as client, under_load(journals) as load:
+                await client.apply(upserts(spec()))
+                await wait_for_primaries(client, SHARD)
+                await eventually(lambda: cluster.counts(SHARD).total() > 0)
+
+                etcd.kill()
+                during = cluster.counts(SHARD).total()
+                await eventually(lambda: cluster.counts(SHARD).total() > during)
+                etcd.restart()
+
+                await eventually(lambda: _applied(client, "e2e-second"), timeout_seconds=20)
+                await wait_for_primaries(client, SHARD, "e2e-second")
+                load.stop()
+                await check_exactly_once(cluster, journals, client, load)
+            assert member.exit_code is None
+
+
+async def _primary(client: ShardClient, suffix: str) -> bool:
+    listed = (await client.list()).shards
+    route = listed[0].route
+    return (
+        route.primary >= 0
+        and route.members[route.primary].suffix == suffix
+        and listed[0].status[route.primary].code == 300
+    )
+
+
+async def _applied(client: ShardClient, shard_id: str) -> bool:
+    try:
+        await client.apply(upserts(shard(shard_id), expect=-1))
+    except (ConsumerError, TimeoutError):
+        return False
+    return True
+
+
+async def _frozen_within_txn(
+    member: MemberProcess, cluster: Cluster, journals: JournalClient
+) -> bool:
+    """Freeze the member; thaw it again if it has no uncommitted output, or holds the lock that every commit takes."""
+    member.freeze()
+    if await _has_pending(journals) and not _is_locked(cluster):
+        return True
+    member.thaw()
+    return False
+
+
+async def _has_pending(journals: JournalClient) -> bool:
+    last = Flags.ACK_TXN
+    async with aclosing(read_batches(journals, OUTPUT, JsonType(), block=False)) as batches:
+        async for batch in batches:
+            last = batch.flags[-1]
+    return last == Flags.CONTINUE_TXN
+
+
+def _is_locked(cluster: Cluster) -> bool:
+    with _opened(cluster.directory / SHARD / "epoch") as descriptor:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        return False
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

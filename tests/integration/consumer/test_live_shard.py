@@ -1,0 +1,405 @@
+"""Live shards over a real etcd, a real broker and real files: from the assignment to the last commit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from allocator.core.model import ItemId
+from allocator.etcd.client import EtcdClient
+from consumer.errors import CommitFencedError, ShardStoppedError
+from consumer.journal.client import JournalClient
+from consumer.message.clock import MessageClock
+from consumer.message.framing import NDJSON
+from consumer.message.json_type import JsonType
+from consumer.message.mapping import MappedJournal
+from consumer.message.publisher import Publisher
+from consumer.message.uuid import new_producer_id
+from consumer.primary import AssignmentLostError
+from consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
+from consumer.shard import LiveShard
+from consumer.shard_environment import ShardConfig
+from consumer.stores.json_file import JsonFileStore
+from tests.support.eventually import eventually
+from tests.support.live_shards import Counting, ShardHost, running_host, spec_of
+from tests.support.members import Producer, committed, create_journals
+
+pytestmark = pytest.mark.etcd
+
+SOURCE = "test/in"
+SECOND_SOURCE = "test/in2"
+OUTPUT = "test/out"
+SHARD = "shard-1"
+
+
+@pytest.fixture
+async def host(
+    etcd: EtcdClient, etcd_root: str, journals: JournalClient
+) -> AsyncIterator[ShardHost]:
+    """A host without shards; its journals exist."""
+    await create_journals(journals, SOURCE, SECOND_SOURCE, OUTPUT)
+    async with running_host(etcd, etcd_root, journals) as running:
+        yield running
+
+
+async def read_through(shard: LiveShard, **offsets: int) -> None:
+    """Wait until the shard has read `SOURCE` (`source`) and `SECOND_SOURCE` (`second`) so far."""
+    names = {"source": SOURCE, "second": SECOND_SOURCE}
+    wanted = {names[key]: offset for key, offset in offsets.items()}
+
+    async def has_read() -> bool:
+        with shard.acquire() as reference:
+            await reference.wait_ready()
+            await reference.wait_for_offsets(wanted)
+        return True
+
+    async def try_read() -> bool:
+        try:
+            return await has_read()
+        except ShardStoppedError:
+            return False  # Between two attempts.
+
+    await eventually(try_read)
+
+
+async def counts(shard: LiveShard) -> dict[str, int]:
+    """Return the shard's committed counts."""
+    with shard.acquire() as reference:
+        await reference.wait_ready()
+        return await reference.call(JsonFileStore[dict[str, int]].committed_state)
+
+
+async def test_shard_consumes_commits_and_publishes(
+    host: ShardHost, journals: JournalClient, tmp_path: Path
+) -> None:
+    """The whole way of a message: journal, application, store, acknowledgement; status and metrics tell of it."""
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec)
+    end = await Producer(journals).publish(SOURCE, ["a", "b", "a"])
+    application = Counting(tmp_path, output=OUTPUT)
+
+    shard = host.start(spec, application)
+    await read_through(shard, source=end)
+
+    assert await counts(shard) == {"a": 2, "b": 1}
+    assert [m["n"] for m in await committed(journals, OUTPUT)] == [1, 2, 3]
+    read, published = shard.progress()
+    assert read == {SOURCE: end}
+    assert published == {OUTPUT: await journals.write_head(OUTPUT)}
+    await eventually(lambda: host.says(SHARD, ReplicaStatus.PRIMARY))
+    messages = host.registry.get_sample_value(
+        "gazette_shard_read_messages_total", {"shard": shard.fqn}
+    )
+    assert messages == 3
+    assert application.began == len(application.finished)
+
+
+async def test_next_primary_goes_on_where_the_last_one_stopped(
+    host: ShardHost, journals: JournalClient, tmp_path: Path
+) -> None:
+    """State, offsets and outputs survive a stop; a producer's span that was open then commits after it, by replay."""
+    spec = spec_of(SHARD, SOURCE)
+    spec.disable_wait_for_ack = True
+    await host.assign(spec)
+    first = host.start(spec, Counting(tmp_path, output=OUTPUT))
+    publisher = Publisher(MessageClock(), new_producer_id())
+    target = MappedJournal(SOURCE, NDJSON)
+    for number in (101, 102):
+        publisher.publish_uncommitted(target, {"key": "span", "n": number}, JsonType())
+    (span,) = publisher.take_appends()
+    await journals.append(SOURCE, span.content)
+    end = await Producer(journals).publish(SOURCE, ["a"])
+    await read_through(first, source=end)
+    await first.stop()
+
+    (intent,) = publisher.build_ack_intents()
+    end = (await journals.append(SOURCE, intent.content)).commit.end
+    second = host.start(spec, Counting(tmp_path, output=OUTPUT))
+    await read_through(second, source=end)
+
+    assert await counts(second) == {"a": 1, "span": 2}
+    assert [m["n"] for m in await committed(journals, OUTPUT)] == [1, 101, 102]
+
+
+async def test_standby_is_promoted_in_place(
+    host: ShardHost, journals: JournalClient, tmp_path: Path
+) -> None:
+    """A standby says so and waits; its promotion starts the primary without a new object."""
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec, slot=1)
+    shard = host.start(spec, Counting(tmp_path), slot=1)
+    await eventually(lambda: host.says(SHARD, ReplicaStatus.STANDBY, slot=1))
+    assert not shard.primary
+
+    await host.promote(SHARD, slot=1)
+    end = await Producer(journals).publish(SOURCE, ["a"])
+    await read_through(shard, source=end)
+
+    await eventually(lambda: host.says(SHARD, ReplicaStatus.PRIMARY))
+    assert await counts(shard) == {"a": 1}
+
+
+async def test_recovery_log_is_refused_until_the_spec_changes(
+    host: ShardHost, tmp_path: Path
+) -> None:
+    """This version serves no recovery logs: the status names the field; a repaired spec is served at once."""
+    refused = spec_of(SHARD, SOURCE)
+    refused.recovery_log_prefix = "recovery/logs"
+    refused.hint_prefix = "/hints"
+    await host.assign(refused)
+    shard = host.start(refused, Counting(tmp_path))
+    await eventually(
+        lambda: host.says(
+            SHARD, ReplicaStatus.FAILED, "recovery_log_prefix", "later version", "spec changes"
+        )
+    )
+    with pytest.raises(ShardStoppedError, match="recovery_log_prefix"):
+        shard.acquire()
+
+    await host.change_spec(spec_of(SHARD, SOURCE))
+
+    await eventually(lambda: host.says(SHARD, ReplicaStatus.PRIMARY))
+
+
+@pytest.mark.parametrize("at", ["new_store", "message_type", "begin_txn", "poison", "finalize_txn"])
+async def test_failing_application_restarts_and_loses_nothing(
+    host: ShardHost, journals: JournalClient, tmp_path: Path, at: str
+) -> None:
+    """FAILED shows which callback raised what, and when the next attempt is; it then serves, each message once."""
+    broken = threading.Event()
+    broken.set()
+
+    def fail(name: str) -> None:
+        if name == at and broken.is_set():
+            raise ValueError(f"no luck with {name}")
+
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec)
+    end = await Producer(journals).publish(SOURCE, ["a", "b", "poison"])
+    shard = host.start(spec, Counting(tmp_path, output=OUTPUT, fail=fail))
+    await eventually(
+        lambda: host.says(
+            SHARD, ReplicaStatus.FAILED, "ValueError", f"no luck with {at}", "next at"
+        )
+    )
+
+    broken.clear()
+    await read_through(shard, source=end)
+
+    await eventually(lambda: host.says(SHARD, ReplicaStatus.PRIMARY))
+    assert not host.status(SHARD).errors
+    assert await counts(shard) == {"a": 1, "b": 1, "poison": 1}
+    assert sorted(m["n"] for m in await committed(journals, OUTPUT)) == [1, 2, 3]
+
+
+async def test_missing_source_is_named_and_awaited(
+    host: ShardHost, journals: JournalClient, tmp_path: Path
+) -> None:
+    """A source that does not exist fails the shard with its name; once it exists the shard reads it."""
+    spec = spec_of(SHARD, "test/absent")
+    await host.assign(spec)
+    shard = host.start(spec, Counting(tmp_path))
+    await eventually(lambda: host.says(SHARD, ReplicaStatus.FAILED, "test/absent"))
+
+    await create_journals(journals, "test/absent")
+    end = await Producer(journals).publish("test/absent", ["a"])
+
+    await eventually(lambda: shard.progress()[0].get("test/absent") == end, timeout_seconds=20)
+
+
+async def test_large_errors_are_cut(host: ShardHost, tmp_path: Path) -> None:
+    """Each member's memory holds every status, so an error may not carry a dump."""
+
+    def fail(name: str) -> None:
+        raise ValueError("x" * 10_000)
+
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec)
+    host.start(spec, Counting(tmp_path, fail=fail))
+
+    await eventually(lambda: host.says(SHARD, ReplicaStatus.FAILED, "[truncated]"))
+    assert all(len(error) < 2100 for error in host.status(SHARD).errors)
+
+
+async def test_zombie_cannot_commit_and_does_not_come_back(
+    host: ShardHost, journals: JournalClient, tmp_path: Path
+) -> None:
+    """A primary sleeps through its replacement, then wakes in mid-transaction: it is fenced, and it does not restore
+    again, which would fence its successor.
+    """
+    asleep, awake = threading.Event(), threading.Event()
+
+    def sleep(key: str) -> None:
+        if key == "last":
+            asleep.set()
+            assert awake.wait(30)
+
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec)
+    producer = Producer(journals)
+    zombie_application = Counting(tmp_path, output=OUTPUT, fail=sleep)
+    zombie = host.start(spec, zombie_application)
+    await eventually(lambda: host.says(SHARD, ReplicaStatus.PRIMARY))
+    end = await producer.publish(SOURCE, ["a", "b", "last"])
+    await eventually(asleep.is_set)
+    host.blind(zombie)
+
+    await host.unassign(SHARD)
+    await host.assign(spec)
+    successor = host.start(spec, Counting(tmp_path, output=OUTPUT))
+    await read_through(successor, source=end)
+    terminal = zombie.terminal
+    awake.set()
+
+    assert isinstance(await terminal, CommitFencedError)
+    await eventually(lambda: isinstance(_cause(zombie), AssignmentLostError))
+    end = await producer.publish(SOURCE, ["c"])
+    await read_through(successor, source=end)
+    assert await counts(successor) == {"a": 1, "b": 1, "last": 1, "c": 1}
+    assert [m["n"] for m in await committed(journals, OUTPUT)] == [1, 2, 3, 4]
+    assert len(zombie_application.stores) == 1
+
+
+def _cause(shard: LiveShard) -> BaseException | None:
+    return shard.terminal.result() if shard.terminal.done() else None
+
+
+async def test_recovered_acknowledgements_are_written_again(
+    host: ShardHost, journals: JournalClient, tmp_path: Path
+) -> None:
+    """A primary that died between its commit and its acknowledgements left the intents; the next one writes them. One
+    whose journal is gone is dropped.
+    """
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec)
+    shard_key = host.key_space.keys.item(ItemId(SHARD)).decode()
+    publisher = Publisher(MessageClock(), new_producer_id())
+    publisher.publish_uncommitted(MappedJournal(OUTPUT, NDJSON), {"key": "a", "n": 7}, JsonType())
+    (pending,) = publisher.take_appends()
+    await journals.append(OUTPUT, pending.content)
+    (intent,) = publisher.build_ack_intents()
+    died = Counting(tmp_path)
+    checkpoint = Checkpoint(ack_intents={OUTPUT: intent.content, "test/gone": b"{}\n"})
+    store = died.new_store(_Named(SHARD, shard_key))  # type: ignore[arg-type]  # Its store asks for the names only.
+    store.restore_checkpoint(None)  # type: ignore[arg-type]
+    store.start_commit(None, checkpoint, ()).result(10)  # type: ignore[arg-type]
+    assert await committed(journals, OUTPUT) == []
+
+    shard = host.start(spec, Counting(tmp_path, output=OUTPUT))
+    end = await Producer(journals).publish(SOURCE, ["a"])
+    await read_through(shard, source=end)
+
+    assert [m["n"] for m in await committed(journals, OUTPUT)] == [7, 1]
+
+
+class _Named:
+    """The names of a shard."""
+
+    def __init__(self, shard_id: str, fqn: str) -> None:
+        self.id = shard_id
+        self.fqn = fqn
+
+
+async def test_sources_added_to_the_spec_are_read(
+    host: ShardHost, journals: JournalClient, tmp_path: Path
+) -> None:
+    """A newer spec's sources are taken over at a commit, without losing or repeating what was read."""
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec)
+    producer = Producer(journals)
+    application = Counting(tmp_path, output=OUTPUT)
+    shard = host.start(spec, application)
+    end = await producer.publish(SOURCE, ["a"])
+    await read_through(shard, source=end)
+
+    await host.change_spec(spec_of(SHARD, SOURCE, SECOND_SOURCE))
+    second_end = await producer.publish(SECOND_SOURCE, ["b"])
+    end = await producer.publish(SOURCE, ["c"])
+    await read_through(shard, source=end, second=second_end)
+
+    assert await counts(shard) == {"a": 1, "b": 1, "c": 1}
+    assert len(application.stores) == 1
+
+
+async def test_reference_keeps_the_store_until_released(host: ShardHost, tmp_path: Path) -> None:
+    """Tear-down waits for who holds the shard, and refuses who comes late; calls after the end tell the cause."""
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec)
+    application = Counting(tmp_path)
+    shard = host.start(spec, application)
+    reference = shard.acquire()
+    await reference.wait_ready()
+    stopping = host._group.start_soon(shard.stop(), name="stop")
+    await shard.terminal
+
+    with pytest.raises(ShardStoppedError):
+        shard.acquire()
+    with pytest.raises(ShardStoppedError):
+        await reference.call(lambda store: store)
+    assert not application.stores[0]._closed
+    reference.release()
+    reference.release()
+    await stopping
+    assert application.stores[0]._closed
+
+
+async def test_stop_aborts_a_transaction_that_hangs(
+    host: ShardHost, journals: JournalClient, tmp_path: Path
+) -> None:
+    """A callback that never returns delays a stop by its bounds, and no longer."""
+    hanging, released = threading.Event(), threading.Event()
+
+    def hang(key: str) -> None:
+        if key == "a":
+            hanging.set()
+            released.wait(30)
+
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec)
+    config = ShardConfig(stop_grace_seconds=0.2, teardown_seconds=0.2)
+    shard = host.start(spec, Counting(tmp_path, fail=hang), config=config)
+    await Producer(journals).publish(SOURCE, ["a"])
+    await eventually(hanging.is_set)
+
+    began = time.monotonic()
+    await shard.stop()
+    elapsed = time.monotonic() - began
+    released.set()
+
+    assert elapsed < 2
+    assert shard.terminal.done()
+
+
+async def test_stop_finishes_the_running_transaction(
+    host: ShardHost, journals: JournalClient, tmp_path: Path
+) -> None:
+    """What was consumed is committed at once, even if the transaction could stay open for long."""
+    spec = spec_of(SHARD, SOURCE, min_seconds=30, max_seconds=60)
+    await host.assign(spec)
+    application = Counting(tmp_path, output=OUTPUT)
+    shard = host.start(spec, application)
+    await Producer(journals).publish(SOURCE, ["a", "b"])
+    await eventually(lambda: application.stores and application.stores[0].state == {"a": 1, "b": 1})
+
+    await shard.stop()
+
+    assert application.stores[0].committed_state() == {"a": 1, "b": 1}
+    assert [m["n"] for m in await committed(journals, OUTPUT)] == [1, 2]
+
+
+async def test_stop_before_start_is_safe(host: ShardHost, tmp_path: Path) -> None:
+    """A shard may be taken away before it ever ran; who waits for it learns that."""
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec, slot=1)
+    shard = host.start(spec, Counting(tmp_path), slot=1)
+    waiting = shard.acquire()
+
+    await shard.stop()
+    await shard.stop()
+
+    with pytest.raises(ShardStoppedError):
+        await waiting.wait_ready()

@@ -1,0 +1,136 @@
+"""A member of a `Cluster` as a process of its own, for tests that kill and stop processes.
+
+It prints `ready ADDRESS` when it serves, and ends with `LOST_STATUS` if its lease or key was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from allocator.errors import LeaseLostError, MemberKeyLostError
+from consumer.embedded.child_process import ChildProcess
+from consumer.service import Service
+from consumer.stop_signals import STOP_SIGNALS, stop_on_signals
+from tests.support.members import Cluster
+
+LOST_STATUS = 3
+REPOSITORY = Path(__file__).parents[2]
+
+
+class MemberProcess:
+    """Starts one member; it ends with the block, if not before."""
+
+    def __init__(self, cluster: Cluster, name: str, **overrides: Any) -> None:
+        """Start the process. `Any`: overrides are the fields of its configuration."""
+        self.suffix = f"member-{name}"
+        self._log_file = Path(tempfile.mkdtemp()) / f"{self.suffix}.log"
+        settings = cluster.settings | overrides
+        arguments = msgspec.json.encode(
+            {
+                "name": name,
+                "etcd_endpoint": cluster.etcd_endpoint,
+                "broker_address": cluster.broker_address,
+                "root": cluster.root,
+                "directory": str(cluster.directory),
+                "output": cluster.output,
+                "json_store": cluster.json_store,
+                "settings": settings,
+            }
+        )
+        self._child = ChildProcess(
+            [sys.executable, "-m", "tests.support.member_process", arguments.decode()],
+            directory=REPOSITORY,
+            log_file=self._log_file,
+            environment=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        )
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._child.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._child.exit_code
+
+    def address_or_none(self) -> str | None:
+        """Where it serves, once it is ready."""
+        ready = [line for line in self.log().splitlines() if line.startswith("ready ")]
+        if not ready and self.exit_code is not None:
+            raise RuntimeError(f"{self.suffix} ended with {self.exit_code}: {self.log()}")
+        return ready[0].removeprefix("ready ") if ready else None
+
+    def log(self) -> str:
+        """What it has printed so far."""
+        return self._log_file.read_text(errors="replace")
+
+    def freeze(self) -> None:
+        """Stop it as a long pause of the machine would."""
+        self._child.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self._child.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kill -9."""
+        self._child.kill()
+
+    def terminate(self) -> None:
+        """Ask it to leave."""
+        self._child.send_signal(signal.SIGTERM)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            print(f"--- {self.suffix}\n{self.log()}", file=sys.stderr)
+        self.kill()
+
+
+async def _serve(cluster: Cluster, name: str) -> int:
+    application = cluster.tally()
+    service = Service(application, cluster.config(name))
+
+    def tell(ready: asyncio.Future[None]) -> None:
+        if not ready.cancelled() and ready.exception() is None:
+            print(f"ready {service.address}", flush=True)
+
+    service.ready.add_done_callback(tell)
+    try:
+        with stop_on_signals(service, STOP_SIGNALS):
+            await service.run()
+    except (LeaseLostError, MemberKeyLostError) as error:
+        print(f"lost: {error}", flush=True)
+        return LOST_STATUS
+    finally:
+        application.close()
+    return 0
+
+
+def main(text: str) -> int:
+    """Be a member until signalled."""
+    arguments: dict[str, Any] = msgspec.json.decode(text)
+    name = arguments.pop("name")
+    directory = Path(arguments.pop("directory"))
+    return asyncio.run(_serve(Cluster(directory=directory, **arguments), name))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypedDict, Unpack
 
+import cloudpickle
 import structlog
 from pyspark.sql import SparkSession
 
@@ -33,9 +34,10 @@ from consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
 from consumer.shard_environment import ShardConfig
 from spark_bridge.conf import check_conf
 from spark_bridge.errors import ClusterStartError, ClusterStoppedError, NoMemberError
-from spark_bridge.member import ApplicationFactory, MemberTask
+from spark_bridge.member import ApplicationFactory, MemberPlan
 from spark_bridge.member_client import MemberClient
 from spark_bridge.member_job import MemberJob
+from spark_bridge.member_task import MemberTask
 from spark_bridge.membership import MemberInfo, Membership
 from spark_bridge.replicas import Replicas, read_replicas
 from spark_bridge.services import Services, find_or_start
@@ -50,7 +52,7 @@ STOP_SECONDS_MAX = 60.0
 CANCEL_SECONDS_MAX = 20.0
 """Spark kills a cancelled Python worker after about 3 s."""
 DRAIN_ALONE_SECONDS_MAX = 1.0
-"""Members that all leave together have nobody to hand over to; longer than the last of them takes to say that it leaves."""
+"""Members that all leave together have nobody to hand over to; it covers the time until the last has said so."""
 _POLL_SECONDS = 0.05
 
 
@@ -226,20 +228,30 @@ class ShardCluster:
         )
 
     def _task(self) -> MemberTask:
+        settings: MemberSettings = {
+            "drain_alone_seconds_max": DRAIN_ALONE_SECONDS_MAX,
+            **self._settings,
+        }
         # Checks every setting here, where the user sees the error; identity and host are the executor's.
         config = MemberConfig(
             root=self.root,
             suffix="chosen-by-the-task",
             etcd=self._services.etcd,
             broker_address=self._services.broker_address,
-            **{"drain_alone_seconds_max": DRAIN_ALONE_SECONDS_MAX, **self._settings},
+            **settings,
+        )
+        plan = MemberPlan(
+            config=config,
+            application=self._application,
+            zone=self._zone,
+            stop_key=self._membership.stop_key,
+            failure_key=self._membership.failure_key,
         )
         return MemberTask(
             application_id=self._application_id,
-            application=self._application,
-            config=config,
-            zone=self._zone,
-            stop_key=self._membership.stop_key,
+            etcd=config.etcd,
+            root=config.root,
+            plan=cloudpickle.dumps(plan),
         )
 
     @property
@@ -259,12 +271,15 @@ class ShardCluster:
             return len(self.members()) >= self._member_count
 
         if not self._poll(announced, timeout_seconds=START_SECONDS_MAX):
-            slots = self._spark.sparkContext.defaultParallelism
+            count = len(self.members())
             raise ClusterStartError(
-                f"{len(self.members())} of {self._member_count} members came up at {self.root} within "
-                f"{START_SECONDS_MAX:g} s. Each needs a task slot of its own; Spark has about {slots}. "
-                "The executors' stderr tells what the others do"
+                f"{count} of {self._member_count} members came up at {self.root} within "
+                f"{START_SECONDS_MAX:g} s: {self._membership.failure() or self._slots()}"
             )
+
+    def _slots(self) -> str:
+        slots = self._spark.sparkContext.defaultParallelism
+        return f"each needs a task slot of its own, and Spark has about {slots}"
 
     def _stop_job(self, job: MemberJob) -> None:
         if not job.ended:

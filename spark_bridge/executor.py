@@ -82,7 +82,7 @@ def log_to_stderr(**fields: object) -> None:
             structlog.processors.format_exc_info,
             structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
         ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
     )
     structlog.contextvars.bind_contextvars(**fields)
 

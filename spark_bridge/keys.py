@@ -14,6 +14,11 @@ def stop_key(root: str, cluster: str) -> bytes:
     return f"{check_root(root)}.clusters/{cluster}/stop".encode()
 
 
+def failure_key(root: str, cluster: str) -> bytes:
+    """Return the key that holds why one of a cluster's members failed last."""
+    return f"{check_root(root)}.clusters/{cluster}/failure".encode()
+
+
 def publication_key(root: str, publication: str) -> bytes:
     """Return the key of a publication's acknowledgements."""
     return f"{check_root(root)}.publications/{publication}".encode()

@@ -1,13 +1,11 @@
-"""What runs in each task: one member, from its announcement to its release.
+"""One member in a task, from its announcement to its release.
 
-    the task starts ─► leases of earlier attempts revoked ─► announced, serving ─┬─► the stop key appears
-                                                                                 ├─► SIGTERM, SIGHUP
-    the task ends ◄── lease revoked ◄── shards stopped ◄─────────────────────────┴─► the executor is gone
+    announced, serving ─┬─► the stop key appears: shards handed over ──────────────────────────────► the task returns
+                        ├─► SIGTERM: shards handed over ──────────────────────────┐
+                        └─► SIGHUP, or the executor is gone: shards stopped ──────┴─► lease revoked, the task fails
 
-It runs in the main thread of a Python worker, a process that Spark forked for this task alone. gRPC must not be used
-before a fork and after it: nothing that forks (the daemon) imports this module, and the driver only pickles the task.
-
-The task *returns* only if the cluster was told to stop. If its process was, it fails, so that Spark starts it anew.
+A task that fails is started anew by Spark, elsewhere if need be; one that returns is not. So it returns only if the
+*cluster* was told to stop.
 """
 
 from __future__ import annotations
@@ -16,13 +14,14 @@ import asyncio
 import importlib
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 
+from allocator.errors import EtcdError
 from allocator.etcd.api import Etcd, KeyPut
 from allocator.etcd.client import EtcdClient
 from allocator.runtime.task_group import TaskGroup
@@ -30,59 +29,54 @@ from consumer.application import Application
 from consumer.config import MemberConfig
 from consumer.service import Service
 from spark_bridge.errors import ApplicationLoadError, MemberReleasedError
-from spark_bridge.executor import log_to_stderr, on_executor_exit, own_address, zone_of
+from spark_bridge.executor import on_executor_exit, own_address, zone_of
 from spark_bridge.identity import Incarnation
 
 log = structlog.get_logger()
+
+_REPORT_CHARACTERS_MAX = 2_048
+"""Texts in etcd are cut to this."""
+_RETRY_SECONDS = 0.1
+"""Before a member that failed is started again; it doubles with each attempt."""
+_RETRY_SECONDS_MAX = 5.0
 
 # `Any`: the store of the user's application is its own business.
 ApplicationFactory = Callable[[], Application[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberResult:
-    """What a task says when its member is gone."""
+class MemberPlan:
+    """What a member is to be, as the driver decided."""
 
-    member_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberTask:
-    """The function that Spark ships to executors; everything in it is pickled."""
-
-    application_id: str
-    application: str | ApplicationFactory
-    """`module:name` of a factory that executors can import, or the factory itself."""
     config: MemberConfig
     """With identity and host left to the executor."""
+    application: str | ApplicationFactory
+    """`module:name` of a factory that executors can import, or the factory itself."""
     zone: str | None
     """None: the executor's own."""
     stop_key: bytes
+    """Appears when the cluster is told to stop."""
+    failure_key: bytes
+    """Where to write why the member failed."""
 
-    def __call__(self, partition: int, rows: Iterable[int]) -> Iterator[MemberResult]:
-        """Be member number `partition` until told to stop."""
-        from pyspark import TaskContext
 
-        del rows
-        context = TaskContext.get()
-        assert context is not None, "runs in a task"
-        incarnation = Incarnation(
-            application_id=self.application_id,
-            partition=partition,
-            attempt=context.attemptNumber(),
-        )
-        config = replace(
-            self.config,
-            zone=self.zone or zone_of(os.environ),
-            suffix=incarnation.suffix,
-            host=own_address(os.environ, towards=self.config.broker_address),
-            # Spark starts an attempt once it holds the one before for failed: nobody shall wait for its lease.
-            revoke_predecessors_prefix=incarnation.attempts_prefix,
-        )
-        log_to_stderr(member=str(config.member_id))
-        application = load_application(self.application)
-        asyncio.run(_run(config, application, self.stop_key))
-        yield MemberResult(member_id=str(config.member_id))
+async def be_member(plan: MemberPlan, incarnation: Incarnation) -> None:
+    """Be a member until the cluster is told to stop.
+
+    Raises:
+        MemberReleasedError: this process was told to go; everything was released.
+    """
+    async with EtcdClient(plan.config.etcd) as etcd:
+        if (await etcd.get_range(plan.stop_key)).kvs:
+            return  # told to stop while Spark started us anew
+        try:
+            config = _config_of(plan, incarnation)
+            await _serve(etcd, config, load_application(plan.application), plan.stop_key)
+        except MemberReleasedError:
+            raise
+        except Exception as error:
+            await _report(etcd, plan.failure_key, incarnation, error)
+            raise
 
 
 def load_application(application: str | ApplicationFactory) -> Application[Any]:
@@ -104,6 +98,32 @@ def load_application(application: str | ApplicationFactory) -> Application[Any]:
         ) from error
     made: Application[Any] = factory()
     return made
+
+
+def _config_of(plan: MemberPlan, incarnation: Incarnation) -> MemberConfig:
+    return replace(
+        plan.config,
+        zone=plan.zone or zone_of(os.environ),
+        suffix=incarnation.suffix,
+        host=own_address(os.environ, towards=plan.config.broker_address),
+        # Once more: the one before may have announced itself since the task's first look.
+        revoke_predecessors_prefix=incarnation.attempts_prefix,
+    )
+
+
+async def _report(
+    etcd: EtcdClient, failure_key: bytes, incarnation: Incarnation, error: Exception
+) -> None:
+    """Tell the driver, which sees no error of a task that is retried, and keep Spark from retrying in a rush."""
+    log.error("member.failed", exc_info=error)
+    text = f"{incarnation.suffix}: {type(error).__name__}: {error}"[:_REPORT_CHARACTERS_MAX]
+    try:
+        await etcd.put(failure_key, text.encode())
+    except EtcdError as unreported:
+        log.warning("member.failure_not_reported", cause=str(unreported))
+    await asyncio.sleep(
+        min(_RETRY_SECONDS_MAX, _RETRY_SECONDS * 2.0 ** min(incarnation.attempt, 32))
+    )
 
 
 class _Departure:
@@ -131,15 +151,16 @@ class _Departure:
             self.reason, self.told = reason, told
 
 
-async def _run(config: MemberConfig, application: Application[Any], stop_key: bytes) -> None:
-    async with EtcdClient(config.etcd) as etcd:
-        service = Service(application, config)
-        departure = _Departure(service)
-        with _on_signals(departure), on_executor_exit(lambda: departure.leave_now("executor exit")):
-            async with TaskGroup() as group:
-                group.start_soon(_leave_when_told(etcd, stop_key, departure), name="stop key")
-                await service.run()
-                group.stop()
+async def _serve(
+    etcd: Etcd, config: MemberConfig, application: Application[Any], stop_key: bytes
+) -> None:
+    service = Service(application, config)
+    departure = _Departure(service)
+    with _on_signals(departure), on_executor_exit(lambda: departure.leave_now("executor exit")):
+        async with TaskGroup() as group:
+            group.start_soon(_leave_when_told(etcd, stop_key, departure), name="stop key")
+            await service.run()
+            group.stop()
     if not departure.told:
         raise MemberReleasedError(f"left on {departure.reason or 'its own'}, after a clean release")
 

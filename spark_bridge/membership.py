@@ -16,7 +16,7 @@ from allocator.etcd.config import EtcdConfig
 from consumer.loop_thread import LoopThread
 from consumer.protocol.shard_pb2 import ConsumerSpec
 from spark_bridge.identity import Incarnation, parse_suffix
-from spark_bridge.keys import stop_key
+from spark_bridge.keys import failure_key, stop_key
 from spark_bridge.leases import revoke_members
 
 
@@ -49,8 +49,11 @@ class Membership:
         self._keys = keys
         self._application_id = application_id
         self._resources = AsyncExitStack()
-        self.stop_key = stop_key(keys.root, f"{application_id}-{uuid4().hex[:8]}")
+        cluster = f"{application_id}-{uuid4().hex[:8]}"
+        self.stop_key = stop_key(keys.root, cluster)
         """Members watch this key."""
+        self.failure_key = failure_key(keys.root, cluster)
+        """Members that fail write why to this key."""
 
     def __enter__(self) -> Self:
         self._loop = LoopThread(name="shard-cluster-etcd")
@@ -76,10 +79,16 @@ class Membership:
         """Tell every member to leave."""
         self._loop.call(self._etcd.put(self.stop_key, b"stop"))
 
+    def failure(self) -> str:
+        """Return why a member failed last; empty if none did."""
+        found = self._loop.call(self._etcd.get_range(self.failure_key))
+        return found.kvs[0].value.decode() if found.kvs else ""
+
     def clear(self) -> None:
-        """End the leases of members that are left, and forget that they were told to stop."""
+        """End the leases of members that are left, and remove the cluster's own keys."""
         self._loop.call(revoke_members(self._etcd, self._keys, self._is_ours))
         self._loop.call(self._etcd.delete(self.stop_key))
+        self._loop.call(self._etcd.delete(self.failure_key))
 
     def _is_ours(self, incarnation: Incarnation) -> bool:
         return incarnation.application_id == self._application_id

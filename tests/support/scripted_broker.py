@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -66,8 +67,10 @@ class ScriptedBroker(journal_pb2_grpc.JournalServicer):
         on_list: ListHandler | None = None,
         on_apply: ApplyHandler | None = None,
         on_fragments: FragmentsHandler | None = None,
+        socket: Path | None = None,
     ) -> None:
-        """Take the handlers; a method without one is unimplemented."""
+        """Take a handler for each method that will be called; listen on a socket file if one is given."""
+        self._socket = socket
         self._on_read = on_read
         self._on_append = on_append
         self._on_list = on_list
@@ -82,9 +85,10 @@ class ScriptedBroker(journal_pb2_grpc.JournalServicer):
 
     async def __aenter__(self) -> Self:
         journal_pb2_grpc.add_JournalServicer_to_server(self, self._server)
-        port = self._server.add_insecure_port("127.0.0.1:0")
+        listen = f"unix:{self._socket}" if self._socket else "127.0.0.1:0"
+        port = self._server.add_insecure_port(listen)
         await self._server.start()
-        self.address = f"http://127.0.0.1:{port}"
+        self.address = f"unix://{self._socket}" if self._socket else f"http://127.0.0.1:{port}"
         return self
 
     async def __aexit__(

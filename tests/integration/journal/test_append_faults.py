@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
+from pathlib import Path
 
 import grpc
 import pytest
@@ -147,6 +148,20 @@ async def test_refused_connection_of_an_append_names_the_address() -> None:
             await client.append("abcd", b"x")
 
     assert raised.value.never_connected
+
+
+async def test_append_over_a_unix_socket(tmp_path: Path) -> None:
+    """Brokers beside us may listen on a file; one that is not there is named like any other address."""
+    journal = JournalInMemory()
+
+    async with ScriptedBroker(on_append=journal.take, socket=tmp_path / "broker.sock") as broker:
+        async with JournalClient(broker.address) as client:
+            await client.append("abcd", b"here")
+        async with JournalClient(f"unix://{tmp_path}/none.sock", patience_seconds=0) as client:
+            with pytest.raises(EndpointError, match=r"none\.sock: connection refused"):
+                await client.append("abcd", b"nowhere")
+
+    assert journal.content == b"here"
 
 
 async def test_malformed_append_is_refused_before_it_is_sent() -> None:

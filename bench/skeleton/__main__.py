@@ -6,7 +6,7 @@ these libraries can beat.
 
 from __future__ import annotations
 
-from bench.skeleton import etcd
+from bench.skeleton import etcd, journals, shards
 
 BENCH = "skeleton"
 
@@ -14,6 +14,8 @@ BENCH = "skeleton"
 def main() -> None:
     """Run every part."""
     etcd.run(BENCH)
+    journals.run(BENCH)
+    shards.run(BENCH)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,9 @@ async def _ours(endpoint: str) -> float:
 
 async def _bare(endpoint: str) -> float:
     async with grpc.aio.insecure_channel(endpoint) as channel:
-        call = channel.unary_unary("/etcdserverpb.KV/Txn")
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            "/etcdserverpb.KV/Txn"
+        )
         requests = [_request(worker) for worker in range(IN_FLIGHT)]
 
         async def put_many(worker: int) -> None:

@@ -1,0 +1,21 @@
+"""Journals for benchmarks."""
+
+from __future__ import annotations
+
+from google.protobuf.duration_pb2 import Duration
+
+from consumer.protocol.journal_pb2 import NONE, ApplyRequest, JournalSpec
+from consumer.protocol.labels import CONTENT_TYPE, label_set
+
+
+def journal_change(name: str, content_type: str = "application/x-ndjson") -> ApplyRequest.Change:
+    """Return a change that makes a journal, whatever was there before."""
+    spec = JournalSpec(
+        name=name,
+        replication=1,
+        labels=label_set((CONTENT_TYPE, content_type)),
+        fragment=JournalSpec.Fragment(
+            length=256 << 20, compression_codec=NONE, refresh_interval=Duration(seconds=60)
+        ),
+    )
+    return ApplyRequest.Change(expect_mod_revision=-1, upsert=spec)

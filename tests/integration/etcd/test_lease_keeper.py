@@ -77,17 +77,17 @@ async def test_lease_is_lost_by_our_clock_before_etcd_gives_it_up(
     server: EmbeddedEtcd, client: EtcdClient
 ) -> None:
     """Etcd falls silent: we fence ourselves at the local deadline, when the key is still there; then it goes."""
-    keeper = await LeaseKeeper.grant(client, 2, SystemClock())
+    keeper = await LeaseKeeper.grant(client, 3, SystemClock())
     await client.put(KEY, b"", keeper.lease)
     deadline = keeper.deadline_monotonic_seconds
-    expiry = deadline + 2 * SAFETY_SHARE
+    expiry = deadline + 3 * SAFETY_SHARE
     server.suspend()
 
     error, lost_at = await _lost(keeper)
 
     server.resume()
     assert deadline <= lost_at < expiry
-    assert "not renewed within 2 s by our clock" in error.reason
+    assert "not renewed within 3 s by our clock" in error.reason
     assert await _exists(client)
     await eventually(lambda: _is_gone(client), interval_seconds=0.05)
 

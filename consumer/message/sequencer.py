@@ -283,16 +283,22 @@ class Sequencer:
             self._reset(producer, clock=clock)
             self._offsets[batch.journal] = self._visible_through = end
             return
+        replay = None
         if producer.begin == NOTHING_PENDING:
             self._count(Outcome.ACK_EMPTY)
             producer.begin = begin
         else:
-            replayed = self._replay_range(batch.journal, producer, row) is not None
-            self._count(Outcome.ACK_COMMIT_REPLAY if replayed else Outcome.ACK_COMMIT_RING)
-        self._emit_sequence(batch, producer, row)
+            replay = self._replay_range(batch.journal, producer, row)
+            self._count(Outcome.ACK_COMMIT_REPLAY if replay else Outcome.ACK_COMMIT_RING)
+        self._emit_sequence(batch, producer, row, replay)
 
-    def _emit_sequence(self, batch: MessageBatch, producer: Producer, acknowledgement: Row) -> None:
-        replay = self._replay_range(batch.journal, producer, acknowledgement)
+    def _emit_sequence(
+        self,
+        batch: MessageBatch,
+        producer: Producer,
+        acknowledgement: Row,
+        replay: ReplayRange | None,
+    ) -> None:
         producer.max_clock = acknowledgement[3]
         sequence = SequenceEmission(
             batch.journal,

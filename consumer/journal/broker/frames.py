@@ -164,5 +164,7 @@ class LogWriter:
         self.size = size
 
     def close(self) -> None:
-        """Close the file."""
-        close_quietly(self.fd)
+        """Close the file. Idempotent, because a descriptor's number is soon another file's."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            close_quietly(fd)

@@ -23,7 +23,7 @@ from consumer.journal.broker.fragments import FragmentIndex, SealedFragment
 from consumer.journal.broker.preconditions import Position
 from consumer.journal.broker.recovery import Opening, Recovered, open_journal
 from consumer.journal.broker.signal import Signal
-from consumer.journal.broker.store import JournalStore, Rolled
+from consumer.journal.broker.store import JournalStore, Rolled, StoreError
 from consumer.protocol.journal_pb2 import LabelSet
 
 REOPEN_SECONDS = 1.0
@@ -202,16 +202,17 @@ class LiveJournal:
             return None
         return Span(view.open_begin, view.head, view.open_sum, 0, None)
 
-    def close(self) -> None:
-        """Close the files. Blocking."""
+    async def close(self) -> None:
+        """Close the files, once nothing opens them any more. Readers keep their own hold."""
+        if self._opening is not None:
+            await asyncio.shield(self._opening)
         if self.store is not None:
-            self.store.close()
-
-    def release(self) -> None:
-        """Let go of the open fragment."""
-        if self._view is not None:
-            self._view.file.release()
-            self._view = None
+            try:
+                await self._site.disk.run(self.store.close)
+            except StoreError as error:
+                logger.exception("journal.not_closed", journal=self.name, detail=str(error))
+            self.store = None
+            self.view.file.release()
 
 
 def span_of(fragment: SealedFragment) -> Span:

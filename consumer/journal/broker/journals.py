@@ -65,8 +65,7 @@ class Journals:
         """Move a deleted incarnation out of the way, then remove it."""
         if served is not None:
             await served.committer.drain()
-            await self._site.disk.run(served.journal.close)
-            served.journal.release()
+            await served.journal.close()
         directory = self._root.journal_directory(entry.spec.name, entry.create_revision)
         try:
             await self._site.disk.run(self._remove, directory.name)
@@ -89,6 +88,5 @@ class Journals:
         """Finish queued commits and close every journal."""
         for served in self:
             await served.committer.drain()
-            await self._site.disk.run(served.journal.close)
-            served.journal.release()
+            await served.journal.close()
         self._served.clear()

@@ -47,7 +47,8 @@ class Maintenance:
         while True:
             await asyncio.sleep(durability.interval_seconds)
             for served in self._journals:
-                if served.journal.is_loaded:
+                store = served.journal.store
+                if store is not None and store.has_unsynced:
                     served.committer.request_sync()
 
     def _is_flush_due(self, journal: LiveJournal, *, since: float) -> bool:

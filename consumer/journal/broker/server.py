@@ -30,6 +30,9 @@ from consumer.journal.broker.service import Handlers, generic_handler
 from consumer.journal.broker.staging import StagingArea
 from consumer.protocol.auth import KeyedAuth, NoAuth
 
+PING_INTERVAL_MIN_MS = 5_000
+"""Clients that ping more often are cut off; gRPC's own bound is five minutes."""
+
 logger = structlog.get_logger()
 
 
@@ -87,6 +90,9 @@ class Broker:
                 ("grpc.max_receive_message_length", self._config.receive_message_bytes_max),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", 0),
+                # Clients that keep idle connections alive are welcome.
+                ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MIN_MS),
+                ("grpc.keepalive_permit_without_calls", 1),
             ]
         )
         port = self._bind()

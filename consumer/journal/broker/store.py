@@ -132,6 +132,11 @@ class JournalStore:
         """Whether the log has grown so much that the fragment should be closed."""
         return self._log.size > LOG_BYTES_MAX
 
+    @property
+    def has_unsynced(self) -> bool:
+        """Whether commits wait for a background sync."""
+        return self._unsynced
+
     def open_sum(self) -> bytes:
         """Return the SHA-1 of the open fragment so far."""
         return self._sha1.copy().digest()
@@ -346,12 +351,17 @@ class JournalStore:
         return replace(rolled, sealed=SealedFragment(begin, end, digest, mod_time, target))
 
     def close(self) -> None:
-        """Make everything durable and close the log; the open file stays with its holders."""
+        """Make everything durable and close the log; the file that readers see stays with its holders.
+
+        Raises:
+            StoreError: the disk failed.
+        """
         if not self.failed:
             self.sync()
             if not self.state.synced:
                 # The next start must not take this for a power loss.
-                self.roll(synced=True).retired.release()
+                self.roll(synced=True)
+                self.file.release()
         self._log.close()
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from allocator.errors import ValidationError
 from consumer.embedded.broker import EmbeddedBroker
-from consumer.errors import BrokerDataError
+from consumer.errors import BrokerDataError, EndpointError
 from consumer.journal.broker.config import BrokerConfig
 from consumer.journal.broker.server import Broker
 from consumer.protocol.auth import Capability, Claims, KeyedAuth
@@ -31,7 +31,7 @@ from consumer.protocol.journal_pb2 import (
 )
 from consumer.protocol.labels import label_set, parse_selector
 from consumer.protocol.validation_journal import validate_apply_response, validate_list_response
-from tests.support.broker import append, apply_specs, broker_stub, journal_spec, next_message
+from tests.support.broker import append, apply_specs, broker_stub, journal_spec, next_message, read
 
 if TYPE_CHECKING:
     from consumer.protocol.journal_pb2_grpc import JournalAsyncStub
@@ -260,3 +260,38 @@ async def test_authorization_guards_every_method(tmp_path: Path) -> None:
     assert listed == ["mine/a"]
     assert (hidden.status, len(hidden.header.route.members)) == (Status.JOURNAL_NOT_FOUND, 0)
     assert append_hidden.status == Status.JOURNAL_NOT_FOUND
+
+
+async def test_taken_port_is_named(tmp_path: Path) -> None:
+    """A broker that cannot listen says where, and leaves its data free for the next attempt."""
+    async with EmbeddedBroker(tmp_path / "a") as first:
+        port = int(first.address.rpartition(":")[2])
+        with pytest.raises(EndpointError, match=f"127.0.0.1:{port}"):
+            async with EmbeddedBroker(tmp_path / "b", port=port):
+                pass
+    async with EmbeddedBroker(tmp_path / "b") as again:
+        assert again.address
+
+
+async def test_churn_of_journals_in_use_ends_cleanly(stub: JournalAsyncStub) -> None:
+    """Journals that are created and deleted under appends and reads answer each call, and the last one is empty."""
+    statuses: set[int] = set()
+
+    async def use() -> None:
+        statuses.add((await append(stub, "churn/1", b"x")).status)
+        statuses.add((await read(stub, "churn/1")).last_status)
+
+    for _ in range(10):
+        await apply_specs(stub, journal_spec("churn/1"))
+        users = asyncio.gather(*(use() for _ in range(4)), return_exceptions=True)
+        await stub.Apply(ApplyRequest(changes=[Change(delete="churn/1", expect_mod_revision=-1)]))
+        for error in await users:
+            # Opening a journal that is being deleted may also end in UNAVAILABLE.
+            assert error is None or (
+                isinstance(error, grpc.aio.AioRpcError)
+                and error.code() == grpc.StatusCode.UNAVAILABLE
+            )
+    await apply_specs(stub, journal_spec("churn/1"))
+
+    assert statuses <= {Status.OK, Status.JOURNAL_NOT_FOUND, Status.OFFSET_NOT_YET_AVAILABLE}
+    assert (await append(stub, "churn/1")).commit.end == 0

@@ -28,7 +28,7 @@ def authority(tmp_path: Path) -> CertificateAuthority:
 @pytest.fixture
 async def tls_server(authority: CertificateAuthority) -> AsyncIterator[EmbeddedEtcd]:
     """An etcd that asks its clients for a certificate."""
-    made = authority.certificate("server", subject_alternative_names="IP:127.0.0.1")
+    made = authority.certificate("server", "127.0.0.1")
     tls = EtcdServerTls(
         cert_file=made.cert_file, key_file=made.key_file, client_ca_file=authority.ca_file
     )
@@ -40,7 +40,7 @@ async def test_tls_with_a_client_certificate_works_for_calls_and_watches(
     authority: CertificateAuthority, tls_server: EmbeddedEtcd
 ) -> None:
     """Both sides show certificates of one authority; an endpoint without a scheme is spoken to with TLS too."""
-    own = authority.certificate("client", subject_alternative_names="DNS:client")
+    own = authority.certificate("client", "client.test")
     config = EtcdConfig(
         endpoints=(tls_server.endpoint.removeprefix("https://"),),
         ca_file=authority.ca_file,

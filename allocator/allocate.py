@@ -42,6 +42,11 @@ from allocator.runtime.clock import Clock
 OWN_WRITE_WAIT_SECONDS = 5.0
 """How long to wait for our own writes to show before looking again regardless: longer than a watch takes to resume."""
 
+REST_PER_WORK = 4.0
+"""Rest after a decision, as a multiple of the time it took: replicas that report one by one must not keep the leader
+busy deciding. After a quiet time a change is still acted on at once."""
+REST_SECONDS_MAX = 1.0
+
 _log = structlog.get_logger()
 
 
@@ -59,7 +64,7 @@ class AllocationConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """The key space's values at one revision; taking them is cheap, deriving from them is not."""
+    """The key space's values at one revision, unsorted; taking them is cheap, deriving from them is not."""
 
     revision: int
     members: tuple[Member, ...]
@@ -110,6 +115,7 @@ class AllocationLoop:
         self._plan: Plan | None = None
         self._failed = FailedReplicas()
         self._quarantine = Quarantine()
+        self._rests_until_monotonic_seconds = 0.0
 
     async def run(self) -> None:
         """Allocate until the local member is exiting and holds nothing.
@@ -121,6 +127,7 @@ class AllocationLoop:
             seen = self._key_space.header.revision
             pause_seconds: float | None = None
             if self._leads():
+                await self._rest()
                 seen, pause_seconds = await self._round()
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_seconds):
@@ -147,10 +154,20 @@ class AllocationLoop:
         )
         return oldest is not None and oldest.member_id == self._member_id
 
+    async def _rest(self) -> None:
+        rest_seconds = self._rests_until_monotonic_seconds - self._clock.monotonic_seconds()
+        if rest_seconds > 0.0:
+            await asyncio.sleep(rest_seconds)
+
     async def _round(self) -> tuple[int, float]:
         """Decide and act once. Return the revision acted upon, and how long to wait at most for a newer one."""
         inputs = self._inputs()
+        started = self._clock.monotonic_seconds()
         decision = await asyncio.to_thread(self._decide, inputs, self._plan, self._failed)
+        ended = self._clock.monotonic_seconds()
+        self._rests_until_monotonic_seconds = ended + min(
+            REST_SECONDS_MAX, REST_PER_WORK * (ended - started)
+        )
         if isinstance(decision, PlanRefused):
             return inputs.revision, self._refuse(decision)
         self._failed = decision.failed
@@ -171,9 +188,10 @@ class AllocationLoop:
         key_space = self._key_space
         return _Inputs(
             revision=key_space.header.revision,
-            members=tuple(key_space.members.values()),
-            items=tuple(key_space.items.values()),
-            assignments=tuple(key_space.assignments.values()),
+            # Values of the plain dict below: a copy at once, where sorted views go through Python one by one.
+            members=tuple(dict.values(key_space.members)),
+            items=tuple(dict.values(key_space.items)),
+            assignments=tuple(dict.values(key_space.assignments)),
             unreadable_items=tuple(self._unreadable_items()),
         )
 
@@ -193,9 +211,9 @@ class AllocationLoop:
         state = AllocState.observe(
             revision=inputs.revision,
             local_id=self._member_id,
-            members=inputs.members,
-            items=inputs.items,
-            assignments=inputs.assignments,
+            members=sorted(inputs.members, key=_key),
+            items=sorted(inputs.items, key=_key),
+            assignments=sorted(inputs.assignments, key=_key),
             unreadable_items=inputs.unreadable_items,
         )
         started = self._clock.monotonic_seconds()
@@ -294,3 +312,8 @@ class AllocationLoop:
         recheck = self._config.recheck_seconds * self._random.uniform(0.9, 1.1)
         retry = self._quarantine.next_try_seconds(self._clock.monotonic_seconds())
         return recheck if retry is None else min(recheck, retry + self._random.uniform(0.0, 0.05))
+
+
+def _key(value: Member | Item | Assignment) -> bytes:
+    """Order by key, which is the order by id: the separator sorts below every character of an id."""
+    return value.kv.key

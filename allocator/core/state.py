@@ -64,7 +64,7 @@ class AllocState:
     members: Mapping[MemberId, Member]
     items: Mapping[ItemId, Item]
     assignments: Mapping[ItemId, tuple[Assignment, ...]]
-    """By item, each sorted by (member, slot); items without any are absent, dead items are present."""
+    """By item, each sorted by key; items without any are absent, dead items are present."""
     limits: Mapping[MemberId, int]
     """Effective limits: item limits less what is shed."""
     loads: Loads
@@ -96,7 +96,7 @@ class AllocState:
             local_id: The member on whose behalf to look.
             members: Sorted by id.
             items: Sorted by id.
-            assignments: Sorted by (item, member, slot).
+            assignments: Sorted by key, hence by item and member.
             unreadable_items: Items that exist but cannot be decoded.
         """
         member_by_id = {member.member_id: member for member in members}

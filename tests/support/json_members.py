@@ -12,9 +12,10 @@ from allocator.core.keys import Keys
 from allocator.core.model import ItemId, MemberId
 from allocator.core.ops import Compare, KeyValue, Put
 from allocator.core.problem import Solver
-from allocator.errors import ValidationError
+from allocator.errors import EtcdUnavailableError, ValidationError
 from allocator.etcd.client import EtcdClient
 from allocator.key_space import KeySpace
+from allocator.runtime.backoff import Backoff
 from allocator.runtime.task_group import TaskGroup
 from allocator.session import Session, SessionConfig
 from tests.support.memory_cluster import CONSISTENT, JsonItem, JsonMember, ValueConsistency
@@ -114,18 +115,24 @@ class JsonMemberProcess:
         return {item_id: [m for _, m in sorted(slots)] for item_id, slots in found.items()}
 
     async def _catch_up(self) -> None:
+        backoff = Backoff()
         while True:
             seen = self.key_space.header.revision
             behind = [
                 assignment.kv
-                for assignment in self.key_space.assignments.values()
+                for assignment in dict.values(self.key_space.assignments)
                 if assignment.member_id == self.member_id and assignment.kv.value != CONSISTENT
             ]
-            for kv in behind:
-                await self.etcd.txn(
-                    (Compare.mod_revision(kv.key, kv.mod_revision),),
-                    (Put(kv.key, CONSISTENT, ignore_lease=True),),
-                )
+            try:
+                for kv in behind:
+                    await self.etcd.txn(
+                        (Compare.mod_revision(kv.key, kv.mod_revision),),
+                        (Put(kv.key, CONSISTENT, ignore_lease=True),),
+                    )
+            except EtcdUnavailableError:
+                await backoff.sleep()
+                continue
+            backoff.reset()
             await self.key_space.wait_for_update(after_revision=seen)
 
 

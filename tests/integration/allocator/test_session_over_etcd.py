@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from allocator.core.flow import FlowSolver
 from allocator.core.keys import Keys
 from allocator.core.model import ItemId, MemberId
 from allocator.core.problem import Desired, Problem
-from allocator.errors import AnnounceConflictError, LeaseLostError, MemberKeyLostError
+from allocator.errors import (
+    AnnounceConflictError,
+    EtcdUnavailableError,
+    LeaseLostError,
+    MemberKeyLostError,
+)
 from allocator.etcd.client import EtcdClient, EtcdConfig
 from allocator.runtime.task_group import TaskGroup
 from consumer.embedded.etcd import EmbeddedEtcdProcess
@@ -236,6 +243,36 @@ async def test_session_defective_plan_is_counted_and_not_carried_out(
         assert not member.ended
 
 
+class _WaitsForTheLoop:
+    """Solves only once the loop has said so, which it cannot while it is held up."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.released = threading.Event()
+
+    def solve(self, problem: Problem) -> Desired:
+        """Wait, then solve."""
+        self.begun.set()
+        assert self.released.wait(timeout=10.0), "the loop was held up"
+        return FlowSolver().solve(problem)
+
+
+async def test_session_slow_solver_holds_up_neither_loop_nor_stop(
+    etcd: EtcdClient, etcd_root: str, group: TaskGroup
+) -> None:
+    """While a solve takes its time the loop runs on, and stop ends the session without waiting for the solve."""
+    solver = _WaitsForTheLoop()
+    member = JsonMemberProcess.create(etcd, etcd_root, "a#one", solver=solver)
+    await member.session.start(member_value(10))
+    async with running(group, member):
+        await eventually(solver.begun.is_set)
+
+        member.session.stop()
+
+        await eventually(lambda: member.ended, timeout_seconds=2.0)
+        solver.released.set()
+
+
 async def test_session_etcd_killed_and_restarted_goes_on(tmp_path: Path, etcd_root: str) -> None:
     """Etcd dies by kill -9 and returns on the same data: the sessions survive and allocate what is written then."""
     with EmbeddedEtcdProcess(data_dir=tmp_path / "etcd") as server:
@@ -256,7 +293,10 @@ async def test_session_etcd_killed_and_restarted_goes_on(tmp_path: Path, etcd_ro
 
 
 async def _wrote(etcd: EtcdClient, root: str) -> bool:
-    await put_items(etcd, root, 8, replication=2)
+    try:
+        await put_items(etcd, root, 8, replication=2)
+    except EtcdUnavailableError:
+        return False
     return True
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
+from operator import eq
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -91,7 +93,7 @@ def test_convergence_through_any_story_keeps_every_invariant(
     for happening, refused_item in story:
         happening.befall(cluster)
         if cluster.state().members:
-            cluster.round(refuse=lambda item_id, refused=refused_item: item_id == refused)
+            cluster.round(refuse=partial(eq, refused_item))
 
     if not cluster.state().members:
         return

@@ -49,12 +49,12 @@ def problems(
 
 
 def _item(draw: st.DrawFn, number: int, ids: list[MemberId]) -> ProblemItem:
-    current = draw(st.lists(st.sampled_from(ids), unique=True, max_size=3)) if ids else []
+    current = draw(st.permutations(ids))[: draw(st.integers(0, 3))]
     return ProblemItem(
         item_id=ItemId(f"item-{number:03}"),
         replication=draw(st.integers(0, 3)),
         current=tuple(sorted(current)),
-        primary=draw(st.sampled_from(current)) if current and draw(st.booleans()) else None,
+        primary=draw(st.sampled_from([None, *current])),
         avoided=tuple(current[:1]) if draw(st.integers(0, 4)) == 0 else (),
     )
 

@@ -73,8 +73,8 @@ async def send_append(stub: JournalAsyncStub, messages: Sequence[AppendRequest])
         for message in messages:
             await call.write(message)
         await call.done_writing()
-    except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
-        pass  # an early answer; the call itself has it
+    except (asyncio.InvalidStateError, grpc.aio.AioRpcError, grpc.aio.InternalError):
+        pass  # an early answer, or a broken connection: the call itself knows which
     response: AppendResponse = await call
     return response
 

@@ -202,6 +202,8 @@ class LiveShard:
         assert self._task is None, "a shard is started once"
         if not self._stopping:
             self._task = group.start_soon(self._run(), name=f"shard {self.id}")
+            # Also if it is cancelled before its first step.
+            self._task.add_done_callback(lambda _: self._end_attempt())
 
     def on_assignment_changed(self, spec: ShardSpec, assignment: Assignment) -> None:
         """Take over a newer spec, status or slot (a promotion). Called at each applied change of the key space."""
@@ -230,8 +232,7 @@ class LiveShard:
         """
         first, self._stopping = not self._stopping, True
         if self._task is None:
-            if not self._attempt.ended:
-                self._attempt.terminal.set_result(None)
+            self._end_attempt()
             return
         if grace_seconds is None:
             grace_seconds = self._environment.config.stop_grace_seconds
@@ -247,17 +248,18 @@ class LiveShard:
         return PrimaryAttempt(self, lambda: self._assignment, self._environment)
 
     async def _run(self) -> None:
-        try:
-            await self._stand_by()
-            while not self._stopping:
-                cause = await self._attempt_once()
-                if cause is None:
-                    return
-                await self._back_off(cause)
-                self._attempt = self._new_attempt()
-        finally:
-            if not self._attempt.ended:
-                self._attempt.terminal.set_result(None)
+        await self._stand_by()
+        while not self._stopping:
+            cause = await self._attempt_once()
+            if cause is None:
+                return
+            await self._back_off(cause)
+            self._attempt = self._new_attempt()
+
+    def _end_attempt(self) -> None:
+        """Tell those who wait for an attempt that never ran."""
+        if not self._attempt.ended:
+            self._attempt.terminal.set_result(None)
 
     async def _stand_by(self) -> None:
         """Say STANDBY until we are promoted; a shard whose state is remote has nothing to prepare."""

@@ -13,9 +13,11 @@ from allocator.runtime.task_group import TaskGroup
 from consumer.application import Application, MessageProducer, Shard, Store
 from consumer.core import transaction_events as tx
 from consumer.core.checkpoint import start_offset
+from consumer.errors import ApplicationError
 from consumer.journal.client import JournalClient
 from consumer.message.batch import MessageBatch, MessageType
 from consumer.message.reader import read_batches
+from consumer.protocol.journal_pb2 import JournalSpec
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.transaction import TransactionLoop
 from consumer.worker import Worker
@@ -92,9 +94,15 @@ class Sources:
         known = self._message_types.get(journal)
         if known is None:
             listed = await self._journals.get(journal.split(";", 1)[0])
-            known = await self._worker.run(self._application.message_type, listed.spec)
+            known = await self._worker.run(self._ask_message_type, listed.spec)
             self._message_types[journal] = known
         return known
+
+    def _ask_message_type(self, spec: JournalSpec) -> MessageType:
+        try:
+            return self._application.message_type(spec)
+        except Exception as error:
+            raise ApplicationError(self._shard.id, "message_type", error) from error
 
 
 async def _feed(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from consumer.core import transaction_events as tx
@@ -113,7 +114,7 @@ class SimulatedShard:
         demand = self._machine.demand
         if demand in (Demand.BATCH, Demand.BATCH_IF_READY):
             possible.extend(
-                lambda journal=journal: self._read(journal)
+                partial(self._read, journal)
                 for journal in self.world.inputs
                 if self._positions[journal.name] < journal.write_head
             )
@@ -181,11 +182,11 @@ class SimulatedShard:
                 case tx.BeginTxn():
                     self._answer = tx.TxnBegan
                 case tx.Deliver():
-                    self._answer = lambda order=instruction: self._deliver(order)
+                    self._answer = partial(self._deliver, instruction)
                 case tx.Finalize():
                     self._answer = self._finalize
                 case tx.StartCommit(checkpoint):
-                    self._answer = lambda checkpoint=checkpoint: self._start_commit(checkpoint)
+                    self._answer = partial(self._start_commit, checkpoint)
                 case tx.AppendAcks(intents, recovered):
                     self._append_acks(intents[self.world.output.name], recovered=recovered)
                 case tx.StartReplay(name, begin, end):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -42,8 +43,20 @@ async def host(
 ) -> AsyncIterator[ShardHost]:
     """A host without shards; its journals exist."""
     await create_journals(journals, SOURCE, SECOND_SOURCE, OUTPUT)
-    async with running_host(etcd, etcd_root, journals) as running:
-        yield running
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[ShardHost] = loop.create_future()
+    done = asyncio.Event()
+
+    async def run() -> None:
+        async with running_host(etcd, etcd_root, journals) as running:
+            ready.set_result(running)
+            await done.wait()
+
+    # A task group is entered and left by one task, but the halves of a fixture are two.
+    task = loop.create_task(run(), name="host")
+    yield await ready
+    done.set()
+    await task
 
 
 async def read_through(shard: LiveShard, **offsets: int) -> None:
@@ -106,7 +119,9 @@ async def test_next_primary_goes_on_where_the_last_one_stopped(
     spec.disable_wait_for_ack = True
     await host.assign(spec)
     first = host.start(spec, Counting(tmp_path, output=OUTPUT))
-    publisher = Publisher(MessageClock(), new_producer_id())
+    clock = MessageClock()
+    clock.update(time.time())
+    publisher = Publisher(clock, new_producer_id())
     target = MappedJournal(SOURCE, NDJSON)
     for number in (101, 102):
         publisher.publish_uncommitted(target, {"key": "span", "n": number}, JsonType())

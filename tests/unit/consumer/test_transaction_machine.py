@@ -40,9 +40,8 @@ class Stage:
         )
         self.started = self.machine.start(self.now)
 
-    @property
-    def demand(self) -> Demand:
-        """What it can take."""
+    def takes(self) -> Demand:
+        """Return what input it can take now."""
         return self.machine.demand
 
     def on(self, event: Event, *, later: float = 0.0) -> tuple[Instruction, ...]:
@@ -85,7 +84,7 @@ def test_start_without_intents_publishes_recovered_progress() -> None:
     stage = Stage(recovered=recovered)
 
     assert stage.started == (tx.PublishProgress({"in/a": 40}, {}),)
-    assert stage.demand is Demand.BATCH
+    assert stage.takes() is Demand.BATCH
 
 
 def test_start_with_intents_acknowledges_again_and_holds_the_first_commit() -> None:
@@ -97,12 +96,12 @@ def test_start_with_intents_acknowledges_again_and_holds_the_first_commit() -> N
 
     stage.on(tx.BatchRead(journal.batch(single(10))))
     stage.consume(1)
-    assert stage.demand is Demand.BATCH
+    assert stage.takes() is Demand.BATCH
     stage.on(tx.AckResolved("out/gone"))
     finished = stage.on(tx.AckResolved("out/a", 7))
 
     assert finished[0] == tx.PublishProgress({}, {"out/a": 7})
-    assert stage.demand is Demand.BATCH_IF_READY
+    assert stage.takes() is Demand.BATCH_IF_READY
 
 
 def test_first_message_begins_a_transaction_then_delivers() -> None:
@@ -116,7 +115,7 @@ def test_first_message_begins_a_transaction_then_delivers() -> None:
     assert isinstance(delivered, tx.Deliver)
     assert delivered.first
     assert list(delivered.batch.clocks) == [10, 11]
-    assert stage.demand is Demand.NOTHING
+    assert stage.takes() is Demand.NOTHING
 
 
 def test_prior_resolves_then_min_elapses_then_stall_closes() -> None:
@@ -139,9 +138,9 @@ def test_prior_resolves_then_min_elapses_then_stall_closes() -> None:
     assert published == tx.PublishProgress({"in/a": 10}, {"out/a": 33})
     assert isinstance(recorded, tx.RecordTxn)
     assert (recorded.messages, recorded.message_bytes) == (1, 10)
-    assert stage.demand is Demand.BATCH
+    assert stage.takes() is Demand.BATCH
     assert stage.on(tx.Ticked(), later=4) == (tx.SetTimer(stage.now + 5),)
-    assert stage.demand is Demand.BATCH_IF_READY
+    assert stage.takes() is Demand.BATCH_IF_READY
     assert kinds(stage.on(tx.InputIdle())) == [tx.Finalize]
 
 
@@ -153,12 +152,12 @@ def test_min_elapses_then_still_waits_for_the_prior_and_its_acknowledgement() ->
     stage.on(tx.BatchRead(journal.batch(single(20))))
     stage.consume(1)
 
-    assert stage.demand is Demand.BATCH
+    assert stage.takes() is Demand.BATCH
     stage.on(tx.CommitResolved())
-    assert stage.demand is Demand.BATCH
+    assert stage.takes() is Demand.BATCH
     stage.on(tx.AckResolved("out/a", 1))
 
-    assert stage.demand is Demand.BATCH_IF_READY
+    assert stage.takes() is Demand.BATCH_IF_READY
 
 
 def test_max_elapses_while_prior_is_outstanding_stalls_input() -> None:
@@ -170,7 +169,7 @@ def test_max_elapses_while_prior_is_outstanding_stalls_input() -> None:
     stage.consume(1)
 
     stage.on(tx.Ticked(), later=10)
-    assert stage.demand is Demand.NOTHING
+    assert stage.takes() is Demand.NOTHING
     stage.on(tx.CommitResolved(), later=2)
     assert kinds(stage.on(tx.AckResolved("out/a", 1), later=1))[-1] is tx.Finalize
     stage.close()
@@ -186,16 +185,16 @@ def test_pending_messages_do_not_begin_a_transaction() -> None:
     stage = Stage(max_seconds=60)
 
     assert stage.on(tx.BatchRead(journal.batch(cont(10), cont(11)))) == ()
-    assert stage.demand is Demand.BATCH
+    assert stage.takes() is Demand.BATCH
     stage.on(tx.BatchRead(journal.batch(ack(12))))
     (delivered,) = stage.on(tx.TxnBegan())
     assert isinstance(delivered, tx.Deliver)
     assert list(delivered.batch.clocks) == [10, 11]
     stage.on(tx.BatchDelivered(2))
-    assert stage.demand is Demand.BATCH_IF_READY
+    assert stage.takes() is Demand.BATCH_IF_READY
 
     stage.on(tx.BatchRead(journal.batch(cont(20, producer=2))), later=1)
-    assert stage.demand is Demand.BATCH
+    assert stage.takes() is Demand.BATCH
     stage.on(tx.BatchRead(journal.batch(ack(21, producer=2))), later=1)
     stage.on(tx.BatchDelivered(1))
     assert kinds(stage.on(tx.InputIdle())) == [tx.Finalize]
@@ -208,7 +207,7 @@ def test_pending_span_does_not_hold_if_told_not_to_wait() -> None:
     stage.on(tx.BatchRead(journal.batch(single(10), cont(20, producer=2))))
     stage.consume(1)
 
-    assert stage.demand is Demand.BATCH_IF_READY
+    assert stage.takes() is Demand.BATCH_IF_READY
     assert kinds(stage.on(tx.InputIdle())) == [tx.Finalize]
     checkpoint = stage.close()
 
@@ -251,7 +250,7 @@ def test_closed_input_still_honours_prior_and_min() -> None:
     stage.consume(1)
 
     stage.on(tx.SourcesClosed())
-    assert stage.demand is Demand.NOTHING
+    assert stage.takes() is Demand.NOTHING
     assert kinds(stage.on(tx.Ticked(), later=5)) == [tx.Finalize]
     stage.close()
 
@@ -349,7 +348,7 @@ def test_deferring_waits_for_the_prior_transaction() -> None:
     stage.on(tx.BatchRead(journal.batch(single(20), single(21))))
 
     assert stage.consume(1) == ()
-    assert stage.demand is Demand.NOTHING
+    assert stage.takes() is Demand.NOTHING
     stage.on(tx.CommitResolved())
     assert kinds(stage.on(tx.AckResolved("out/a", 1)))[-1] is tx.Finalize
 
@@ -360,14 +359,14 @@ def test_span_beyond_memory_is_replayed() -> None:
     stage = Stage(ring_messages=1)
     (replay,) = stage.on(tx.BatchRead(journal.batch(cont(10), cont(11), ack(12))))
     assert replay == tx.StartReplay("in/a", 0, 10)
-    assert stage.demand is Demand.REPLAY
+    assert stage.takes() is Demand.REPLAY
 
     assert kinds(stage.on(tx.ReplayRead(journal.read(0, 10)))) == [tx.BeginTxn]
     (first,) = stage.on(tx.TxnBegan())
     assert isinstance(first, tx.Deliver)
     assert list(first.batch.clocks) == [10]
     stage.on(tx.BatchDelivered(1))
-    assert stage.demand is Demand.REPLAY
+    assert stage.takes() is Demand.REPLAY
     (second,) = stage.on(tx.ReplayEnded())
 
     assert isinstance(second, tx.Deliver)
@@ -499,7 +498,7 @@ def test_stop_commits_what_was_consumed_and_drops_the_rest() -> None:
 
     assert kinds(stage.on(tx.BatchDelivered(1))) == [tx.Finalize]
     assert stage.close().sources["in/a"].read_through == 10
-    assert stage.demand is Demand.NOTHING
+    assert stage.takes() is Demand.NOTHING
     assert kinds(stage.on(tx.CommitResolved())) == [tx.PublishProgress, tx.RecordTxn, tx.Finish]
 
 

@@ -1,0 +1,226 @@
+"""Live shards without a member around them: specs and assignments are written to etcd by the test itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from allocator.core.keys import Keys
+from allocator.core.model import Assignment, ItemId, MemberId
+from allocator.core.ops import Delete, Put
+from allocator.etcd.client import EtcdClient
+from allocator.key_space import KeySpace
+from allocator.runtime.clock import SystemClock
+from allocator.runtime.task_group import TaskGroup
+from consumer.application import Shard
+from consumer.journal.client import JournalClient
+from consumer.key_space import ShardDecoder
+from consumer.message.batch import Envelope, MessageType
+from consumer.message.framing import NDJSON
+from consumer.message.json_type import JsonType
+from consumer.message.mapping import MappedJournal
+from consumer.message.publisher import Publisher
+from consumer.protocol.journal_pb2 import JournalSpec
+from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
+from consumer.shard import LiveShard
+from consumer.shard_environment import ShardConfig, ShardEnvironment
+from consumer.shard_metrics import ShardMetrics
+from consumer.stores.json_file import JsonFileStore
+
+MEMBER = MemberId("zone-a", "member-a")
+
+Counts = dict[str, int]
+
+
+@dataclass
+class Counting:
+    """Counts messages by key in a JSON file, and echoes each; tells what happened to it."""
+
+    directory: Path
+    output: str = ""
+    fail: Callable[[str], None] = lambda key: None
+    """Called with each key, and with the name of each other callback; may raise or block."""
+    began: int = 0
+    finished: list[object] = field(default_factory=list)
+    stores: list[JsonFileStore[Counts]] = field(default_factory=list)
+
+    def new_store(self, shard: Shard) -> JsonFileStore[Counts]:
+        """Open the file."""
+        self.fail("new_store")
+        self.stores.append(
+            JsonFileStore(shard, self.directory, initial={}, state_type=dict[str, int])
+        )
+        return self.stores[-1]
+
+    def message_type(self, journal_spec: JournalSpec) -> MessageType:
+        """JSON lines."""
+        del journal_spec
+        self.fail("message_type")
+        return JsonType()
+
+    def consume_message(
+        self, shard: Shard, store: JsonFileStore[Counts], envelope: Envelope, publisher: Publisher
+    ) -> None:
+        """Count and echo."""
+        del shard
+        key = envelope.message["key"]
+        self.fail(key)
+        store.state[key] = store.state.get(key, 0) + 1
+        if self.output:
+            echo = {"key": key, "n": envelope.message["n"]}
+            publisher.publish_uncommitted(MappedJournal(self.output, NDJSON), echo, JsonType())
+
+    def finalize_txn(
+        self, shard: Shard, store: JsonFileStore[Counts], publisher: Publisher
+    ) -> None:
+        """Nothing is buffered."""
+        del shard, store, publisher
+        self.fail("finalize_txn")
+
+    def begin_txn(self, shard: Shard, store: JsonFileStore[Counts]) -> None:
+        """Count transactions."""
+        del shard, store
+        self.fail("begin_txn")
+        self.began += 1
+
+    def finished_txn(self, shard: Shard, store: JsonFileStore[Counts], commit: object) -> None:
+        """Keep the commit."""
+        del shard, store
+        self.finished.append(commit)
+
+
+class ShardHost:
+    """Runs live shards as a member would, on assignments that the test writes."""
+
+    def __init__(
+        self, etcd: EtcdClient, key_space: KeySpace, journals: JournalClient, group: TaskGroup
+    ) -> None:
+        self.etcd = etcd
+        self.key_space = key_space
+        self.registry = CollectorRegistry()
+        self._journals = journals
+        self._group = group
+        self._shards: list[LiveShard] = []
+        self._blind: set[LiveShard] = set()
+        key_space.observe(self._tell_shards)
+
+    async def assign(self, spec: ShardSpec, *, slot: int = 0) -> None:
+        """Write the spec and an assignment of it to us, and wait until the key space shows them."""
+        keys = self.key_space.keys
+        item = ItemId(spec.id)
+        result = await self.etcd.txn(
+            (),
+            (
+                Put(keys.item(item), spec.SerializeToString()),
+                Put(keys.assignment(item, MEMBER, slot), b""),
+            ),
+        )
+        await self.key_space.wait_for_revision(result.header.revision)
+
+    async def change_spec(self, spec: ShardSpec) -> None:
+        """Write a newer spec."""
+        key = self.key_space.keys.item(ItemId(spec.id))
+        await self.key_space.wait_for_revision(await self.etcd.put(key, spec.SerializeToString()))
+
+    async def promote(self, shard_id: str, *, slot: int) -> None:
+        """Move our assignment from `slot` to slot 0, as the allocator does: one transaction, the same value."""
+        keys, item = self.key_space.keys, ItemId(shard_id)
+        old = keys.assignment(item, MEMBER, slot)
+        kv = self.key_space.kv_or_none(old)
+        assert kv is not None
+        result = await self.etcd.txn(
+            (), (Delete(old), Put(keys.assignment(item, MEMBER, 0), kv.value))
+        )
+        await self.key_space.wait_for_revision(result.header.revision)
+
+    async def unassign(self, shard_id: str) -> None:
+        """Delete our slot-0 assignment."""
+        key = self.key_space.keys.assignment(ItemId(shard_id), MEMBER, 0)
+        await self.etcd.delete(key)
+
+    def start(
+        self, spec: ShardSpec, application: Any, *, slot: int = 0, config: ShardConfig | None = None
+    ) -> LiveShard:
+        """Start a live shard for an assignment that was written."""
+        environment = ShardEnvironment(
+            application=application,
+            journals=self._journals,
+            etcd=self.etcd,
+            keys=self.key_space.keys,
+            key_space=self.key_space,
+            clock=SystemClock(),
+            metrics=ShardMetrics(self.registry if not self._shards else CollectorRegistry()),
+            config=config or ShardConfig(restart_delay_seconds=0.05, stop_grace_seconds=2),
+        )
+        assignment = self.key_space.assignments[ItemId(spec.id), MEMBER, slot]
+        shard = LiveShard(spec, assignment, environment)
+        self._shards.append(shard)
+        shard.start(self._group)
+        return shard
+
+    def blind(self, shard: LiveShard) -> None:
+        """Let a shard see no change of the key space any more, like a process that sleeps."""
+        self._blind.add(shard)
+
+    def status(self, shard_id: str, *, slot: int = 0) -> ReplicaStatus:
+        """Return what our replica says of itself."""
+        value = self.key_space.assignments[ItemId(shard_id), MEMBER, slot].value
+        assert isinstance(value, ReplicaStatus)
+        return value
+
+    def says(self, shard_id: str, code: int, *texts: str, slot: int = 0) -> bool:
+        """Return whether our replica has this code, and errors that hold each of `texts`."""
+        status = self.status(shard_id, slot=slot)
+        errors = "\n".join(status.errors)
+        return status.code == code and all(text in errors for text in texts)
+
+    async def stop(self) -> None:
+        """Stop every shard."""
+        for shard in self._shards:
+            await shard.stop()
+
+    def _tell_shards(self) -> None:
+        for shard in self._shards:
+            item = ItemId(shard.id)
+            held: list[Assignment] = [
+                a for a in self.key_space.assignments_of(item) if a.member_id == MEMBER
+            ]
+            listed = self.key_space.items.get(item)
+            if shard not in self._blind and held and listed is not None:
+                shard.on_assignment_changed(listed.value.spec, held[0])
+
+
+@asynccontextmanager
+async def running_host(
+    etcd: EtcdClient, root: str, journals: JournalClient
+) -> AsyncIterator[ShardHost]:
+    """Watch the key space and run shards; stop them in the end."""
+    key_space = KeySpace(
+        etcd, Keys(root), ShardDecoder(hot_standbys_max=3), apply_delay_seconds=0.0
+    )
+    await key_space.load()
+    async with TaskGroup() as group:
+        group.start_soon(key_space.watch(), name="watch")
+        host = ShardHost(etcd, key_space, journals, group)
+        try:
+            yield host
+        finally:
+            await host.stop()
+            group.stop()
+
+
+def spec_of(
+    shard_id: str, *sources: str, max_seconds: float = 0.5, min_seconds: float = 0.0
+) -> ShardSpec:
+    """Return a spec with short transactions."""
+    spec = ShardSpec(
+        id=shard_id, sources=[ShardSpec.Source(journal=name) for name in sorted(sources)]
+    )
+    spec.max_txn_duration.FromMilliseconds(int(max_seconds * 1000))
+    spec.min_txn_duration.FromMilliseconds(int(min_seconds * 1000))
+    return spec

@@ -86,6 +86,7 @@ class ShardCluster:
         broker: str | None = None,
         zone: str | None = None,
         data_dir: Path | None = None,
+        start_timeout_seconds: float = START_SECONDS_MAX,
         **settings: Unpack[MemberSettings],
     ) -> None:
         """Describe the cluster; `start` starts it.
@@ -101,6 +102,7 @@ class ShardCluster:
             broker: Address of the journal brokers, `http://host:port`; None starts one on this machine.
             zone: Failure domain of all members; None: each executor's `BROADSHEET_ZONE`, or else its host name.
             data_dir: Where a started etcd and broker keep their data; None: in a directory that `stop` removes.
+            start_timeout_seconds: Longest wait for every member to announce itself.
             settings: Further settings of every member.
 
         Raises:
@@ -118,6 +120,7 @@ class ShardCluster:
         self._broker_given = broker
         self._zone = zone
         self._data_dir = data_dir
+        self._start_timeout_seconds = start_timeout_seconds
         self._settings = settings
         self._resources = ExitStack()
         self._job: MemberJob | None = None
@@ -270,11 +273,12 @@ class ShardCluster:
         def announced() -> bool:
             return len(self.members()) >= self._member_count
 
-        if not self._poll(announced, timeout_seconds=START_SECONDS_MAX):
+        timeout_seconds = self._start_timeout_seconds
+        if not self._poll(announced, timeout_seconds=timeout_seconds):
             count = len(self.members())
             raise ClusterStartError(
                 f"{count} of {self._member_count} members came up at {self.root} within "
-                f"{START_SECONDS_MAX:g} s: {self._membership.failure() or self._slots()}"
+                f"{timeout_seconds:g} s: {self._membership.failure() or self._slots()}"
             )
 
     def _slots(self) -> str:

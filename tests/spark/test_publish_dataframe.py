@@ -1,0 +1,186 @@
+"""DataFrames into journals: each row once, whatever is retried or run again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from consumer.journal.client import JournalClient
+from consumer.message.json_type import JsonType
+from consumer.message.mapping import MappedJournal, modulo_mapping
+from consumer.message.reader import read_batches, read_committed
+from consumer.message.uuid import Flags
+from spark_bridge.errors import PublishError
+from spark_bridge.publish import PublishTarget, journal_index, publish_dataframe
+from spark_bridge.services import Services
+from tests.support.spark import make_journals
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(300)]
+
+ROWS = 3_000
+
+
+@pytest.fixture
+def target(services: Services) -> PublishTarget:
+    """Two journals that no other test uses."""
+    name = uuid4().hex
+    journals = (f"test/{name}/part-000", f"test/{name}/part-001")
+    make_journals(services.broker_address, journals)
+    return PublishTarget(
+        broker_address=services.broker_address,
+        etcd_endpoints=services.etcd.endpoints,
+        root=f"/test/{name}",
+        journals=journals,
+    )
+
+
+def _rows(spark: SparkSession) -> DataFrame:
+    return spark.range(ROWS).selectExpr("concat('key-', id % 50) AS key", "id")
+
+
+def _read(target: PublishTarget, *, committed: bool) -> list[list[dict[str, Any]]]:
+    """Return the messages of each journal in their order, acknowledgements left out."""
+    read = read_committed if committed else read_batches
+
+    async def all_of(client: JournalClient, journal: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        async for batch in read(client, journal, JsonType(), block=False):
+            for flags, message in zip(batch.flags, batch.messages(), strict=True):
+                if flags != Flags.ACK_TXN:
+                    found.append(message)
+        return found
+
+    async def every_journal() -> list[list[dict[str, Any]]]:
+        async with JournalClient(target.broker_address) as client:
+            return [await all_of(client, journal) for journal in target.journals]
+
+    return asyncio.run(every_journal())
+
+
+def _ids(messages: Sequence[Sequence[dict[str, Any]]]) -> Counter[int]:
+    return Counter(message["id"] for journal in messages for message in journal)
+
+
+def _fail_once_in_the_middle(row: dict[str, Any]) -> dict[str, Any]:
+    """Kill the task's process in its first attempt, when most of it is written already."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is not None and context.attemptNumber() == 0 and row["id"] > ROWS - 100:
+        os._exit(1)
+    return row
+
+
+def test_publish_dataframe_every_row_once_in_order(
+    spark: SparkSession, target: PublishTarget
+) -> None:
+    """One task a journal, sorted: keys keep their journal, and a journal its order."""
+    published = publish_dataframe(
+        _rows(spark), target, publication="one", key="key", order_by=["id"]
+    )
+
+    read = _read(target, committed=True)
+    assert published.messages == ROWS
+    assert _ids(read) == Counter(range(ROWS))
+    for journal in read:
+        assert [message["id"] for message in journal] == sorted(m["id"] for m in journal)
+    assert not {m["key"] for m in read[0]} & {m["key"] for m in read[1]}
+
+
+def test_publish_dataframe_task_dies_and_is_retried_every_row_once(
+    spark: SparkSession, target: PublishTarget
+) -> None:
+    """The dead attempt's messages are in the journals, but never acknowledged: readers of committed ones miss them.
+
+    Arrow hands over whole batches, so small ones make sure that some were appended before the task dies.
+    """
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    try:
+        publish_dataframe(
+            _rows(spark),
+            target,
+            publication="one",
+            key="key",
+            order_by=["id"],
+            message_of=_fail_once_in_the_middle,
+        )
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+    assert _ids(_read(target, committed=True)) == Counter(range(ROWS))
+    assert _ids(_read(target, committed=False)).total() > ROWS
+
+
+def test_publish_dataframe_same_name_again_publishes_nothing(
+    spark: SparkSession, target: PublishTarget
+) -> None:
+    """A driver that died after the commit and runs again finds the publication, whatever the DataFrame now holds."""
+    first = publish_dataframe(_rows(spark), target, publication="one", key="key", order_by=["id"])
+
+    again = publish_dataframe(
+        _rows(spark).where("id < 10"), target, publication="one", key="key", order_by=["id"]
+    )
+
+    assert again == first
+    assert _ids(_read(target, committed=True)) == Counter(range(ROWS))
+
+
+def test_publish_dataframe_unknown_column_is_named(
+    spark: SparkSession, target: PublishTarget
+) -> None:
+    """Before any task runs, the error names the column and those that there are."""
+    with pytest.raises(PublishError, match=r"no column nokey; there are \['key', 'id'\]"):
+        publish_dataframe(_rows(spark), target, publication="x", key="nokey", order_by=["id"])
+
+
+def test_journal_index_agrees_with_modulo_mapping(spark: SparkSession) -> None:
+    """Other publishers of the same journals, in Python or Go, must choose the same one for each key."""
+    keys = ["", "N14228", "unassigned-9E", "ünïcödé ✈", "x" * 300]
+    targets = [MappedJournal(str(index), "application/x-ndjson") for index in range(7)]
+    mapping = modulo_mapping(lambda key: str(key).encode(), lambda: targets)
+
+    rows = spark.createDataFrame([(key,) for key in keys], "key string")
+    found = [row[0] for row in rows.select(journal_index("key", 7)).collect()]
+
+    assert found == [int(mapping(key).journal) for key in keys]
+
+
+def test_spark_runs_on_the_jre_of_pypi(tmp_path: Path) -> None:
+    """On a machine without Java the wheel's trimmed JRE must do: a real job, Python worker included."""
+    program = (
+        "from spark_bridge.session import start_session\n"
+        "s = start_session('local[1]', app_name='jre', conf={'spark.ui.enabled': 'false'})\n"
+        "print(s.sparkContext.parallelize(range(10), 1).map(lambda x: x * x).sum())\n"
+        "s.stop()\n"
+    )
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("JAVA_HOME", "SPARK_HOME", "PYSPARK_PYTHON")
+    }
+    # Spark's scripts need the base tools, none of which is java.
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for tool in ("bash", "sh", "dirname", "ps", "cat", "uname", "env"):
+        if found := subprocess.run(["which", tool], capture_output=True, text=True).stdout.strip():
+            (tools / tool).symlink_to(found)
+    environ.update(PATH=str(tools), XDG_CACHE_HOME=str(tmp_path / "cache"))
+
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False
+    )
+
+    assert ran.stdout.strip().endswith("285"), ran.stderr[-2000:]
+    assert list((tmp_path / "cache" / "broadsheet" / "java").iterdir())

@@ -1,0 +1,237 @@
+"""Members on the executors of a real standalone Spark: they serve, are killed, come back, and leave."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import psutil
+import pytest
+
+from examples.flights.app import FlightsApplication
+from examples.flights.client import list_aircraft
+from examples.flights.messages import ALERT_JOURNALS, FLIGHT_JOURNALS
+from spark_bridge.cluster import ShardCluster
+from spark_bridge.errors import ClusterStartError, SparkConfError
+from spark_bridge.publish import PublishTarget, publish_dataframe
+from spark_bridge.services import Services
+from tests.support.spark import executor_of, make_journals, process_listening_at, shard_specs
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(300)]
+
+JOURNALS = FLIGHT_JOURNALS[:4]
+SHARDS = [f"counts-{index:03d}" for index in range(len(JOURNALS))]
+FLIGHTS_A_ROUND = 4_000
+LATE_EVERY = 40
+"""One flight in so many is late enough for an alert."""
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    spark: SparkSession, services: Services, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ShardCluster]:
+    """Three members that serve four shards of the flights example, each with a standby."""
+    database = f"sqlite:///{tmp_path_factory.mktemp('states')}/{{shard}}.db"
+    with ShardCluster(
+        spark,
+        functools.partial(FlightsApplication, database),
+        members=3,
+        root=f"/test/{uuid4().hex}",
+        etcd=services.etcd,
+        broker=services.broker_address,
+    ) as running:
+        make_journals(services.broker_address, [*JOURNALS, *ALERT_JOURNALS])
+        running.apply(shard_specs("counts", JOURNALS))
+        running.wait_for_primary(SHARDS)
+        yield running
+
+
+def _publish(spark: SparkSession, cluster: ShardCluster, *, first: int) -> None:
+    """Publish a round of flights, departing from minute `first` on."""
+    flights: DataFrame = spark.range(first, first + FLIGHTS_A_ROUND).selectExpr(
+        "concat('N', id % 97) AS aircraft",
+        "'UA' AS carrier",
+        "CAST(id AS INT) AS flight",
+        "'EWR' AS origin",
+        "'IAH' AS destination",
+        "id AS scheduled_at",
+        "id AS departs_at",
+        "false AS cancelled",
+        "CAST(1 AS INT) AS air_minutes",
+        f"CAST(IF(id % {LATE_EVERY} = 0, 121, 0) AS INT) AS late_minutes",
+    )
+    target = PublishTarget(
+        broker_address=cluster.services.broker_address,
+        etcd_endpoints=cluster.services.etcd.endpoints,
+        root=cluster.root,
+        journals=JOURNALS,
+    )
+    publish_dataframe(
+        flights, target, publication=f"round-{first}", key="aircraft", order_by=["departs_at"]
+    )
+
+
+def _wait_for_totals(cluster: ShardCluster, *, flights: int) -> int:
+    """Wait until the shards together have `flights`, not one more, and return their alerts."""
+    deadline = time.monotonic() + 60
+    while True:
+        answers = [list_aircraft(cluster, shard) for shard in SHARDS]
+        total = sum(answer.flights for answer in answers)
+        if total >= flights or time.monotonic() >= deadline:
+            assert total == flights
+            return sum(one.alerts for answer in answers for one in answer.aircraft)
+
+
+def _wait_for_members(cluster: ShardCluster, count: int) -> None:
+    deadline = time.monotonic() + 60
+    while len(cluster.members()) < count:
+        assert time.monotonic() < deadline, cluster.members()
+
+
+def test_shard_cluster_members_are_processes_of_executors(cluster: ShardCluster) -> None:
+    """Each task is a member in a process of its own below an executor, and every shard has a primary among them."""
+    members = cluster.members()
+
+    processes = [process_listening_at(member.endpoint) for member in members]
+    primaries = cluster.wait_for_primary(SHARDS)
+
+    assert [member.partition for member in members] == [0, 1, 2]
+    assert len({process.pid for process in processes}) == 3
+    assert all(executor_of(process).is_running() for process in processes)
+    assert set(primaries.values()) <= {member.member_id for member in members}
+
+
+def test_shard_cluster_worker_killed_in_mid_run_counts_each_flight_once(
+    spark: SparkSession, cluster: ShardCluster
+) -> None:
+    """SIGKILL of a primary's process between two publications: its next attempt revokes its lease, so its shards are
+    PRIMARY elsewhere long before the lease's 20 seconds, and every flight and alert is counted exactly once.
+    """
+    _publish(spark, cluster, first=0)
+    primaries = cluster.wait_for_primary(SHARDS)
+    victim = next(one for one in cluster.members() if one.member_id in primaries.values())
+    lost = [shard for shard, member in primaries.items() if member == victim.member_id]
+
+    killed = time.monotonic()
+    process_listening_at(victim.endpoint).kill()
+    cluster.wait_for_primary(lost, not_on={victim.member_id})
+    failover_seconds = time.monotonic() - killed
+    _publish(spark, cluster, first=FLIGHTS_A_ROUND)
+    alerts = _wait_for_totals(cluster, flights=2 * FLIGHTS_A_ROUND)
+    _wait_for_members(cluster, 3)
+
+    successor = cluster.members()[victim.partition]
+    assert (successor.partition, successor.attempt) == (victim.partition, victim.attempt + 1)
+    assert alerts == 2 * FLIGHTS_A_ROUND // LATE_EVERY
+    assert failover_seconds < 15
+
+
+def test_shard_cluster_executor_killed_members_come_back_elsewhere(cluster: ShardCluster) -> None:
+    """SIGKILL of an executor's JVM takes its members along: they notice, and Spark starts them anew."""
+    victim = executor_of(process_listening_at(cluster.members()[0].endpoint))
+    dying = {
+        member.member_id: process_listening_at(member.endpoint)
+        for member in cluster.members()
+        if executor_of(process_listening_at(member.endpoint)) == victim
+    }
+
+    victim.kill()
+    cluster.wait_for_primary(SHARDS, not_on=dying.keys())
+    _wait_for_members(cluster, 3)
+
+    _, alive = psutil.wait_procs(dying.values(), timeout=20)
+    assert not alive, "the Python workers of a dead executor must not go on"
+    assert not dying.keys() & {member.member_id for member in cluster.members()}
+
+
+def test_shard_cluster_second_one_at_the_same_root_is_refused(
+    spark: SparkSession, cluster: ShardCluster
+) -> None:
+    """Members of one application and one root would take each other for dead predecessors."""
+    second = ShardCluster(
+        spark,
+        "examples.flights.app:create",
+        members=1,
+        root=cluster.root,
+        etcd=cluster.services.etcd,
+        broker=cluster.services.broker_address,
+    )
+
+    with pytest.raises(ClusterStartError, match=r"3 members of this Spark application are at"):
+        second.start()
+
+    assert len(cluster.members()) == 3
+
+
+def test_shard_cluster_stop_leaves_no_key(spark: SparkSession, services: Services) -> None:
+    """Members spread over the executors, so that losing one is not losing all. After a cooperative stop every task has
+    returned, and no member, assignment or key of the cluster is left in etcd.
+    """
+    root = f"/test/{uuid4().hex}"
+    cluster = ShardCluster(
+        spark,
+        "examples.flights.app:create",
+        members=2,
+        root=root,
+        etcd=services.etcd,
+        broker=services.broker_address,
+    )
+    cluster.start()
+    executors = {executor_of(process_listening_at(one.endpoint)).pid for one in cluster.members()}
+
+    stopped = time.monotonic()
+    cluster.stop()
+
+    assert len(executors) == 2
+    assert time.monotonic() - stopped < 20
+    assert _keys_at(services, root) == []
+    cluster.stop()
+
+
+def test_shard_cluster_application_fails_error_says_why(
+    spark: SparkSession, services: Services
+) -> None:
+    """Spark retries a failing member for ever, on machines the user does not look at: the driver must say why."""
+    cluster = ShardCluster(
+        spark,
+        "examples.flights.app:no_such_factory",
+        members=1,
+        root=f"/test/{uuid4().hex}",
+        etcd=services.etcd,
+        broker=services.broker_address,
+        start_timeout_seconds=10,
+    )
+
+    with pytest.raises(ClusterStartError, match=r"0 of 1 members .*no attribute 'no_such_factory'"):
+        cluster.start()
+
+
+def test_shard_cluster_unfit_session_is_refused_at_once(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With Spark's default of four failures the cluster would end within days; it must not even start."""
+    conf = spark.sparkContext.getConf().set("spark.task.maxFailures", "4")
+    monkeypatch.setattr(spark.sparkContext, "getConf", lambda: conf)
+
+    with pytest.raises(SparkConfError, match=r"spark\.task\.maxFailures is 4"):
+        ShardCluster(spark, "examples.flights.app:create", members=1, root="/test/conf")
+
+
+def _keys_at(services: Services, root: str) -> list[bytes]:
+    import asyncio
+
+    from allocator.core.ops import prefix_range_end
+    from allocator.etcd.client import EtcdClient
+
+    async def read() -> list[bytes]:
+        async with EtcdClient(services.etcd) as etcd:
+            found = await etcd.get_range(root.encode(), prefix_range_end(root.encode()))
+            return [kv.key for kv in found.kvs]
+
+    return asyncio.run(read())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from typing import Any
 
 import structlog
@@ -156,15 +157,16 @@ class PrimaryAttempt:
         if self._loop is None:
             return
         self._loop.post(tx.LimitsChanged(limits_of(self._shard.spec)))
-        if sources_changed and self._reading is not None:
-            self._reading.stop()
+        if sources_changed:
+            if self._reading is not None:
+                self._reading.stop()
             self._loop.input.close()
 
     async def _serve(self, on_ready: Callable[[], Awaitable[None]]) -> None:
         environment, shard = self._environment, self._shard
         await self._prove_assignment()
         worker = self._worker = Worker(shard.id)
-        store = self.store = await worker.run(self._new_store)
+        store = await worker.run(self._new_store)
         checkpoint: Checkpoint = await worker.run(store.restore_checkpoint, shard)
         self.progress.update(read_through_of(checkpoint), {})
         self.ready_at_monotonic_seconds = environment.clock.monotonic_seconds()
@@ -252,7 +254,13 @@ class PrimaryAttempt:
             raise
         except Exception as error:
             raise ApplicationError(self._shard.id, "new_store", error) from error
+        # Here, on the worker thread: if we are cancelled meanwhile, the tear-down queued behind us still finds it.
+        self.store = store
         return store
+
+    def _destroy_store(self) -> None:
+        if self.store is not None:
+            self.store.destroy()
 
     async def _prove_assignment(self) -> None:
         """Ask etcd itself whether the shard is still ours, before a restore fences whoever has it.
@@ -271,26 +279,25 @@ class PrimaryAttempt:
 
     async def _tear_down(self) -> None:
         timeout = self._environment.config.teardown_seconds
-        worker, store = self._worker, self.store
+        worker = self._worker
         try:
-            if not self._unreferenced.is_set():
-                await self._bounded(self._unreferenced.wait(), "its holders", timeout)
-            if worker is not None and store is not None:
-                await self._bounded(worker.run(store.destroy), "its store", timeout)
+            async with asyncio.timeout(timeout):
+                await self._unreferenced.wait()
+        except TimeoutError:
+            _log.error("shard.still_held", shard=self._shard.id, waited_seconds=timeout)
         finally:
             if worker is not None:
+                # Queued even if the thread is stuck, so that a callback which does return leaves nothing open.
+                destroyed = worker.submit(self._destroy_store)
+                destroyed.add_done_callback(self._on_destroyed)
                 worker.close()
         if worker is not None and not await worker.join(timeout_seconds=timeout):
             _log.error("shard.worker_stuck", shard=self._shard.id, waited_seconds=timeout)
 
-    async def _bounded(self, wait: Awaitable[object], what: str, timeout_seconds: float) -> None:
-        """Wait with a deadline; what fails in a tear-down is told, and the tear-down goes on."""
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                await wait
-        except Exception as error:
-            problem = str(error) or type(error).__name__
-            _log.error("shard.teardown_failed", shard=self._shard.id, of=what, error=problem)
+    def _on_destroyed(self, done: Future[None]) -> None:
+        error = done.exception()
+        if error is not None:
+            _log.error("shard.store_not_destroyed", shard=self._shard.id, error=str(error))
 
 
 def limits_of(spec: ShardSpec) -> TxnLimits:

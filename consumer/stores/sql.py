@@ -54,7 +54,8 @@ class SqlStore:
 
         Args:
             shard: The shard; its fully qualified name is the key of its checkpoint.
-            engine: PostgreSQL or SQLite (a file). Stays the application's own and is never disposed of here.
+            engine: PostgreSQL or SQLite (a file). Stays the application's own and is never disposed of here. Its pool
+                must have two connections for each shard that shares it: one to write, one to read.
             table_name: The checkpoint table.
             create_table: Create the table if it is absent.
             lock_wait_seconds: Longest wait for a lock, after which the transaction fails.

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from allocator.core.model import ItemId
 from allocator.etcd.client import EtcdClient
+from consumer.application import Shard
 from consumer.errors import CommitFencedError, ShardStoppedError
 from consumer.journal.client import JournalClient
+from consumer.message.batch import MessageBatch
 from consumer.message.clock import MessageClock
 from consumer.message.framing import NDJSON
 from consumer.message.json_type import JsonType
@@ -338,6 +340,58 @@ async def test_sources_added_to_the_spec_are_read(
 
     assert await counts(shard) == {"a": 1, "b": 1, "c": 1}
     assert len(application.stores) == 1
+
+
+class Producing(Counting):
+    """Brings its messages itself, a few at a time: after each lot its input ends, and begins anew."""
+
+    async def read_messages(
+        self, shard: Shard, store: JsonFileStore[dict[str, int]], checkpoint: Checkpoint
+    ) -> AsyncIterator[MessageBatch]:
+        """Yield two messages behind the checkpoint, of ten."""
+        del shard, store
+        begin = checkpoint.sources["feed"].read_through
+        for offset in range(begin, min(begin + 2, 10)):
+            yield self._batch(offset)
+        if begin >= 10:
+            await asyncio.Event().wait()
+
+    def replay_range(
+        self,
+        shard: Shard,
+        store: JsonFileStore[dict[str, int]],
+        *,
+        journal: str,
+        begin: int,
+        end: int,
+    ) -> AsyncIterator[MessageBatch]:
+        """Nothing is ever pending."""
+        raise AssertionError("no replay is needed")
+
+    def read_through(
+        self, shard: Shard, store: JsonFileStore[dict[str, int]], offsets: Mapping[str, int]
+    ) -> Mapping[str, int]:
+        """Wait for what is asked."""
+        return offsets
+
+    @staticmethod
+    def _batch(offset: int) -> MessageBatch:
+        payload = f'{{"key": "k{offset}", "n": {offset}}}'.encode()
+        return MessageBatch("feed", [offset], [offset + 1], [0], [0], [0], [payload], JsonType())
+
+
+async def test_application_that_brings_its_messages_restarts_from_each_checkpoint(
+    host: ShardHost, tmp_path: Path
+) -> None:
+    """When its input ends, everything is committed, the checkpoint restored, and the input begins behind it."""
+    spec = spec_of(SHARD)
+    await host.assign(spec)
+    shard = host.start(spec, Producing(tmp_path))
+
+    with shard.acquire() as reference:
+        await reference.wait_for_offsets({"feed": 10})
+
+    assert await counts(shard) == {f"k{offset}": 1 for offset in range(10)}
 
 
 async def test_reference_keeps_the_store_until_released(host: ShardHost, tmp_path: Path) -> None:

@@ -1,0 +1,171 @@
+"""The small parts of a shard: statuses, worker thread, input queue, progress, checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+from consumer.core.checkpoint import build_checkpoint, read_through_of, start_offset
+from consumer.core.replica_status import (
+    ERROR_LENGTH_MAX,
+    ERRORS_MAX,
+    TRUNCATED,
+    failed_status,
+    reduced,
+    truncated,
+)
+from consumer.errors import ShardStoppedError
+from consumer.input_queue import InputQueue
+from consumer.progress import Progress
+from consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
+from consumer.worker import Worker
+from tests.support.eventually import eventually
+from tests.support.message_batches import WrittenJournal, single
+
+
+def test_reduced_status_keeps_the_further_code() -> None:
+    """A late STANDBY does not hide that the replica is PRIMARY."""
+    primary = ReplicaStatus(code=ReplicaStatus.PRIMARY)
+    standby = ReplicaStatus(code=ReplicaStatus.STANDBY)
+
+    assert reduced(primary, standby) == primary
+    assert reduced(standby, primary) == primary
+
+
+def test_reduced_status_keeps_new_errors_first_and_few() -> None:
+    """Etcd holds every status in each member's memory; the newest cause is the one to read."""
+    existing = failed_status([f"old {n}" for n in range(20)])
+
+    status = reduced(existing, failed_status(["new", "old 0"]))
+
+    assert status.code == ReplicaStatus.FAILED
+    assert list(status.errors[:3]) == ["new", "old 0", "old 1"]
+    assert len(status.errors) == ERRORS_MAX
+
+
+def test_truncated_counts_code_points_and_marks() -> None:
+    """Text at the bound stays; one more is cut, and says so."""
+    assert truncated("ü" * ERROR_LENGTH_MAX) == "ü" * ERROR_LENGTH_MAX
+    assert truncated("ü" * (ERROR_LENGTH_MAX + 1)) == "ü" * ERROR_LENGTH_MAX + TRUNCATED
+
+
+def test_start_offset_is_the_later_of_checkpoint_and_bound() -> None:
+    """A bound raised by the operator skips; a checkpoint never goes back. Asking inserts nothing."""
+    checkpoint = Checkpoint()
+    checkpoint.sources["in/a"].read_through = 10
+
+    assert start_offset(checkpoint, "in/a", 5) == 10
+    assert start_offset(checkpoint, "in/a", 15) == 15
+    assert start_offset(checkpoint, "in/b", 5) == 5
+    assert read_through_of(checkpoint) == {"in/a": 10}
+
+
+def test_build_checkpoint_holds_sources_and_intents() -> None:
+    """What the sequencer and the publisher give is what the store gets."""
+    source = Checkpoint.Source(read_through=7)
+
+    checkpoint = build_checkpoint({"in/a": source}, {"out/a": b"ack"})
+
+    assert checkpoint == Checkpoint(sources={"in/a": source}, ack_intents={"out/a": b"ack"})
+
+
+async def test_worker_runs_calls_in_order_on_one_thread() -> None:
+    """Callbacks of a shard never overlap."""
+    worker = Worker("shard-1")
+    seen: list[tuple[int, int]] = []
+    for number in range(100):
+        worker.submit(lambda number: seen.append((number, threading.get_ident())), number)
+    await worker.run(lambda: None)
+    worker.close()
+
+    assert [number for number, _ in seen] == list(range(100))
+    assert len({thread for _, thread in seen}) == 1
+    assert await worker.join(timeout_seconds=5)
+    with pytest.raises(ShardStoppedError):
+        worker.submit(lambda: None)
+
+
+async def test_worker_hands_errors_to_the_caller_and_lives_on() -> None:
+    """A failing call fails its caller only."""
+    worker = Worker("shard-1")
+
+    with pytest.raises(ZeroDivisionError):
+        await worker.run(lambda: 1 / 0)
+
+    assert await worker.run(lambda: 2) == 2
+    worker.close()
+
+
+async def test_worker_join_tells_of_a_stuck_call() -> None:
+    """A callback that never returns must not keep the process from stopping."""
+    worker = Worker("shard-1")
+    released = threading.Event()
+    call: Future[bool] = worker.submit(released.wait, 30)
+    worker.close()
+
+    assert not await worker.join(timeout_seconds=0.05)
+    released.set()
+    assert call.result(5)
+    assert await worker.join(timeout_seconds=5)
+
+
+async def test_input_queue_makes_readers_wait_in_turn() -> None:
+    """Full means waiting, bounded in messages; whoever waited first goes first."""
+    journal = WrittenJournal()
+    ready: list[None] = []
+    queue = InputQueue(messages_max=2, bytes_max=1000, on_ready=lambda: ready.append(None))
+    await queue.put(journal.batch(single(1), single(2)))
+    order: list[int] = []
+
+    async def put(clock: int) -> None:
+        await queue.put(journal.batch(single(clock)))
+        order.append(clock)
+
+    async with asyncio.TaskGroup() as group:
+        for clock in (3, 4, 5):
+            group.create_task(put(clock))
+        await asyncio.sleep(0)
+        assert order == []
+        for _ in range(4):
+            await eventually(lambda: queue.take_or_none() is not None)
+
+    assert order == [3, 4, 5]
+    assert len(ready) == 4
+
+
+async def test_input_queue_bounds_bytes_but_lets_a_large_batch_in_alone() -> None:
+    """A batch beyond the bound must pass, or its reader would wait for ever."""
+    journal = WrittenJournal()
+    queue = InputQueue(messages_max=100, bytes_max=15, on_ready=lambda: None)
+
+    await queue.put(journal.batch(single(1), single(2), single(3)))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.02):
+            await queue.put(journal.batch(single(4)))
+
+    assert len(queue.take_or_none() or ()) == 3
+    queue.close()
+    assert queue.exhausted
+
+
+async def test_progress_wakes_waiters_and_tells_of_the_end() -> None:
+    """A reader waits for offsets, and learns if they will never come."""
+    progress = Progress(["in/a"])
+    ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+
+    async with asyncio.TaskGroup() as group:
+        reached = group.create_task(progress.wait_for({"in/a": 10}, ended=ended))
+        never = group.create_task(progress.wait_for({"in/a": 99}, ended=ended))
+        await asyncio.sleep(0)
+        progress.update({"in/a": 5}, {})
+        await asyncio.sleep(0)
+        assert not reached.done()
+        progress.update({"in/a": 10}, {"out/a": 3})
+        assert await reached
+        ended.set_result(None)
+
+    assert not never.result()
+    assert progress.copies() == ({"in/a": 10}, {"out/a": 3})

@@ -101,7 +101,7 @@ class ScriptedBroker(journal_pb2_grpc.JournalServicer):
 
     async def Read(
         self, request: pb.ReadRequest, context: Context
-    ) -> AsyncIterator[pb.ReadResponse]:  # type: ignore[override]
+    ) -> AsyncIterator[pb.ReadResponse]:
         """Answer as the test wrote."""
         self.read_requests.append(request)
         assert self._on_read is not None
@@ -110,14 +110,14 @@ class ScriptedBroker(journal_pb2_grpc.JournalServicer):
 
     async def List(
         self, request: pb.ListRequest, context: Context
-    ) -> AsyncIterator[pb.ListResponse]:  # type: ignore[override]
+    ) -> AsyncIterator[pb.ListResponse]:
         """Answer as the test wrote."""
         self.list_requests.append(request)
         assert self._on_list is not None
         async for response in self._on_list(request, context):
             yield response
 
-    async def Append(  # type: ignore[override]
+    async def Append(
         self, request_iterator: AsyncIterator[pb.AppendRequest], context: Context
     ) -> pb.AppendResponse:
         """Answer as the test wrote."""
@@ -125,13 +125,13 @@ class ScriptedBroker(journal_pb2_grpc.JournalServicer):
         assert self._on_append is not None
         return await self._on_append(request_iterator, context)
 
-    async def Apply(self, request: pb.ApplyRequest, context: Context) -> pb.ApplyResponse:  # type: ignore[override]
+    async def Apply(self, request: pb.ApplyRequest, context: Context) -> pb.ApplyResponse:
         """Answer as the test wrote."""
         self.apply_count += 1
         assert self._on_apply is not None
         return await self._on_apply(request, context)
 
-    async def ListFragments(  # type: ignore[override]
+    async def ListFragments(
         self, request: pb.FragmentsRequest, context: Context
     ) -> pb.FragmentsResponse:
         """Answer as the test wrote."""
@@ -142,6 +142,6 @@ class ScriptedBroker(journal_pb2_grpc.JournalServicer):
         """Never asked."""
         raise NotImplementedError
 
-    async def Replicate(self, request_iterator: Any, context: Context) -> Any:
+    def Replicate(self, request_iterator: Any, context: Context) -> Any:
         """Never asked."""
         raise NotImplementedError

@@ -34,9 +34,7 @@ def test_parse_duration_reads_what_go_writes(text: str, nanoseconds: int) -> Non
 @pytest.mark.parametrize("text", ["", "1", "s", "1 s", "1x", "1s2", "--1s", "1s garbage"])
 def test_parse_duration_that_is_none_names_the_field(text: str) -> None:
     """A forgotten unit must not become a guess."""
-    with pytest.raises(
-        ValidationError, match=r"shards\[0\].max_txn_duration: expected a duration"
-    ):
+    with pytest.raises(ValidationError, match=r"shards\[0\].max_txn_duration: expected a duration"):
         parse_duration(text, "shards[0].max_txn_duration")
 
 

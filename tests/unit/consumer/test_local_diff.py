@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from allocator.core.model import ItemId
@@ -48,7 +50,9 @@ def assigned(slot: int, create_revision: int, mod_revision: int = 6) -> Assigned
         pytest.param(Replica(1, 6), assigned(2, 8), Replace, id="moved-down"),
     ],
 )
-def test_diff_one_shard(running: Replica | None, target: Assigned, kind: type[Instruction]) -> None:
+def test_diff_one_shard(
+    running: Replica | None, target: Assigned, kind: Callable[[Assigned], Instruction]
+) -> None:
     """A lower slot keeps the replica; the same key keeps it; every other key is another life."""
     instructions = diff({} if running is None else {ID: running}, {ID: target})
 

@@ -162,7 +162,8 @@ class Service:
             await self._live(parts, server)
 
     async def _live(self, parts: MemberParts, server: grpc.aio.Server) -> None:
-        await parts.session.start(self._member_value(exiting=False))
+        if not await self._started(parts):
+            return
         try:
             await server.start()
             self._mark_ready()
@@ -179,6 +180,16 @@ class Service:
             await parts.local_shards.join()
             await parts.session.revoke()
             log.info("member.left", member=str(self.member_id))
+
+    async def _started(self, parts: MemberParts) -> bool:
+        """Join the cluster; False if told to leave meanwhile. Waiting for etcd or for our identity may take long."""
+        async with TaskGroup() as group:
+            value = self._member_value(exiting=False)
+            starting = group.start_soon(parts.session.start(value), name="member join")
+            leaving = group.start_soon(self._leaving.wait(), name="member leave early")
+            await asyncio.wait((starting, leaving), return_when=asyncio.FIRST_COMPLETED)
+            group.stop()
+        return not starting.cancelled()
 
     async def _leave_when_asked(self, parts: MemberParts) -> None:
         """Drain; end the session if that takes too long. A session that is drained ends by itself."""

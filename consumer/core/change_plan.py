@@ -25,10 +25,10 @@ from allocator.core.ops import (
 from allocator.errors import ValidationError
 from consumer.core.hint_keys import primary_hints_key
 from consumer.errors import BoundExceededError, NotAuthorizedError
-from consumer.key_space import PRIMARY_SLOT, ShardKeySpace, is_visible, spec_of, status_of
+from consumer.key_space import PRIMARY_SLOT, ShardKeySpace, is_failed, is_visible, spec_of
 from consumer.protocol.journal_pb2 import LabelSelector
 from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.protocol.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
+from consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
 
 UNCONDITIONAL = -1
 """`expect_mod_revision` of a change that overwrites whatever is there."""
@@ -187,8 +187,7 @@ def _add_change(
 
 
 def _is_unassigned(assignment: Assignment, *, only_failed: bool) -> bool:
-    failed = status_of(assignment).code == ReplicaStatus.FAILED
-    return failed or (assignment.slot == PRIMARY_SLOT and not only_failed)
+    return is_failed(assignment) or (assignment.slot == PRIMARY_SLOT and not only_failed)
 
 
 def _add_removals(
@@ -198,7 +197,13 @@ def _add_removals(
         draft.compares.append(Compare.mod_revision(keys.item(item.item_id), item.kv.mod_revision))
     for assignment in removed:
         key = assignment.kv.key
-        draft.compares.append(Compare.mod_revision(key, assignment.kv.mod_revision))
+        # A replica taken away because it failed must still be failed; a primary is taken away whatever it says of
+        # itself, so a status that it writes in this moment is no conflict.
+        draft.compares.append(
+            Compare.mod_revision(key, assignment.kv.mod_revision)
+            if is_failed(assignment)
+            else Compare.create_revision(key, assignment.kv.create_revision)
+        )
         draft.operations.append(Delete(key))
 
 

@@ -95,7 +95,7 @@ class Tally:
             async with await resolver.resolve(request.decode(), may_proxy=False) as resolution:
                 if resolution.shard is None:
                     return shard_pb2.Status.Name(resolution.status).encode()
-                return str(await resolution.call(_total)).encode()
+                return str(await resolution.call(total_of)).encode()
 
         handler = grpc.unary_unary_rpc_method_handler(count)
         server.add_generic_rpc_handlers(
@@ -150,7 +150,9 @@ def counts_in(directory: Path, shard_id: str) -> dict[str, int]:
         engine.dispose()
 
 
-def _total(store: SqlStore) -> int:
+def total_of(store: SqlStore) -> int:
+    """The sum of a store's counts."""
+
     def read(connection: sa.Connection) -> int:
         return int(connection.execute(sa.select(sa.func.sum(_counts.c.count))).scalar() or 0)
 

@@ -9,6 +9,8 @@ import socket
 from base64 import b64encode
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import grpc
@@ -21,10 +23,12 @@ from allocator.core.ops import LeaseId
 from allocator.errors import (
     AllocatorError,
     AnnounceConflictError,
+    EtcdUnavailableError,
     LeaseLostError,
     MemberKeyLostError,
 )
 from allocator.etcd.client import EtcdClient
+from allocator.etcd.config import EtcdConfig
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Resolver, Shard
 from consumer.client import ShardClient
@@ -45,7 +49,7 @@ from tests.support.members import (
     upserts,
     wait_for_primaries,
 )
-from tests.support.tally import COUNT_METHOD, Tally
+from tests.support.tally import COUNT_METHOD, Tally, total_of
 
 pytestmark = pytest.mark.etcd
 
@@ -325,6 +329,82 @@ async def test_second_member_of_one_identity_is_refused(cluster: Cluster) -> Non
             await twin.run()
         with pytest.raises(AnnounceConflictError):
             await twin.ready
+
+
+async def test_stop_while_joining_gives_up(cluster: Cluster, etcd: EtcdClient) -> None:
+    """Told to leave while it waits for its identity, a member ends at once and leaves no lease behind."""
+    async with cluster.member("a") as holder:
+        twin = Service(cluster.tally(), cluster.config("a", announce_seconds_max=60.0))
+        async with TaskGroup() as group:
+            running = group.start_soon(twin.run(), name="twin")
+            # Its server is bound before it begins to join.
+            await eventually(lambda: twin.address)
+            twin.stop()
+            await asyncio.wait_for(running, 5.0)
+
+        members = Keys(cluster.root).members_prefix
+        (kv,) = (await etcd.get_range(members, members + b"\xff")).kvs
+        assert holder.address.encode() in kv.value
+        with pytest.raises(ResolverStoppedError):
+            await twin.ready
+
+
+async def test_unreachable_etcd_names_its_address(cluster: Cluster) -> None:
+    """Nothing listens at the endpoint: the member ends, and says where it looked."""
+    nowhere = EtcdConfig(endpoints=("127.0.0.1:1",), request_timeout_seconds=0.3)
+    service = Service(cluster.tally(), cluster.config("a", etcd=nowhere, announce_seconds_max=0.5))
+
+    with pytest.raises(EtcdUnavailableError, match=r"127\.0\.0\.1:1"):
+        await service.run()
+
+
+async def test_callers_never_meet_a_destroyed_store(
+    cluster: Cluster, journals: JournalClient
+) -> None:
+    """Callers resolve, wait and call while the shard is restarted under them: they are served or told, never broken."""
+    async with cluster.member("a") as service, client_of(service) as client:
+        await client.apply(upserts(shard("shard-1", SOURCE)))
+        await wait_for_primaries(client, "shard-1")
+        end = await Producer(journals).publish(SOURCE, ["k"] * 10)
+        await client.stat("shard-1", read_through={SOURCE: end})
+        outcomes: Counter[str] = Counter()
+        restarting = asyncio.Event()
+
+        async def caller(number: int) -> None:
+            while not restarting.is_set():
+                # Some give up while they wait, at different moments.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.002 * number):
+                        outcomes[await count_in_process(service)] += 1
+                # A refusal awaits nothing; let the others have their turn.
+                await asyncio.sleep(0)
+
+        async with TaskGroup() as group:
+            for number in range(1, 13):
+                group.start_soon(caller(number), name=f"caller {number}")
+            for _ in range(5):
+                await eventually(partial(_grew, outcomes, outcomes["10"]))
+                await client.unassign(["shard-1"])
+            await wait_for_primaries(client, "shard-1")
+            restarting.set()
+
+        assert set(outcomes) <= {"10", "NO_SHARD_PRIMARY", "SHARD_STOPPED", "stopped"}
+        assert outcomes["10"]
+
+
+def _grew(outcomes: Counter[str], before: int) -> bool:
+    return outcomes["10"] > before
+
+
+async def count_in_process(service: Service) -> str:
+    """Sum the counts of shard-1 through the resolver."""
+    async with await service.resolver.resolve("shard-1", may_proxy=False) as resolution:
+        if resolution.shard is None:
+            return Status.Name(resolution.status)
+        try:
+            return str(await resolution.call(total_of))
+        except ShardStoppedError:
+            return "stopped"
 
 
 async def test_replacement_revokes_its_predecessor(cluster: Cluster, etcd: EtcdClient) -> None:

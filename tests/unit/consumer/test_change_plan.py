@@ -97,7 +97,7 @@ def test_plan_apply_beyond_one_transaction_tells_how_to_split() -> None:
     specs = [shard_spec(f"shard-{index}") for index in range(100)]
     changes = [ApplyRequest.Change(upsert=s, primary_hints=FSMHints(log="x")) for s in specs]
 
-    with pytest.raises(BoundExceededError, match=r"200 operations.*128.*--batch-size"):
+    with pytest.raises(BoundExceededError, match=r"200 operations.*128.*--max-txn-size"):
         plan(*changes)
 
 

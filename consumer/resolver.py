@@ -123,7 +123,8 @@ class Resolver:
         self._key_space = key_space
         self._local_shards = local_shards
         self._member_id = member_id
-        self._application = application
+        # Asked once: a check against a protocol costs as much as the rest of a resolution.
+        self._producer = application if isinstance(application, MessageProducer) else None
         self._peers = peers
         self._specs_by_source: dict[str, tuple[ShardSpec, ...]] = {}
         self.stopping = asyncio.Event()
@@ -246,9 +247,8 @@ class Resolver:
         spec: ShardSpec,
         read_through: Mapping[str, int],
     ) -> Mapping[str, int]:
-        application = self._application
-        if isinstance(application, MessageProducer):
-            return application.read_through(shard, reference.store, read_through)
+        if self._producer is not None:
+            return self._producer.read_through(shard, reference.store, read_through)
         # Other journals are passed over: one request may serve the readers of several shards.
         sources = {source.journal for source in spec.sources}
         return {

@@ -195,17 +195,23 @@ class Sequencer:
 
         Args:
             prune_horizon_seconds: Producers silent for longer, compared with the newest of their journal, are
-                forgotten here too; 0 forgets none.
+                forgotten here too; 0 forgets none. In the middle of a run none is: its duplicates were told apart
+                by what the producers had committed when it began.
         """
         self._pending.clear()
-        for producers in self._producers.values():
-            stale = stale_ids(producers, horizon_seconds=prune_horizon_seconds, keep=self._emitted)
-            for producer_id in stale:
-                self._reset(producers.pop(producer_id), clock=0)
+        if not isinstance(self._emission, RunEmission):
+            self._prune(prune_horizon_seconds)
         return {
             journal: source_of(offset, self._producers.get(journal, {}))
             for journal, offset in self._offsets.items()
         }
+
+    def _prune(self, horizon_seconds: float) -> None:
+        for producers in self._producers.values():
+            for producer_id in stale_ids(
+                producers, horizon_seconds=horizon_seconds, keep=self._emitted
+            ):
+                self._reset(producers.pop(producer_id), clock=0)
 
     def _rows_of(self, batch: MessageBatch) -> list[Row]:
         if self._rows is None or self._rows[0] is not batch:

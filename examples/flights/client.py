@@ -13,6 +13,7 @@ from consumer.protocol.shard_pb2 import Status
 from examples.flights.flights_pb2 import ListAircraftRequest, ListAircraftResponse
 from examples.flights.flights_pb2_grpc import FlightsServiceStub
 from spark_bridge.cluster import ShardCluster
+from spark_bridge.errors import NoMemberError
 
 _RPC_SECONDS_MAX = 30.0
 _RETRY_SECONDS_MAX = 60.0
@@ -37,7 +38,7 @@ def list_aircraft(
         read_through: Wait until these offsets are in the answer, bytes by journal.
     """
     asking = Retrying(
-        retry=retry_if_exception_type((grpc.RpcError, ShardError, EndpointError)),
+        retry=retry_if_exception_type((grpc.RpcError, ShardError, EndpointError, NoMemberError)),
         wait=wait_fixed(_RETRY_WAIT_SECONDS),
         stop=stop_after_delay(_RETRY_SECONDS_MAX),
         reraise=True,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import shutil
 import signal
 import subprocess
@@ -45,6 +46,7 @@ from examples.flights.verify import (
     live_totals,
 )
 from spark_bridge.cluster import ShardCluster
+from spark_bridge.errors import NoMemberError
 from spark_bridge.publish import PublishTarget
 from spark_bridge.session import start_session
 from spark_bridge.standalone import StandaloneCluster
@@ -52,12 +54,14 @@ from spark_bridge.standalone import StandaloneCluster
 ROOT = "/broadsheet/flights"
 MEMBERS = 4
 SHARDS = tuple(f"flights-{index:03d}" for index in range(len(FLIGHT_JOURNALS)))
-KILL_AT_SHARE = 0.3
-"""The kill comes once this share of the flights is consumed, and while some that are published are not."""
+KILL_AFTER_SLICES = 2
+"""The kill comes once so many of the publications are there, and while not all they hold is consumed."""
 WORKERS, CORES_PER_WORKER = 2, 4
 """Slots for the members and for the DataFrame tasks beside them, whatever the machine has."""
 DATA_DIR = Path(".demo")
 SLOWEST_SHOWN = 10
+STALL_SECONDS_MAX = 60.0
+"""Everything is published and nothing more is consumed for so long: go on and say what is missing."""
 _POLL_SECONDS = 0.1
 
 
@@ -98,18 +102,25 @@ class Demo:
             RunProgress(self.console, total=FLIGHT_COUNT) as bars,
         ):
             publishing = publisher.submit(_publish, self.flights, target, published)
-            while sum(counts.values()) < FLIGHT_COUNT:
-                if publishing.done():
-                    publishing.result()
-                self._count(counts)
-                consumed = sum(counts.values())
-                bars.show(published=published.messages, consumed=consumed)
-                if failover_seconds is None and _is_busy(published.messages, consumed):
-                    failover_seconds = self._kill_one_member(unread=published.messages - consumed)
+            stalls_at = math.inf
+            while sum(counts.values()) < FLIGHT_COUNT and time.monotonic() < stalls_at:
+                if self._count(counts) or not publishing.done():
+                    stalls_at = time.monotonic() + STALL_SECONDS_MAX
+                unread = published.messages - sum(counts.values())
+                bars.show(published=published.messages, consumed=sum(counts.values()))
+                if (
+                    failover_seconds is None
+                    and published.slices >= KILL_AFTER_SLICES
+                    and unread > 0
+                ):
+                    failover_seconds = self._kill_one_member(unread=unread)
                 time.sleep(_POLL_SECONDS)
-            bars.show(published=published.messages, consumed=FLIGHT_COUNT)
+            publishing.result()
+            bars.show(published=published.messages, consumed=sum(counts.values()))
         if failover_seconds is None:
-            raise RuntimeError("the shards were never seen busy, so nothing was killed: run it again")
+            raise RuntimeError(
+                "the shards were never seen busy, so nothing was killed: run it again"
+            )
         return failover_seconds
 
     def verify(self) -> Comparison:
@@ -128,13 +139,18 @@ class Demo:
             alerts=asyncio.run(committed_alerts(services.broker_address)),
         )
 
-    def _count(self, counts: dict[str, int]) -> None:
-        """Ask each shard how many flights it has; one that has no primary right now keeps its last answer."""
+    def _count(self, counts: dict[str, int]) -> bool:
+        """Ask each shard how many flights it has; return whether there are more than before.
+
+        A shard that has no primary right now keeps its last answer.
+        """
+        before = sum(counts.values())
         for shard in counts:
             try:
                 counts[shard] = ask_for_aircraft(self.cluster, shard, limit=1).flights
-            except (grpc.RpcError, ShardError, EndpointError):
+            except (grpc.RpcError, ShardError, EndpointError, NoMemberError):
                 continue
+        return sum(counts.values()) > before
 
     def _kill_one_member(self, *, unread: int) -> float:
         """Kill the process of the member with the most primaries; return when all of them serve again, seconds."""
@@ -154,15 +170,12 @@ class Demo:
         return seconds
 
 
-def _is_busy(published: int, consumed: int) -> bool:
-    return KILL_AT_SHARE * FLIGHT_COUNT <= consumed < published
-
-
 class _Counter:
     """Written by the publishing thread, read by the main one."""
 
     def __init__(self) -> None:
         self.messages = 0
+        self.slices = 0
 
 
 def _set_up(console: Console, resources: ExitStack) -> Demo:
@@ -229,6 +242,7 @@ def _shardctl(cluster: ShardCluster, *arguments: str) -> None:
 def _publish(flights: DataFrame, target: PublishTarget, published: _Counter) -> None:
     for publication in publish_flights(flights, target):
         published.messages += publication.messages
+        published.slices += 1
 
 
 def _pid_listening_at(endpoint: str) -> int:

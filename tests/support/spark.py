@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import psutil
 
 from consumer.journal.client import JournalClient
-from consumer.protocol.journal_pb2 import ApplyRequest, JournalSpec
+from consumer.protocol.journal_pb2 import ApplyRequest, CompressionCodec, JournalSpec
 from consumer.protocol.labels import label_set
 from consumer.protocol.shard_pb2 import ShardSpec
 
@@ -20,7 +20,7 @@ def make_journals(broker_address: str, names: Iterable[str]) -> None:
             name=name,
             replication=1,
             labels=label_set(("content-type", "application/x-ndjson")),
-            fragment=JournalSpec.Fragment(length=1 << 24, compression_codec=1),
+            fragment=JournalSpec.Fragment(length=1 << 24, compression_codec=CompressionCodec.NONE),
         )
         for name in names
     ]

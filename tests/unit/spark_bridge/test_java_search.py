@@ -80,6 +80,16 @@ def test_find_java_shim_made_twice_is_the_same(tmp_path: Path) -> None:
     assert first == second
 
 
+def test_find_java_java_home_is_a_shim_is_taken_as_it_is(tmp_path: Path) -> None:
+    """A session sets JAVA_HOME to the shim for its children: they must not look behind it."""
+    trimmed = _make_java(tmp_path / "trimmed", version="21", trimmed=True)
+    first = find_java({"JAVA_HOME": str(trimmed), "PATH": ""}, shims_dir=tmp_path / "shims")
+
+    second = find_java({"JAVA_HOME": str(first.home), "PATH": ""}, shims_dir=tmp_path / "others")
+
+    assert second.home == first.home
+
+
 def test_find_java_none_error_says_what_was_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

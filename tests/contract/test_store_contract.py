@@ -90,7 +90,7 @@ class SqlHarness:
             self._table.c.shard == store._fqn
         )
         return store.read(
-            lambda connection: {key: value for key, value in connection.execute(query)}
+            lambda connection: {row.key: row.value for row in connection.execute(query)}
         )
 
 

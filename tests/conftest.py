@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from consumer.journal.client import JournalClient
 
 
+@pytest.fixture(autouse=True)
+def _default_logging() -> Iterator[None]:
+    """Undo what a command run in this process did to the logs: they are global."""
+    import structlog
+
+    yield
+    structlog.reset_defaults()
+
+
 @pytest.fixture(scope="session")
 def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedEtcdProcess]:
     """A real etcd for the whole run; tests keep to their own `etcd_root`."""

@@ -15,7 +15,6 @@ from pyspark.sql import functions as F  # noqa: N812 - everyone calls it so
 from examples.flights.dataset import ORDER
 from spark_bridge.publish import Publication, PublishTarget, publish_dataframe
 
-SLICES = 3
 _BOUNDS = tuple(datetime(2013, month, 1, tzinfo=UTC) for month in (4, 10))
 """Departures before the first, between two, and from the last on are a slice each."""
 

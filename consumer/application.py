@@ -115,7 +115,7 @@ class Application(Protocol[StoreT]):
         ...
 
     def finalize_txn(self, shard: Shard, store: StoreT, publisher: Publisher) -> None:
-        """Start whatever must be in the transaction that is about to commit: flush caches, publish the last messages."""
+        """Start what must still be in the transaction about to commit: flush caches, publish last messages."""
         ...
 
 

@@ -156,7 +156,8 @@ class _Append:
             self._commit_sent = True
             await call.done_writing()
         except (asyncio.InvalidStateError, grpc.aio.AioRpcError, grpc.aio.InternalError):
-            # A connection that breaks during a write shows as InternalError. A failed send only means that there is something to read: an early answer, or the error itself.
+            # A connection that breaks during a write shows as InternalError. A failed send only means that there is
+            # something to read: an early answer, or the error itself.
             pass
         return await call
 

@@ -24,7 +24,7 @@ import grpc
 from allocator.core.model import ItemId, MemberId
 from allocator.key_space import KeySpace
 from consumer.application import Application, MessageProducer, Shard
-from consumer.authorization import current_claims
+from consumer.protocol.claims_context import current_claims
 from consumer.core.resolution import (
     Answered,
     AwaitRevision,

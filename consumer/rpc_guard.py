@@ -19,7 +19,7 @@ from uuid import uuid4
 import grpc
 import structlog
 
-from consumer.authorization import set_claims
+from consumer.protocol.claims_context import set_claims
 from consumer.grpc_status import status_code_of, status_details_of
 from consumer.protocol.auth import Capability, Claims, TokenVerifier
 

@@ -28,7 +28,7 @@ from allocator.core.model import ItemId, MemberId
 from allocator.core.ops import TXN_OPERATIONS_MAX, Get
 from allocator.etcd.api import Etcd
 from allocator.key_space import KeySpace
-from consumer.authorization import current_claims
+from consumer.protocol.claims_context import current_claims
 from consumer.core.change_plan import (
     StoredSpec,
     certainly_writes,

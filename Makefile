@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROTOS := $(shell cd proto && find . -name '*.proto' | sed 's|^\./||' | sort)
+EXAMPLE_PROTOS := examples/flights/flights.proto
 SERVICE_PROTOS := consumer/protocol/journal.proto consumer/protocol/shard.proto
 BENCH ?= skeleton
 PYTEST := $(BIN)/python -m pytest
@@ -55,6 +56,9 @@ proto: setup ## generate stubs from proto/
 		--plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy $(PROTOS)
 	$(BIN)/python -m grpc_tools.protoc -I proto --grpc_python_out=. --mypy_grpc_out=. \
 		--plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc $(SERVICE_PROTOS)
+	$(BIN)/python -m grpc_tools.protoc -I proto -I . --python_out=. --mypy_out=. --grpc_python_out=. \
+		--mypy_grpc_out=. --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
+		--plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc $(EXAMPLE_PROTOS)
 
 proto-check: proto ## lint proto/, refuse breaking changes, refuse stale stubs
 	$(BIN)/buf lint

@@ -12,7 +12,7 @@ from consumer.journal.channels import parse_endpoint
 from consumer.protocol.alphabet import validate_token
 from consumer.protocol.auth import KeyedAuth
 from consumer.protocol.validation_terms import SUFFIX_BYTES, ZONE_BYTES
-from consumer.shard_environment import ShardConfig
+from consumer.shard.environment import ShardConfig
 
 SHARD_LIMIT_MAX = 1 << 17
 """Gazette's bound of replicas a process."""

@@ -31,7 +31,7 @@ from consumer.config import MemberConfig
 from consumer.errors import EndpointError
 from consumer.protocol.auth import KeyedAuth
 from consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
-from consumer.shard_environment import ShardConfig
+from consumer.shard.environment import ShardConfig
 from spark_bridge.conf import check_conf
 from spark_bridge.errors import ClusterStartError, ClusterStoppedError, NoMemberError
 from spark_bridge.member import ApplicationFactory, MemberPlan

@@ -27,7 +27,7 @@ from allocator.etcd.client import EtcdClient
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Application
 from consumer.config import MemberConfig
-from consumer.service import Service
+from consumer.member.service import Service
 from spark_bridge.errors import ApplicationLoadError, MemberReleasedError
 from spark_bridge.executor import on_executor_exit, own_address, zone_of
 from spark_bridge.identity import Incarnation

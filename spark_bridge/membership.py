@@ -13,7 +13,7 @@ from allocator.core.model import MemberId
 from allocator.core.ops import prefix_range_end
 from allocator.etcd.client import EtcdClient
 from allocator.etcd.config import EtcdConfig
-from consumer.loop_thread import LoopThread
+from consumer.client.loop_thread import LoopThread
 from consumer.protocol.shard_pb2 import ConsumerSpec
 from spark_bridge.identity import Incarnation, parse_suffix
 from spark_bridge.keys import failure_key, stop_key

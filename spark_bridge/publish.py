@@ -25,8 +25,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everyone calls it so
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
 
+from consumer.client.loop_thread import LoopThread
 from consumer.errors import AppendOutcomeUnknownError
-from consumer.loop_thread import LoopThread
 from spark_bridge.errors import PublishError
 from spark_bridge.keys import publication_key
 

@@ -19,8 +19,8 @@ from consumer.cli.connection import BROKER_ADDRESS_DEFAULT
 from consumer.cli.logs import LOG_LEVELS, log_to_stderr
 from consumer.config import MemberConfig
 from consumer.errors import ConsumerError
-from consumer.service import Service
-from consumer.stop_signals import STOP_SIGNALS, stop_on_signals
+from consumer.member.service import Service
+from consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
 
 SERVING = "serving"
 """First word of the line on standard output that says where a ready member listens."""

@@ -27,9 +27,9 @@ from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
 from consumer.protocol.journal_pb2 import JournalSpec
 from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
-from consumer.shard import LiveShard
-from consumer.shard_environment import ShardConfig, ShardEnvironment
-from consumer.shard_metrics import ShardMetrics
+from consumer.shard.environment import ShardConfig, ShardEnvironment
+from consumer.shard.live_shard import LiveShard
+from consumer.shard.metrics import ShardMetrics
 from consumer.stores.json_file import JsonFileStore
 
 MEMBER = MemberId("zone-a", "member-a")

@@ -18,8 +18,8 @@ import msgspec
 
 from allocator.errors import LeaseLostError, MemberKeyLostError
 from consumer.embedded.child_process import ChildProcess
-from consumer.service import Service
-from consumer.stop_signals import STOP_SIGNALS, stop_on_signals
+from consumer.member.service import Service
+from consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
 from tests.support.members import Cluster
 
 LOST_STATUS = 3

@@ -15,6 +15,7 @@ from allocator.runtime.task_group import TaskGroup
 from consumer.client import ShardClient
 from consumer.config import MemberConfig
 from consumer.journal.client import JournalClient
+from consumer.member.service import Service
 from consumer.message.clock import MessageClock
 from consumer.message.framing import NDJSON
 from consumer.message.json_type import JsonType
@@ -26,7 +27,6 @@ from consumer.protocol.auth import ClientAuth
 from consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
 from consumer.protocol.labels import CONTENT_TYPE, label_set
 from consumer.protocol.shard_pb2 import ApplyRequest, ListResponse, ReplicaStatus, ShardSpec
-from consumer.service import Service
 from tests.support.broker import journal_spec
 from tests.support.eventually import eventually
 from tests.support.tally import JsonTally, Tally, counts_in, json_counts_in

@@ -97,7 +97,7 @@ class Tally:
                     return shard_pb2.Status.Name(resolution.status).encode()
                 return str(await resolution.call(total_of)).encode()
 
-        handler = grpc.unary_unary_rpc_method_handler(count)
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(count)
         server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler("test.Tally", {"Count": handler}),)
         )
@@ -145,7 +145,7 @@ def counts_in(directory: Path, shard_id: str) -> dict[str, int]:
             if not sa.inspect(connection).has_table("counts"):
                 return {}
             rows = connection.execute(sa.select(_counts.c.key, _counts.c.count))
-            return {row.key: row.count for row in rows}
+            return {row.key: row[1] for row in rows}
     finally:
         engine.dispose()
 

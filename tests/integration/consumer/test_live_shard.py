@@ -22,10 +22,10 @@ from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
 from consumer.message.uuid import new_producer_id
-from consumer.primary import AssignmentLostError
 from consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
-from consumer.shard import LiveShard
-from consumer.shard_environment import ShardConfig
+from consumer.shard.environment import ShardConfig
+from consumer.shard.live_shard import LiveShard
+from consumer.shard.primary import AssignmentLostError
 from consumer.stores.json_file import JsonFileStore
 from tests.support.eventually import eventually
 from tests.support.live_shards import Counting, ShardHost, running_host, spec_of

@@ -34,10 +34,10 @@ from consumer.application import Resolver, Shard
 from consumer.client import ShardClient
 from consumer.errors import ConsumerError, EndpointError, ResolverStoppedError, ShardStoppedError
 from consumer.journal.client import JournalClient
+from consumer.member.service import Service, run_member
 from consumer.protocol.shard_pb2 import ReplicaStatus, Status
-from consumer.resolver import Resolver as ShardResolver
-from consumer.service import Service, run_member
-from consumer.shard_environment import ShardConfig
+from consumer.resolver.resolver import Resolver as ShardResolver
+from consumer.shard.environment import ShardConfig
 from tests.support.eventually import eventually
 from tests.support.members import (
     Cluster,

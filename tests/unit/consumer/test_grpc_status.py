@@ -13,7 +13,7 @@ from allocator.errors import (
     LeaseLostError,
     ValidationError,
 )
-from consumer.client_errors import error_of_rpc, error_of_status
+from consumer.client.client_errors import error_of_rpc, error_of_status
 from consumer.errors import (
     ApplyConflictError,
     BoundExceededError,
@@ -30,9 +30,9 @@ from consumer.errors import (
     ShardStoppedError,
     UnauthenticatedError,
 )
-from consumer.grpc_status import DETAILS_CHARACTERS_MAX, status_code_of, status_details_of
 from consumer.protocol.journal_pb2 import Header
 from consumer.protocol.shard_pb2 import Status
+from consumer.rpc.grpc_status import DETAILS_CHARACTERS_MAX, status_code_of, status_details_of
 
 CODE = grpc.StatusCode
 

@@ -18,10 +18,10 @@ from consumer.core.replica_status import (
     truncated,
 )
 from consumer.errors import ShardStoppedError
-from consumer.input_queue import InputQueue
-from consumer.progress import Progress
 from consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
-from consumer.worker import Worker
+from consumer.shard.input_queue import InputQueue
+from consumer.shard.progress import Progress
+from consumer.shard.worker import Worker
 from tests.support.eventually import eventually
 from tests.support.message_batches import WrittenJournal, single
 

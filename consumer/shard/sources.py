@@ -19,8 +19,8 @@ from consumer.message.batch import MessageBatch, MessageType
 from consumer.message.reader import read_batches
 from consumer.protocol.journal_pb2 import JournalSpec
 from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.transaction import TransactionLoop
-from consumer.worker import Worker
+from consumer.shard.transaction import TransactionLoop
+from consumer.shard.worker import Worker
 
 
 class Sources:

@@ -20,17 +20,17 @@ from consumer.config import MemberConfig
 from consumer.errors import EndpointError
 from consumer.journal.client import JournalClient
 from consumer.key_space import ReplicaConsistency, ShardDecoder, is_failed, process_of
-from consumer.local_shards import LocalShards
-from consumer.peers import Peers
+from consumer.member.shard_up import ShardUp
 from consumer.protocol.auth import KeyedAuth, NoAuth
 from consumer.protocol.shard_pb2_grpc import add_ShardServicer_to_server
-from consumer.resolver import Resolver
-from consumer.rpc_guard import RpcGuard
-from consumer.shard import LiveShard
-from consumer.shard_api import ShardApi
-from consumer.shard_environment import ShardEnvironment
-from consumer.shard_metrics import ShardMetrics
-from consumer.shard_up import ShardUp
+from consumer.resolver.local_shards import LocalShards
+from consumer.resolver.peers import Peers
+from consumer.resolver.resolver import Resolver
+from consumer.rpc.guard import RpcGuard
+from consumer.rpc.shard_api import ShardApi
+from consumer.shard.environment import ShardEnvironment
+from consumer.shard.live_shard import LiveShard
+from consumer.shard.metrics import ShardMetrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,12 +17,11 @@ import grpc
 from google.protobuf.message import Message
 
 from allocator.core.ops import TXN_OPERATIONS_MAX
-from consumer.client_errors import error_of_rpc, error_of_status
+from consumer.client.client_errors import error_of_rpc, error_of_status
+from consumer.client.referenced_journals import verify_referenced_journals
 from consumer.errors import ApplyConflictError
-from consumer.grpc_status import CAUSE_METADATA
 from consumer.journal.channels import parse_endpoint
 from consumer.journal.client import JournalClient
-from consumer.peers import CHANNEL_OPTIONS
 from consumer.protocol.auth import Capability, Claims, ClientAuth, NoAuth, expiring
 from consumer.protocol.journal_pb2 import LabelSelector
 from consumer.protocol.labels import ID, label_set, selector
@@ -47,7 +46,8 @@ from consumer.protocol.validation_shard_response import (
     validate_stat_response,
     validate_unassign_response,
 )
-from consumer.referenced_journals import verify_referenced_journals
+from consumer.resolver.peers import CHANNEL_OPTIONS
+from consumer.rpc.grpc_status import CAUSE_METADATA
 
 ResponseT = TypeVar("ResponseT", bound=Message)
 

@@ -20,7 +20,7 @@ from allocator.etcd.api import Etcd
 from allocator.runtime.backoff import Backoff
 from consumer.core.replica_status import reduced
 from consumer.protocol.shard_pb2 import ReplicaStatus
-from consumer.shard_environment import RevisionWaiter
+from consumer.shard.environment import RevisionWaiter
 
 _log = structlog.get_logger()
 

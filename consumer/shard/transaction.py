@@ -23,18 +23,18 @@ import structlog
 
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
-from consumer.callbacks import Callbacks, Delivered, Finalized
 from consumer.core import transaction_events as tx
 from consumer.core.transaction import TransactionMachine
 from consumer.core.transaction_events import Demand, Event, Instruction
 from consumer.errors import JournalNotFoundError
-from consumer.input_queue import InputQueue
 from consumer.journal.append_service import AppendService
 from consumer.message.batch import MessageBatch
 from consumer.message.publisher import PendingAppend
 from consumer.op_future import OpFuture, completed, failed
 from consumer.protocol.journal_pb2 import AppendResponse
-from consumer.worker import Worker
+from consumer.shard.callbacks import Callbacks, Delivered, Finalized
+from consumer.shard.input_queue import InputQueue
+from consumer.shard.worker import Worker
 
 ResultT = TypeVar("ResultT")
 

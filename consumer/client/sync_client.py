@@ -7,8 +7,10 @@ from types import TracebackType
 from typing import Self
 
 from allocator.core.ops import TXN_OPERATIONS_MAX
+from consumer.client.loop_thread import LoopThread
+from consumer.client.referenced_journals import verify_referenced_journals
+from consumer.client.shard_client import ShardClient
 from consumer.journal.client import JournalClient
-from consumer.loop_thread import LoopThread
 from consumer.protocol.auth import ClientAuth
 from consumer.protocol.journal_pb2 import LabelSelector
 from consumer.protocol.shard_pb2 import (
@@ -18,8 +20,6 @@ from consumer.protocol.shard_pb2 import (
     ListResponse,
     StatResponse,
 )
-from consumer.referenced_journals import verify_referenced_journals
-from consumer.shard_client import ShardClient
 
 
 class SyncShardClient:

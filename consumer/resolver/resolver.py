@@ -24,7 +24,6 @@ import grpc
 from allocator.core.model import ItemId, MemberId
 from allocator.key_space import KeySpace
 from consumer.application import Application, MessageProducer, Shard
-from consumer.protocol.claims_context import current_claims
 from consumer.core.resolution import (
     Answered,
     AwaitRevision,
@@ -38,11 +37,12 @@ from consumer.core.resolution import (
 )
 from consumer.errors import ProxyHeaderError, ResolverStoppedError, ShardStoppedError
 from consumer.key_space import spec_of
-from consumer.local_shards import LocalShards
-from consumer.peers import Peers
+from consumer.protocol.claims_context import current_claims
 from consumer.protocol.journal_pb2 import Header
 from consumer.protocol.shard_pb2 import ShardSpec, Status
-from consumer.shard import LiveShard, ShardReference
+from consumer.resolver.local_shards import LocalShards
+from consumer.resolver.peers import Peers
+from consumer.shard.live_shard import LiveShard, ShardReference
 
 ResultT = TypeVar("ResultT")
 

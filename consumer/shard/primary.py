@@ -19,7 +19,6 @@ from allocator.core.model import Assignment
 from allocator.errors import ValidationError
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Shard, Store
-from consumer.callbacks import Callbacks
 from consumer.core import transaction_events as tx
 from consumer.core.checkpoint import read_through_of
 from consumer.core.transaction import TransactionMachine
@@ -28,12 +27,13 @@ from consumer.errors import ApplicationError, ConsumerError, ShardStoppedError
 from consumer.journal.append_service import AppendService
 from consumer.message.sequencer import RING_MESSAGES, Sequencer
 from consumer.message.uuid import new_producer_id
-from consumer.progress import Progress
 from consumer.protocol.shard_pb2 import Checkpoint, ShardSpec
-from consumer.shard_environment import ShardEnvironment
-from consumer.sources import Sources
-from consumer.transaction import TransactionLoop, TxnServices
-from consumer.worker import Worker
+from consumer.shard.callbacks import Callbacks
+from consumer.shard.environment import ShardEnvironment
+from consumer.shard.progress import Progress
+from consumer.shard.sources import Sources
+from consumer.shard.transaction import TransactionLoop, TxnServices
+from consumer.shard.worker import Worker
 
 _log = structlog.get_logger()
 

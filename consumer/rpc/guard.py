@@ -1,7 +1,7 @@
 """What every RPC of a member passes through, the application's own services included.
 
 The caller's token is verified and its claims are set for the task; what the handler raises becomes a status
-(`consumer.grpc_status`), logged once if it is our fault. Handlers are coroutine functions or async generators.
+(`consumer.rpc.grpc_status`), logged once if it is our fault. Handlers are coroutine functions or async generators.
 
 Source: gazette/core auth/auth_service.go (verification before the handler, deadline at the token's expiry).
 """
@@ -19,9 +19,9 @@ from uuid import uuid4
 import grpc
 import structlog
 
-from consumer.protocol.claims_context import set_claims
-from consumer.grpc_status import status_code_of, status_details_of
 from consumer.protocol.auth import Capability, Claims, TokenVerifier
+from consumer.protocol.claims_context import set_claims
+from consumer.rpc.grpc_status import status_code_of, status_details_of
 
 log = structlog.get_logger()
 

@@ -11,8 +11,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from consumer.key_space import status_of
-from consumer.local_shards import LocalShards
 from consumer.protocol.shard_pb2 import ReplicaStatus
+from consumer.resolver.local_shards import LocalShards
 
 NAME = "gazette_shard_up"
 

@@ -1,4 +1,4 @@
-"""Outcomes of Shard requests as exceptions: the way back of `consumer.grpc_status`."""
+"""Outcomes of Shard requests as exceptions: the way back of `consumer.rpc.grpc_status`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The Shard service: Stat, List, Apply, GetHints, Unassign.
 
 Every request is validated before anything else. What can be answered is answered with a `Status` and a header; what is
-raised becomes a gRPC status in `consumer.grpc_status`.
+raised becomes a gRPC status in `consumer.rpc.grpc_status`.
 
     Stat                     by the shard's primary; proxied once, with claims no wider than the request
     List                     by any member, from its mirror
@@ -28,7 +28,6 @@ from allocator.core.model import ItemId, MemberId
 from allocator.core.ops import TXN_OPERATIONS_MAX, Get
 from allocator.etcd.api import Etcd
 from allocator.key_space import KeySpace
-from consumer.protocol.claims_context import current_claims
 from consumer.core.change_plan import (
     StoredSpec,
     certainly_writes,
@@ -39,11 +38,10 @@ from consumer.core.change_plan import (
 from consumer.core.listing import list_shards
 from consumer.core.resolution import header_of
 from consumer.errors import BoundExceededError, EndpointError
-from consumer.grpc_status import CAUSE_METADATA
-from consumer.hints import encode_hints, fetch_hints
 from consumer.key_space import is_visible, spec_of
 from consumer.protocol import shard_pb2_grpc
 from consumer.protocol.auth import Capability, Claims, ClientAuth
+from consumer.protocol.claims_context import current_claims
 from consumer.protocol.journal_pb2 import Header, LabelSelector
 from consumer.protocol.labels import ID, label_set, selector
 from consumer.protocol.recorded_op_pb2 import FSMHints
@@ -68,7 +66,9 @@ from consumer.protocol.validation_shard import (
     validate_stat_request,
     validate_unassign_request,
 )
-from consumer.resolver import Resolver, ShardResolution
+from consumer.resolver.resolver import Resolver, ShardResolution
+from consumer.rpc.grpc_status import CAUSE_METADATA
+from consumer.rpc.hints import encode_hints, fetch_hints
 
 log = structlog.get_logger()
 

@@ -27,10 +27,10 @@ from allocator.runtime.task_group import TaskGroup
 from consumer.application import Store
 from consumer.core.replica_status import failed_status
 from consumer.journal.client import JournalClient
-from consumer.primary import AssignmentLostError, PrimaryAttempt, check_supported
 from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
-from consumer.replica_status_writer import ReplicaStatusWriter
-from consumer.shard_environment import ShardEnvironment
+from consumer.shard.environment import ShardEnvironment
+from consumer.shard.primary import AssignmentLostError, PrimaryAttempt, check_supported
+from consumer.shard.replica_status_writer import ReplicaStatusWriter
 
 ResultT = TypeVar("ResultT")
 

@@ -15,7 +15,7 @@ from allocator.etcd.api import Etcd
 from allocator.runtime.clock import Clock
 from consumer.application import Application
 from consumer.journal.client import JournalClient
-from consumer.shard_metrics import ShardMetrics
+from consumer.shard.metrics import ShardMetrics
 
 
 class RevisionWaiter(Protocol):

@@ -39,12 +39,12 @@ from consumer.core.drain import Drain, DrainBounds, DrainVerdict
 from consumer.errors import ResolverStoppedError
 from consumer.journal.client import JournalClient
 from consumer.key_space import process_id_of
-from consumer.member_parts import MemberParts, Surroundings, compose, host_and_port, new_server
+from consumer.member.parts import MemberParts, Surroundings, compose, host_and_port, new_server
+from consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
 from consumer.protocol.auth import KeyedAuth
 from consumer.protocol.journal_pb2 import ProcessSpec
 from consumer.protocol.shard_pb2 import ConsumerSpec
-from consumer.resolver import Resolver
-from consumer.stop_signals import STOP_SIGNALS, stop_on_signals
+from consumer.resolver.resolver import Resolver
 
 log = structlog.get_logger()
 

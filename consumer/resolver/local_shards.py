@@ -31,7 +31,7 @@ from consumer.core.local_diff import (
 )
 from consumer.key_space import spec_of
 from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.shard import LiveShard
+from consumer.shard.live_shard import LiveShard
 
 log = structlog.get_logger()
 ResultT = TypeVar("ResultT")

@@ -1,7 +1,0 @@
-"""The clients of the Shard service under one name: `ShardClient` on a loop, `SyncShardClient` without one."""
-
-from __future__ import annotations
-
-from consumer.referenced_journals import verify_referenced_journals as verify_referenced_journals
-from consumer.shard_client import ShardClient as ShardClient
-from consumer.sync_client import SyncShardClient as SyncShardClient

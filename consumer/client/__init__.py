@@ -1,0 +1,9 @@
+"""The clients of the Shard service under one name: `ShardClient` on a loop, `SyncShardClient` without one."""
+
+from __future__ import annotations
+
+from consumer.client.referenced_journals import (
+    verify_referenced_journals as verify_referenced_journals,
+)
+from consumer.client.shard_client import ShardClient as ShardClient
+from consumer.client.sync_client import SyncShardClient as SyncShardClient

@@ -25,7 +25,8 @@ from consumer.protocol.shard_pb2 import (
 class SyncShardClient:
     """A `ShardClient` on a loop thread of its own; each method blocks until its answer, and raises the same errors.
 
-    Open it after the last fork of the process: gRPC's channels do not survive one.
+    Threads may share it. Processes may not: neither gRPC's channels nor threads survive a fork, so in a forked process
+    each method raises a `RuntimeError` that says so; open another one there.
     """
 
     def __init__(
@@ -43,8 +44,12 @@ class SyncShardClient:
         """
         self._client = ShardClient(address, auth=auth, timeout_seconds=timeout_seconds)
         self._thread = LoopThread(name=f"shard client {address}")
-        self._thread.call(self._client.__aenter__())
         self._closed = False
+        try:
+            self._thread.call(self._client.__aenter__())
+        except BaseException:
+            self._thread.close()
+            raise
 
     @property
     def address(self) -> str:
@@ -97,7 +102,7 @@ class SyncShardClient:
 
     def close(self) -> None:
         """Close the connection and end the thread. Idempotent."""
-        if not self._closed:
+        if not self._closed and not self._thread.is_a_forks_copy:
             self._closed = True
             self._thread.call(self._client.__aexit__(None, None, None))
             self._thread.close()

@@ -63,12 +63,35 @@ class NoAnswerError(Exception):
     """Raised by an invocation whose stream ended well but without an answer."""
 
 
-class _AgainError(Exception):
-    """An attempt failed and may be repeated; `error` is what it becomes if it is not."""
+@dataclass(slots=True)
+class _Call:
+    """One call under way, over its attempts."""
 
-    def __init__(self, error: AllocatorError) -> None:
+    deadline_monotonic_seconds: float
+    idempotent: bool
+    told: EtcdUnavailableError | None = None
+    """The last failure that gave a reason, rather than only that time ran out."""
+
+    def explained(self, error: AllocatorError) -> AllocatorError:
+        """Return `error`, the last one; with the last known reason, if all it says is that time ran out."""
+        if self.told is None or self.told is error or not isinstance(error, EtcdUnavailableError):
+            return error
+        return EtcdUnavailableError(
+            self.told.endpoints, f"{error.detail}; before that: {self.told.detail}"
+        )
+
+
+class _AttemptFailedError(Exception):
+    """An attempt failed; `error` is what it becomes unless it is repeated, which `again` allows."""
+
+    def __init__(self, error: AllocatorError, *, again: bool) -> None:
         super().__init__(str(error))
         self.error = error
+        self.again = again
+
+
+def _may_be_repeated(error: BaseException) -> bool:
+    return isinstance(error, _AttemptFailedError) and error.again
 
 
 class Caller:
@@ -111,26 +134,26 @@ class Caller:
             EtcdUnavailableError: no answer in time.
             EtcdError: the answer is a refusal.
         """
-        deadline = self._clock.monotonic_seconds() + self._config.request_timeout_seconds
-        try:
-            return await self._attempt(invocation, idempotent=idempotent, deadline=deadline)
-        except _AgainError as again:
-            # Nearly every call ends above, without paying for the machinery below.
-            remaining = deadline - self._clock.monotonic_seconds()
-            if remaining <= 0:
-                raise again.error from again.__cause__
-        retrying = tenacity.AsyncRetrying(
-            stop=tenacity.stop_before_delay(remaining),
-            wait=tenacity.wait_random_exponential(multiplier=0.02, max=RETRY_DELAY_SECONDS_MAX),
-            retry=tenacity.retry_if_exception_type(_AgainError),
-            reraise=True,
+        call = _Call(
+            self._clock.monotonic_seconds() + self._config.request_timeout_seconds, idempotent
         )
         try:
-            return await retrying(
-                self._attempt, invocation, idempotent=idempotent, deadline=deadline
+            try:
+                return await self._attempt(invocation, call)
+            except _AttemptFailedError as failed:
+                # Nearly every call ends above, without paying for the machinery below.
+                remaining = call.deadline_monotonic_seconds - self._clock.monotonic_seconds()
+                if not failed.again or remaining <= 0:
+                    raise
+            retrying = tenacity.AsyncRetrying(
+                stop=tenacity.stop_before_delay(remaining),
+                wait=tenacity.wait_random_exponential(multiplier=0.02, max=RETRY_DELAY_SECONDS_MAX),
+                retry=tenacity.retry_if_exception(_may_be_repeated),
+                reraise=True,
             )
-        except _AgainError as again:
-            raise again.error from again.__cause__
+            return await retrying(self._attempt, invocation, call)
+        except _AttemptFailedError as failed:
+            raise call.explained(failed.error) from failed.__cause__
 
     async def metadata(self, channel: EndpointChannel, *, timeout_seconds: float) -> Metadata:
         """Return the metadata that authenticates a call, logging in first if need be."""
@@ -165,16 +188,15 @@ class Caller:
             raise ClusterMismatchError(self._cluster_id, header.cluster_id)
         self._cluster_id = header.cluster_id
 
-    async def _attempt(
-        self, invocation: Invocation[ResponseT], *, idempotent: bool, deadline: float
-    ) -> ResponseT:
-        remaining = deadline - self._clock.monotonic_seconds()
+    async def _attempt(self, invocation: Invocation[ResponseT], call: _Call) -> ResponseT:
+        remaining = call.deadline_monotonic_seconds - self._clock.monotonic_seconds()
         if remaining <= 0:
-            raise EtcdUnavailableError(self.pool.endpoints, "the deadline passed")
+            late = EtcdUnavailableError(self.pool.endpoints, "the deadline passed")
+            raise _AttemptFailedError(late, again=False)
         channel = await self.pool.pick(timeout_seconds=remaining)
-        remaining = deadline - self._clock.monotonic_seconds()
+        remaining = call.deadline_monotonic_seconds - self._clock.monotonic_seconds()
         # Leave time to ask another endpoint if this one turns out to be silent.
-        share = 0.5 if idempotent and len(self.pool) > 1 else 1.0
+        share = 0.5 if call.idempotent and len(self.pool) > 1 else 1.0
         timeout_seconds = max(remaining * share, 0.001)
         metadata: Metadata = ()
         try:
@@ -184,17 +206,16 @@ class Caller:
             self.pool.check_not_closed_under_call()
             raise
         except grpc.aio.AioRpcError as error:
+            failure = translated(error, self.pool.endpoints)
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 self.pool.suspect(channel)
-            failure = translated(error, self.pool.endpoints)
-            if self._may_repeat(outcome_of(error), metadata, idempotent=idempotent):
-                raise _AgainError(failure) from error
-            raise failure from error
+            elif isinstance(failure, EtcdUnavailableError):
+                call.told = failure
+            again = self._may_repeat(outcome_of(error), metadata, idempotent=call.idempotent)
+            raise _AttemptFailedError(failure, again=again) from error
         except NoAnswerError as error:
-            failure = EtcdUnavailableError(self.pool.endpoints, "the stream ended unanswered")
-            if idempotent:
-                raise _AgainError(failure) from error
-            raise failure from error
+            call.told = EtcdUnavailableError(self.pool.endpoints, "the stream ended unanswered")
+            raise _AttemptFailedError(call.told, again=call.idempotent) from error
         # Every answer of etcd's has a header; the type of a generic message does not say so.
         self.check_cluster(cast("_HasHeader", response).header)
         return response

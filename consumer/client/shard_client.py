@@ -9,6 +9,7 @@ Source: gazette/core consumer/shard_client.go (ListShards, ApplyShardsInBatches,
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -19,7 +20,7 @@ from google.protobuf.message import Message
 from allocator.core.ops import TXN_OPERATIONS_MAX
 from consumer.client.client_errors import error_of_rpc, error_of_status
 from consumer.client.referenced_journals import verify_referenced_journals
-from consumer.errors import ApplyConflictError
+from consumer.errors import ApplyConflictError, EndpointError
 from consumer.journal.channels import parse_endpoint
 from consumer.journal.client import JournalClient
 from consumer.protocol.auth import Capability, Claims, ClientAuth, NoAuth, expiring
@@ -237,6 +238,12 @@ class ShardClient:
             response = await call
         except grpc.aio.AioRpcError as error:
             raise error_of_rpc(self.address, error) from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and not task.cancelling():
+                # Nobody cancelled us: gRPC's way to say that the channel was closed under the call.
+                raise EndpointError(self.address, "the client was closed") from None
+            raise
         assert isinstance(response, response_type), "a stub returns its method's response"
         return response, _cause_in(await call.trailing_metadata() or ())
 

@@ -11,6 +11,7 @@ import pytest
 from allocator.core.ops import Put
 from allocator.errors import ValidationError
 from allocator.etcd.client import EtcdClient
+from allocator.runtime.task_group import TaskGroup
 from consumer.client import ShardClient, SyncShardClient, verify_referenced_journals
 from consumer.errors import (
     ApplyConflictError,
@@ -344,6 +345,25 @@ async def test_sync_client_from_a_thread_without_a_loop(cluster: Cluster) -> Non
 
     async with cluster.member("a") as service:
         assert await asyncio.to_thread(work, service.address) == ["shard-1"]
+
+
+async def test_client_closed_under_a_call_names_the_address(cluster: Cluster) -> None:
+    """One task closes the client while another waits for offsets: that is an error of the client's, no cancellation."""
+    async with cluster.member("a") as service, TaskGroup() as group:
+        async with client_of(service) as client:
+            await client.apply(upserts(shard("shard-1", SOURCE)))
+            await wait_for_primaries(client, "shard-1")
+
+            async def wait_long() -> None:
+                with pytest.raises(
+                    EndpointError, match=rf"{service.address}: the client was closed"
+                ):
+                    await client.stat("shard-1", read_through={SOURCE: 1 << 40})
+
+            waiting = group.start_soon(wait_long(), name="stat")
+            # The client closes only once its own request is under way.
+            await client.list()
+        await asyncio.wait_for(waiting, 5.0)
 
 
 async def test_verify_referenced_journals(journals: JournalClient) -> None:

@@ -31,6 +31,7 @@ class RunProgress:
         )
         self._tasks: dict[str, TaskID] = {}
         self._counts = {"published": 0, "consumed": 0}
+        self._printed = dict(self._counts)
         self._next_line_monotonic_seconds = 0.0
 
     def show(self, *, published: int, consumed: int) -> None:
@@ -44,6 +45,10 @@ class RunProgress:
             self._print_line()
 
     def _print_line(self) -> None:
+        """Print the counts, unless they are those of the last line."""
+        if self._counts == self._printed:
+            return
+        self._printed = self._counts
         shown = ", ".join(f"{name} {count:,}" for name, count in self._counts.items())
         self._console.print(f"  {shown} of {self._total:,}")
 

@@ -6,7 +6,7 @@
 
 Invariants: the event loop is never held for a solve, and no lock is held at all: a decision is made on a frozen
 snapshot, and every write compares what it was decided upon. A refused step, an unreachable etcd or a defective plan is
-tried again on a timer, never only when something unrelated changes.
+tried again on a timer, never only when something unrelated changes; until a plan is good, the last good one is kept to.
 
 Source: gazette/core allocator/allocate.go (the loop); threads, quarantine and timers are ours.
 """
@@ -82,6 +82,8 @@ class _Decision:
     plan: Plan
     plan_seconds: float
     convergence: Convergence
+    refused: PlanRefused | None = None
+    """Why `plan` is still the one before, made for another demand."""
 
 
 class AllocationLoop:
@@ -170,6 +172,7 @@ class AllocationLoop:
         )
         if isinstance(decision, PlanRefused):
             return inputs.revision, self._refuse(decision)
+        retry_seconds = None if decision.refused is None else self._refuse(decision.refused)
         self._failed = decision.failed
         if decision.plan is not self._plan:
             self._adopt(decision)
@@ -181,6 +184,8 @@ class AllocationLoop:
             pause_seconds = self._backoff.next_seconds()
             _log.warning("allocation.round_failed", cause=str(error), retry_seconds=pause_seconds)
             return inputs.revision, pause_seconds
+        if retry_seconds is not None:
+            return inputs.revision, min(retry_seconds, self._pause_seconds())
         self._backoff.reset()
         return inputs.revision, self._pause_seconds()
 
@@ -230,12 +235,16 @@ class AllocationLoop:
         )
         new_plan = plan_for(state, plan, self._solver)
         plan_seconds = self._clock.monotonic_seconds() - started
-        if isinstance(new_plan, PlanRefused):
-            return new_plan
+        refused = new_plan if isinstance(new_plan, PlanRefused) else None
+        # Each step is safe whatever the plan, so the last good one still promotes and replaces what is lost.
+        usable = plan if isinstance(new_plan, PlanRefused) else new_plan
+        if usable is None:
+            assert refused is not None, "there is a plan unless it was refused"
+            return refused
         convergence = converge(
-            state, new_plan.desired, consistency=self._consistency, keys=self._key_space.keys
+            state, usable.desired, consistency=self._consistency, keys=self._key_space.keys
         )
-        return _Decision(state, failed, new_plan, plan_seconds, convergence)
+        return _Decision(state, failed, usable, plan_seconds, convergence, refused)
 
     def _adopt(self, decision: _Decision) -> None:
         self._plan = decision.plan
@@ -255,7 +264,11 @@ class AllocationLoop:
     def _refuse(self, refused: PlanRefused) -> float:
         """Report a defective plan and return when to look again; what runs goes on running."""
         self._metrics.on_plan_invalid()
-        _log.error("allocation.plan_invalid", violations=[str(each) for each in refused.violations])
+        _log.error(
+            "allocation.plan_invalid",
+            violations=[str(each) for each in refused.violations],
+            exc_info=refused.error,
+        )
         return self._backoff.next_seconds()
 
     async def _act(self, steps: tuple[Step, ...]) -> None:

@@ -21,7 +21,6 @@ from allocator.errors import (
     EtcdUnavailableError,
     KeyDecodeError,
     MemberKeyLostError,
-    TxnConflictError,
 )
 from allocator.etcd.api import Etcd
 from allocator.runtime.backoff import Backoff
@@ -92,9 +91,11 @@ async def _try_announce(etcd: Etcd, key: bytes, value: bytes, lease: LeaseId) ->
 async def update(etcd: Etcd, announced: Announced, value: bytes) -> Announced:
     """Write a new value to the member's key, which keeps its lease.
 
+    Returns:
+        The key as it is now. Its value is not ours if someone else wrote to it first: then nothing was written.
+
     Raises:
         MemberKeyLostError: the key is gone, or is another process' now.
-        TxnConflictError: someone else wrote to our key.
         EtcdUnavailableError: whether the value was written is unknown; calling again with it is safe.
     """
     key = announced.key
@@ -109,10 +110,10 @@ async def update(etcd: Etcd, announced: Announced, value: bytes) -> Announced:
     found = result.gets[0][0] if result.gets[0] else None
     if found is None or found.lease != announced.lease:
         raise MemberKeyLostError(key.decode())
-    if found.value != value:
-        raise TxnConflictError((key,))
-    # Ours, from an attempt whose reply was lost.
-    return Announced(key=key, value=value, lease=announced.lease, mod_revision=found.mod_revision)
+    # Ours, from an attempt whose reply was lost; or a stranger's.
+    return Announced(
+        key=key, value=found.value, lease=announced.lease, mod_revision=found.mod_revision
+    )
 
 
 async def revoke_predecessors(

@@ -33,7 +33,7 @@ from allocator.core.flow import FlowSolver
 from allocator.core.model import Assignment, MemberId
 from allocator.core.ops import LeaseId
 from allocator.core.problem import Solver
-from allocator.errors import EtcdUnavailableError
+from allocator.errors import EtcdUnavailableError, TxnConflictError
 from allocator.etcd.api import Etcd
 from allocator.etcd.lease import LeaseKeeper
 from allocator.key_space import KeySpace
@@ -172,11 +172,14 @@ class Session:
 
         Raises:
             MemberKeyLostError: the key is gone.
-            TxnConflictError: another process wrote to our key.
+            TxnConflictError: another process wrote to our key; calling again writes over that.
             EtcdUnavailableError: whether it was written is unknown; calling again is safe.
         """
         assert self._announced is not None, "start before update_member"
-        self._announced = await update(self._etcd, self._announced, value)
+        updated = await update(self._etcd, self._announced, value)
+        self._announced = updated
+        if updated.value != value:
+            raise TxnConflictError((updated.key,))
 
     async def revoke(self) -> bool:
         """End the lease, and with it the member and what is assigned to it. Bounded.

@@ -23,9 +23,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class PlanRefused:
-    """The solver gave an answer that breaks a rule, which is a defect. Nothing is done with it."""
+    """The solver gave an answer that breaks a rule, or none, which is a defect. Nothing is done with it."""
 
-    violations: tuple[Violation, ...]
+    violations: tuple[Violation, ...] = ()
+    error: Exception | None = None
+    """What the solver raised instead of an answer."""
 
 
 def plan_for(state: AllocState, previous: Plan | None, solver: Solver) -> Plan | PlanRefused:
@@ -34,7 +36,11 @@ def plan_for(state: AllocState, previous: Plan | None, solver: Solver) -> Plan |
     if previous is not None and previous.demand == demand:
         return previous
     problem = state.problem()
-    desired = solver.solve(problem)
+    try:
+        desired = solver.solve(problem)
+    except Exception as error:
+        # Whatever it is: a leader that dies of it hands it on to the next, until no member is left.
+        return PlanRefused(error=error)
     if violations := verify(problem, desired):
         return PlanRefused(violations)
     return Plan(demand, desired)

@@ -12,12 +12,14 @@ import pytest
 from allocator.core.flow import FlowSolver
 from allocator.core.keys import Keys
 from allocator.core.model import ItemId, MemberId
+from allocator.core.ops import Put
 from allocator.core.problem import Desired, Problem
 from allocator.errors import (
     AnnounceConflictError,
     EtcdUnavailableError,
     LeaseLostError,
     MemberKeyLostError,
+    TxnConflictError,
 )
 from allocator.etcd.client import EtcdClient, EtcdConfig
 from allocator.runtime.task_group import TaskGroup
@@ -410,3 +412,59 @@ async def test_update_member_repeated_after_a_lost_reply_succeeds(
     found = await etcd.get_range(Keys(etcd_root).member(member.member_id))
     assert [(kv.value, kv.lease) for kv in found.kvs] == [(member_value(7), member.session.lease)]
     await member.session.revoke()
+
+
+async def test_update_member_wins_over_a_stranger_who_wrote_the_key(
+    etcd: EtcdClient, etcd_root: str, group: TaskGroup
+) -> None:
+    """An operator changed our limit by hand: the first attempt to say that we leave is refused, the next one works.
+
+    A member that could never say so would stay until its drain is given up.
+    """
+    (member,) = await start_all(etcd, etcd_root, "a#one")
+    key = Keys(etcd_root).member(member.member_id)
+    async with running(group, member):
+        lease = member.session.lease
+        await etcd.txn((), (Put(key, member_value(7), ignore_lease=True),))
+
+        with pytest.raises(TxnConflictError):
+            await member.session.update_member(member_value(100, exiting=True))
+        await member.session.update_member(member_value(100, exiting=True))
+
+        (kv,) = (await etcd.get_range(key)).kvs
+        assert (kv.value, kv.lease) == (member_value(100, exiting=True), lease)
+        await eventually(lambda: member.ended)
+
+
+class _RaisesForPoison:
+    """A solver with a defect that shows on one item alone."""
+
+    def solve(self, problem: Problem) -> Desired:
+        """Fail while the item is there."""
+        if any(item.item_id == "poison" for item in problem.items):
+            raise ZeroDivisionError("a defect of the test's solver")
+        return FlowSolver().solve(problem)
+
+
+async def test_session_survives_a_solver_that_raises(
+    etcd: EtcdClient, etcd_root: str, group: TaskGroup
+) -> None:
+    """A defect that one item sets off must not end the leader: each next leader would die of it in turn.
+
+    What was planned before goes on: a replica taken away comes back. Once the item is gone, planning goes on too.
+    """
+    member = JsonMemberProcess.create(etcd, etcd_root, "a#one", solver=_RaisesForPoison())
+    await member.session.start(member_value(100))
+    await put_items(etcd, etcd_root, 2, replication=1)
+    keys = Keys(etcd_root)
+    async with running(group, member):
+        await eventually(lambda: settled(member, 2, replication=1))
+
+        await etcd.put(keys.item(ItemId("poison")), item_value(1))
+        await eventually(lambda: counted(member, "plan_invalid_total") > 0)
+        await etcd.delete(keys.assignment(ItemId("item-00"), member.member_id, 0))
+        await eventually(lambda: settled(member, 2, replication=1))
+
+        await etcd.delete(keys.item(ItemId("poison")))
+        await put_items(etcd, etcd_root, 3, replication=1)
+        await eventually(lambda: settled(member, 3, replication=1))

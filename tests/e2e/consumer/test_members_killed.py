@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import time
@@ -235,7 +236,8 @@ async def test_etcd_restarted_under_load(
                 etcd.kill()
                 during = cluster.counts(SHARD).total()
                 await eventually(lambda: cluster.counts(SHARD).total() > during)
-                etcd.restart()
+                # In a thread: the broker is on this loop, and must not take its own standstill for a slow sender.
+                await asyncio.to_thread(etcd.restart)
 
                 await eventually(lambda: _applied(client, "e2e-second"), timeout_seconds=20)
                 await wait_for_primaries(client, SHARD, "e2e-second")

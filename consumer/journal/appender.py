@@ -151,9 +151,9 @@ class _Append:
             await call.write(self._request)
             for chunk in chunks_of(self._content):
                 await call.write(AppendRequest(content=chunk))
-            await call.write(AppendRequest())
-            # From here on the broker may commit whatever becomes of us.
+            # From here on the broker may commit whatever becomes of us: a write that fails may have arrived.
             self._commit_sent = True
+            await call.write(AppendRequest())
             await call.done_writing()
         except (asyncio.InvalidStateError, grpc.aio.AioRpcError, grpc.aio.InternalError):
             # A connection that breaks during a write shows as InternalError. A failed send only means that there is

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from consumer.journal.broker.batch import Batch
 from consumer.journal.broker.disk import Buffer, Disk
 from consumer.journal.broker.fragments import FragmentIndex
 from consumer.journal.broker.recovery import Opening, Recovered, open_journal
-from consumer.journal.broker.store import Batch, JournalStore
+from consumer.journal.broker.store import JournalStore
 from consumer.protocol.journal_pb2 import LabelSet
 from consumer.protocol.labels import label_set
 

@@ -93,7 +93,8 @@ class AppendHandler:
         early = self._early_refusal(request, served.journal)
         if early is not None:
             return self._response(resolution, early)
-        await self._resume(served.journal)
+        if request.suspend == AppendRequest.SUSPEND_RESUME:
+            await self._resume(served.journal)
         async with served.journal.admission:
             content = StagedContent(self._staging)
             try:
@@ -122,7 +123,7 @@ class AppendHandler:
         return None if status == Status.OK else Outcome(status, position.registers)
 
     async def _resume(self, journal: LiveJournal) -> None:
-        """Wake a suspended journal that this append may wake: its spec keeps only the offset."""
+        """Wake a journal if it is suspended: its spec keeps only the offset."""
         entry = journal.entry
         if entry.spec.suspend.level == JournalSpec.Suspend.NONE:
             return

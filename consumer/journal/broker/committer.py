@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import grpc
 import structlog
 
+from consumer.journal.broker.batch import Batch
 from consumer.journal.broker.faults import RpcFault
 from consumer.journal.broker.journal import LiveJournal, Site
 from consumer.journal.broker.preconditions import (
@@ -25,7 +26,7 @@ from consumer.journal.broker.preconditions import (
     registers_after,
 )
 from consumer.journal.broker.staging import StagedContent
-from consumer.journal.broker.store import Batch, JournalStore, StoreError
+from consumer.journal.broker.store import JournalStore, StoreError
 from consumer.protocol.journal_pb2 import AppendRequest, JournalSpec, LabelSet, Status
 
 BATCH_BYTES_MAX = 32 << 20
@@ -163,6 +164,10 @@ class Committer:
             if store.failed:
                 raise
             return
+        except BaseException:
+            stopped = OSError(errno.ECANCELED, "the broker stops in the middle of it")
+            self._fail(plan, StoreError(stopped, rolled_back=False))
+            raise
         for pending, outcome in plan.taken:
             _answer(pending, outcome)
 
@@ -217,7 +222,11 @@ class Committer:
 
     def _check_space(self, length: int) -> None:
         floor = self._site.config.free_space_floor_bytes
-        if self._site.disk.free_bytes(self._journal.directory) < floor + length:
+        try:
+            free = self._site.disk.free_bytes(self._journal.directory)
+        except OSError as error:
+            raise StoreError(error, rolled_back=True) from error
+        if free < floor + length:
             low = OSError(errno.ENOSPC, f"fewer than {floor} bytes would be left free")
             raise StoreError(low, rolled_back=True)
 

@@ -49,6 +49,20 @@ class Disk:
         """Run a blocking function in the pool and return what it returns."""
         return await self.submit(lambda: function(*args, **kwargs))
 
+    async def run_owned(self, function: Callable[[], T], give_back: Callable[[T], None]) -> T:
+        """Run a blocking function that opens something.
+
+        Args:
+            function: Its thread finishes even if the caller gives up.
+            give_back: Called on the loop, then, with what was opened for nobody.
+        """
+        opening = self.submit(function)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(lambda opened: _give_back(opened, give_back))
+            raise
+
     def close(self) -> None:
         """Wait for running operations and free the threads."""
         self._pool.shutdown(wait=True)
@@ -115,6 +129,11 @@ def _note_retrieved(future: asyncio.Future[T]) -> None:
     """Keep asyncio from reporting a failure that nobody was left to await."""
     if not future.cancelled():
         future.exception()
+
+
+def _give_back(opened: asyncio.Future[T], give_back: Callable[[T], None]) -> None:
+    if not opened.cancelled() and opened.exception() is None:
+        give_back(opened.result())
 
 
 def close_quietly(fd: int) -> None:

@@ -138,7 +138,7 @@ class LiveJournal:
             recovered = await self._site.disk.run(
                 open_journal, self._site.disk, self.directory, opening
             )
-        except OSError as error:
+        except (OSError, StoreError) as error:
             self.fail(f"cannot be opened: {error}")
         else:
             self._take(recovered)

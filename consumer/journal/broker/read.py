@@ -88,7 +88,10 @@ class ReadHandler:
         """Return the file of a span; the caller releases it."""
         if span.path is None:
             return journal.view.file.acquire()
-        return await self._disk.run(ContentFile.open_sealed, span.path)
+        path = span.path
+        return await self._disk.run_owned(
+            lambda: ContentFile.open_sealed(path), lambda file: file.release()
+        )
 
     def start_reading(self, file: ContentFile, length: int, position: int) -> asyncio.Future[bytes]:
         """Start reading bytes of a file."""
@@ -127,6 +130,9 @@ class _ReadStream:
         while not self._is_over():
             span = self._journal.locate(self._offset, begin_mod_time=self._request.begin_mod_time)
             if span is not None:
+                # The file is taken before the first await, while the span is surely what the view shows.
+                if not await self._hold(span):
+                    continue
                 self._offset = max(self._offset, span.begin)
                 await self._send_metadata(span)
                 if self._request.metadata_only or self._is_past_end():
@@ -157,8 +163,6 @@ class _ReadStream:
         )
 
     async def _send_metadata(self, span: Span) -> None:
-        # The file is taken before the first await, while the span is surely what the view shows.
-        await self._hold(span)
         await self._context.write(
             ReadResponse(
                 status=Status.OK,
@@ -174,13 +178,23 @@ class _ReadStream:
         header, self._header = self._header, None
         return header
 
-    async def _hold(self, span: Span) -> None:
-        """Hold the file of a span; an open fragment that was sealed meanwhile is the same file."""
+    async def _hold(self, span: Span) -> bool:
+        """Hold the file of a span; an open fragment that was sealed meanwhile is the same file.
+
+        Returns:
+            False if the file went with its journal or its retention in the meantime, so that the span is no more.
+        """
         if self._file is not None and self._file_begin == span.begin:
-            return
+            return True
         self.close()
-        self._file = await self._handler.open(span, self._journal)
+        try:
+            self._file = await self._handler.open(span, self._journal)
+        except FileNotFoundError:
+            if not self._is_over() and self._journal.locate(span.begin) == span:
+                raise
+            return False
         self._file_begin = span.begin
+        return True
 
     async def _send_content(self, span: Span) -> None:
         """Send a span's bytes; the next chunk is read while this one is sent."""

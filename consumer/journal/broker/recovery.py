@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -65,7 +66,7 @@ def open_journal(disk: Disk, directory: Path, opening: Opening) -> Recovered:
     """Recover a journal's directory, or make it. Blocking.
 
     Raises:
-        OSError: the disk failed.
+        OSError, StoreError: the disk failed; it may be tried again.
     """
     if not (directory / NAME_FILE).exists():
         return _create(disk, directory, opening)
@@ -81,8 +82,11 @@ def _create(disk: Disk, directory: Path, opening: Opening) -> Recovered:
     store = JournalStore(
         disk, directory, generation=1, checkpoint=checkpoint, boot_id=opening.boot_id
     )
-    disk.write_file(directory / NAME_FILE, opening.name.encode())
-    disk.sync_directory(directory.parent)
+    with ExitStack() as undo:
+        undo.callback(store.abandon)
+        disk.write_file(directory / NAME_FILE, opening.name.encode())
+        disk.sync_directory(directory.parent)
+        undo.pop_all()
     return Recovered(store, FragmentIndex(), ())
 
 
@@ -107,11 +111,14 @@ class _Recovery:
             self._copy_spans(current, log.checkpoint.head, replayed.spans)
         expected_end = replayed.spans[-1][1] if whole and replayed.spans else None
         store = self._new_store(log, replayed, pending=(log.checkpoint.head, expected_end))
-        self._retire_open(current, store, whole=whole, replayed=replayed)
-        for generation in self._generations:
-            generation_path(self._directory, LOG_STEM, generation).unlink(missing_ok=True)
-        self._disk.sync_directory(self._directory)
-        self._skip_reserved(log, store)
+        with ExitStack() as undo:
+            undo.callback(store.abandon)
+            self._retire_open(current, store, whole=whole, replayed=replayed)
+            for generation in self._generations:
+                generation_path(self._directory, LOG_STEM, generation).unlink(missing_ok=True)
+            self._disk.sync_directory(self._directory)
+            self._skip_reserved(log, store)
+            undo.pop_all()
         return Recovered(store, FragmentIndex(self._sealed()), tuple(self._damage))
 
     def _newest_log(self) -> Log:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -64,13 +65,17 @@ class Broker:
         self._group = TaskGroup()
         self._verifier = KeyedAuth(config.auth_keys) if config.auth_keys else NoAuth()
         self._root: DataRoot | None = None
+        self._logs = ExitStack()
+        """What is open beside journals; a start that fails closes it too."""
         self._stopped = False
         self.address = ""
         """URL to connect to, once started."""
 
     async def __aenter__(self) -> Self:
         try:
-            self._root = await self._disk.run(open_data_root, self._disk, self._config.data_dir)
+            self._root = await self._disk.run_owned(
+                lambda: open_data_root(self._disk, self._config.data_dir), DataRoot.release
+            )
             await self._group.__aenter__()
             await self._start(self._root)
         except BaseException:
@@ -81,6 +86,7 @@ class Broker:
     async def _start(self, root: DataRoot) -> None:
         site = Site(self._disk, self._clock, self._config, self._group, root.boot_id)
         self._catalogue = Catalogue(self._disk, root.catalogue, self._group)
+        self._logs.callback(self._catalogue.close)
         await self._disk.run(self._load, root)
         self._journals = Journals(site, root)
         self._catalogue.observe(self._journals.on_update)
@@ -177,14 +183,15 @@ class Broker:
             tick.cancel()
         await self._journals.close()
         await self._group.__aexit__(None, None, None)
-        self._catalogue.close()
         self._abandon()
         logger.info("broker.stopped", address=self.address)
 
     def _abandon(self) -> None:
+        # The lock goes last: until then threads may still be writing.
+        self._disk.close()
+        self._logs.close()
         if self._root is not None:
             self._root.release()
-        self._disk.close()
 
     @property
     def data_dir(self) -> Path:

@@ -22,6 +22,8 @@ BLOCK_BYTES = 1 << 20
 """Read back from a staging file at once."""
 INLINE_HASH_BYTES_MAX = 64 * 1024
 """Hashing less than this costs less than the hop to another thread."""
+JOIN_BYTES_MAX = 4 * 1024
+"""Smaller chunks are copied together."""
 
 
 class StagingArea:
@@ -88,11 +90,20 @@ class StagedContent:
             self._job = self._area.disk.submit(lambda: self._spill(chunk))
             return
         self._taken += len(chunk)
-        self._parts.append(chunk)
+        self._keep(chunk)
         if len(chunk) < INLINE_HASH_BYTES_MAX:
             self._sha1.update(chunk)
         else:
             self._job = self._area.disk.submit(lambda: self._hash(chunk))
+
+    def _keep(self, chunk: memoryview) -> None:
+        """Keep a chunk in memory; small ones are joined, because each object has a cost that nobody counts."""
+        if len(chunk) >= JOIN_BYTES_MAX:
+            self._parts.append(chunk)
+        elif self._parts and isinstance(last := self._parts[-1], bytearray):
+            last += chunk
+        else:
+            self._parts.append(bytearray(chunk))
 
     async def settle(self) -> None:
         """Return when everything added is hashed and where it belongs.

@@ -11,17 +11,20 @@ is durable before the open file takes its sealed name; the old log goes last.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from consumer.journal.broker.batch import Batch, Content
 from consumer.journal.broker.content_file import ContentFile
-from consumer.journal.broker.disk import Buffer, Disk
+from consumer.journal.broker.disk import Disk
 from consumer.journal.broker.fragments import SealedFragment, fragment_name
 from consumer.journal.broker.frames import LogWriter, generation_path
 from consumer.journal.broker.records import Checkpoint, Commit, Reserve, encode_record
@@ -44,37 +47,6 @@ class StoreError(Exception):
     def __init__(self, error: OSError, *, rolled_back: bool) -> None:
         super().__init__(f"{error.strerror or error} (errno {error.errno})")
         self.rolled_back = rolled_back
-
-
-class Content(Protocol):
-    """Bytes of one append, staged."""
-
-    @property
-    def length(self) -> int:
-        """Bytes."""
-        ...
-
-    @property
-    def sum(self) -> bytes:
-        """SHA-1, 20 bytes."""
-        ...
-
-    def blocks(self) -> Iterable[Sequence[Buffer]]:
-        """Yield groups of buffers, in order; reads a staging file where there is one. Blocking."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """Appends that become durable together."""
-
-    contents: Sequence[Content]
-    registers: bytes | None
-    """Encoded LabelSet after the batch, if it changed them."""
-    confirms: bool = False
-    """Accepts that earlier bytes are lost."""
-    at_ms: int
-    """Wall time, Unix milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +83,15 @@ class JournalStore:
         self._unsynced = False
         self.failed = False
         """An operation failed: only recovery may open the files again."""
-        self._log = self._start_log(checkpoint)
-        self.file = ContentFile.open_growing(open_path(directory, checkpoint.head))
-        """The open fragment."""
-        os.ftruncate(self.file.fd, 0)
-        disk.sync_directory(directory)
+        with ExitStack() as undo:
+            self._log = self._start_log(checkpoint)
+            undo.callback(self._log.close)
+            self.file = ContentFile.open_growing(open_path(directory, checkpoint.head))
+            """The open fragment."""
+            undo.callback(self.file.release)
+            os.ftruncate(self.file.fd, 0)
+            disk.sync_directory(directory)
+            undo.pop_all()
 
     @property
     def head(self) -> int:
@@ -162,20 +138,24 @@ class JournalStore:
         hashing = self._disk.start_hashing(lambda: _hash_all(sha1, batch.contents))
         try:
             inlined = end - begin <= INLINE_BYTES_MAX
-            self._write_content(batch.contents, begin - self.open_begin)
+            written = self._write_content(batch.contents, begin - self.open_begin)
+            # Before the record, which would make it so.
+            _require_length(written, end - self.open_begin)
             record = self._record(batch, begin, end, inlined=inlined)
             self._log.append(encode_record(record))
             self._make_durable(inlined=inlined)
         finally:
             hashed = hashing.result()
-        assert hashed == end - begin, "content has another length than was announced"
+        _require_length(hashed, end - begin)
         self._sha1 = sha1
         self._advance(record)
 
-    def _write_content(self, contents: Sequence[Content], position: int) -> None:
+    def _write_content(self, contents: Sequence[Content], position: int) -> int:
+        """Write contents at a position of the open file and return the position after them, bytes."""
         for content in contents:
             for group in content.blocks():
                 position = self._disk.write_at(self.file.fd, group, position)
+        return position
 
     def _record(self, batch: Batch, begin: int, end: int, *, inlined: bool) -> Commit:
         contents = batch.contents
@@ -296,14 +276,18 @@ class JournalStore:
     def _begin_fragment(self, checkpoint: Checkpoint) -> Rolled:
         """Start a log, give the open file its sealed name, open the next, drop the old log."""
         self._generation += 1
-        log = self._start_log(checkpoint)
-        retired, old_log = self.file, self._log
-        sealed = self._seal() if self.open_bytes else None
-        if sealed is None and checkpoint.head != self.open_begin:
-            open_path(self.directory, self.open_begin).unlink()
-        opened = ContentFile.open_growing(open_path(self.directory, checkpoint.head))
-        self._disk.sync_directory(self.directory)
-        old_log.path.unlink()
+        with ExitStack() as undo:
+            log = self._start_log(checkpoint)
+            undo.callback(log.close)
+            retired, old_log = self.file, self._log
+            sealed = self._seal() if self.open_bytes else None
+            if sealed is None and checkpoint.head != self.open_begin:
+                open_path(self.directory, self.open_begin).unlink()
+            opened = ContentFile.open_growing(open_path(self.directory, checkpoint.head))
+            undo.callback(opened.release)
+            self._disk.sync_directory(self.directory)
+            old_log.path.unlink()
+            undo.pop_all()
         old_log.close()
         self._log, self.file, self.open_begin = log, opened, checkpoint.head
         self._sha1 = hashlib.sha1(usedforsecurity=False)
@@ -342,12 +326,12 @@ class JournalStore:
             self._disk.sync_file(spool)
             spool.rename(target)
             self._disk.sync_directory(self.directory)
+            mod_time = int(target.stat().st_mtime)
             rolled = self._begin_fragment(checkpoint)
         except OSError as error:
             # Recovery knows from the log whether the renamed file was committed, and removes it if not.
             self.failed = True
             raise StoreError(error, rolled_back=False) from error
-        mod_time = int(target.stat().st_mtime)
         return replace(rolled, sealed=SealedFragment(begin, end, digest, mod_time, target))
 
     def close(self) -> None:
@@ -363,6 +347,17 @@ class JournalStore:
                 self.roll(synced=True)
                 self.file.release()
         self._log.close()
+
+    def abandon(self) -> None:
+        """Let go of the files as they are, which recovery can always open again."""
+        self._log.close()
+        self.file.release()
+
+
+def _require_length(found: int, announced: int) -> None:
+    """Raise OSError unless content has the length that it announced, bytes: its staging file was cut."""
+    if found != announced:
+        raise OSError(errno.EIO, f"staged content ends at {found}, expected {announced}")
 
 
 def _hash_all(sha1: Hash, contents: Sequence[Content]) -> int:

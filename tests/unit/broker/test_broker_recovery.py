@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from consumer.journal.broker.disk import Buffer, Disk
+from consumer.journal.broker.disk import Disk
 from consumer.journal.broker.frames import FILE_HEADER_BYTES
 from consumer.journal.broker.recovery import open_journal
 from consumer.journal.broker.store import INLINE_BYTES_MAX, StoreError
 from consumer.protocol.journal_pb2 import LabelSet
+from tests.support.failing_disk import FailingDisk
 from tests.support.journal_files import (
     commit,
     content_by_span,
@@ -179,7 +179,7 @@ def test_recovery_after_a_roll_failed_at_any_step(tmp_path: Path, failing: str) 
     """Sealing is repeatable: stopped at each disk operation in turn, the next start finds every byte once."""
     for step in range(1, 8):
         directory = tmp_path / f"{failing}-{step}"
-        disk = _FailingDisk()
+        disk = FailingDisk()
         recovered = open_journal(disk, directory, opening())
         commit(recovered.store, b"content", registers=marks(7))
         disk.fail_at(failing, step)
@@ -203,7 +203,7 @@ def test_failed_commit_is_rolled_back(tmp_path: Path, failing: str, size: int) -
     """I17: a batch whose write or sync fails is not acknowledged, and no byte of it is there after recovery."""
     for step in (1, 2):
         directory = tmp_path / f"{step}"
-        disk = _FailingDisk()
+        disk = FailingDisk()
         recovered = open_journal(disk, directory, opening())
         commit(recovered.store, b"kept")
         disk.fail_at(failing, step)
@@ -239,7 +239,7 @@ def test_recovery_power_loss_without_sync_skips_offsets_readers_saw(tmp_path: Pa
 
 def test_adoption_interrupted_before_its_commit_leaves_no_byte(tmp_path: Path) -> None:
     """A staged file that got its final name, but no log record, was never acknowledged: it goes."""
-    disk = _FailingDisk()
+    disk = FailingDisk()
     recovered = open_journal(disk, tmp_path / "j", opening())
     commit(recovered.store, b"kept")
     recovered.store.roll().retired.release()
@@ -251,37 +251,3 @@ def test_adoption_interrupted_before_its_commit_leaves_no_byte(tmp_path: Path) -
     crash(recovered)
 
     assert _whole(tmp_path / "j") == b"kept"
-
-
-class _FailingDisk(Disk):
-    """Fails one operation, once, with ENOSPC."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._operation = ""
-        self._left = 0
-
-    def fail_at(self, operation: str, step: int) -> None:
-        """Fail the n-th such operation from now."""
-        self._operation, self._left = operation, step
-
-    def _maybe_fail(self, operation: str) -> None:
-        if operation == self._operation:
-            self._left -= 1
-            if self._left == 0:
-                raise OSError(28, "No space left on device")
-
-    def write_at(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
-        """Write, or fail."""
-        self._maybe_fail("write_at")
-        return super().write_at(fd, buffers, position)
-
-    def sync_data(self, fd: int) -> None:
-        """Sync, or fail."""
-        self._maybe_fail("sync_data")
-        super().sync_data(fd)
-
-    def sync_directory(self, directory: Path) -> None:
-        """Sync, or fail."""
-        self._maybe_fail("sync_directory")
-        super().sync_directory(directory)

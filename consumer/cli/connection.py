@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import click
 
 from allocator.errors import AllocatorError
 from consumer.client import ShardClient
-from consumer.errors import ConsumerError
+from consumer.errors import ConsumerError, RpcFailedError
 from consumer.journal.client import JournalClient
 from consumer.protocol.auth import ClientAuth, KeyedAuth
 
@@ -28,18 +29,16 @@ class Connection:
 
     address: str
     broker: str
-    auth_keys: str
+    auth_keys: str = field(repr=False)
+    broker_auth_keys: str = field(repr=False)
 
     def shards(self) -> ShardClient:
         """Return a client of the members' Shard service."""
-        return ShardClient(self.address, auth=self._auth())
+        return ShardClient(self.address, auth=_auth(self.auth_keys))
 
     def journals(self) -> JournalClient:
         """Return a client of the brokers' Journal service."""
-        return JournalClient(self.broker, auth=self._auth())
-
-    def _auth(self) -> ClientAuth | None:
-        return KeyedAuth(self.auth_keys) if self.auth_keys else None
+        return JournalClient(self.broker, auth=_auth(self.broker_auth_keys or self.auth_keys))
 
 
 def connection_options(command: CommandT) -> CommandT:
@@ -65,20 +64,49 @@ def connection_options(command: CommandT) -> CommandT:
         "--auth-keys",
         envvar="AUTH_KEYS",
         default="",
+        show_default=False,
         show_envvar=True,
         help="Base64 keys, the first of which signs our requests.",
     )
+    @click.option(
+        "--broker-auth-keys",
+        envvar="BROKER_AUTH_KEYS",
+        default="",
+        show_default=False,
+        show_envvar=True,
+        help="The same for the broker, if its keys are others.",
+    )
     @functools.wraps(command)
-    def wrapped(*args: Any, address: str, broker: str, auth_keys: str, **kwargs: Any) -> Any:
-        connection = Connection(address=address, broker=broker, auth_keys=auth_keys)
-        return command(connection, *args, **kwargs)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        own = {name: kwargs.pop(name) for name in Connection.__dataclass_fields__}
+        return command(Connection(**own), *args, **kwargs)
 
     return wrapped  # type: ignore[return-value]  # click calls it by keyword
 
 
 def run_command(work: Coroutine[Any, Any, None]) -> None:
-    """Run a command's work; turn our own errors into one line on stderr and exit status 1."""
-    try:
+    """Run a command's work; turn our own errors into a line on stderr and exit status 1."""
+    with errors_in_one_line():
         asyncio.run(work)
-    except (ConsumerError, AllocatorError) as error:
-        raise click.ClickException(str(error)) from error
+
+
+@contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """Turn our own errors into what click prints as a line on stderr, with exit status 1."""
+    try:
+        yield
+    except (ConsumerError, AllocatorError, TimeoutError) as error:
+        # Notes say how much was done before the error: "the first 200 of 300 changes were applied".
+        notes = getattr(error, "__notes__", [])
+        raise click.ClickException("; ".join([_line_of(error), *notes])) from error
+
+
+def _line_of(error: Exception) -> str:
+    line = " ".join(str(error).split())
+    if isinstance(error, RpcFailedError) and error.code == "UNIMPLEMENTED":
+        return f"{line}: is it a server of this kind? --address is a member's, --broker a broker's"
+    return line
+
+
+def _auth(keys: str) -> ClientAuth | None:
+    return KeyedAuth(keys) if keys else None

@@ -3,39 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import socket
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from types import FrameType
 
 import click
 
-from allocator.errors import AllocatorError
+from allocator.errors import ValidationError
 from consumer.cli.application_name import load_application
-from consumer.cli.journal_space import changes_of as journal_changes_of
-from consumer.cli.journal_space import parse_journal_space
+from consumer.cli.connection import errors_in_one_line
+from consumer.cli.file_places import errors_name_places
+from consumer.cli.journals import read_journal_changes
 from consumer.cli.output import say
 from consumer.cli.serve import default_root
-from consumer.cli.shard_space import changes_of as shard_changes_of
-from consumer.cli.shard_space import parse_shard_space
+from consumer.cli.shards import places_of, read_shard_changes
 from consumer.cli.specs_file import read_text
 from consumer.client import ShardClient
 from consumer.embedded.broker import EmbeddedBrokerProcess
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.embedded.member import EmbeddedMemberProcess
-from consumer.errors import ConsumerError
 from consumer.journal.client import JournalClient
+from consumer.protocol import journal_pb2, shard_pb2
 
 MEMBERS_DEFAULT = 2
 WATCH_SECONDS = 0.5
 """Pause between two looks at whether every member still runs."""
+LISTEN_HOST = "127.0.0.1"
+STATE_DIRECTORY_VARIABLE = "BROADSHEET_STATE_DIR"
+"""Tells members where local state may be: beside the journals, so that neither outlives the other."""
 
 _specs = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
-@click.command()
+@click.command(short_help="Run a whole cluster on this machine until Ctrl-C.")
 @click.argument("app")
 @click.option("--journals", type=_specs, help="Journal specs to apply first.")
 @click.option("--specs", type=_specs, help="Shard specs to apply once members serve.")
@@ -60,25 +67,40 @@ def dev(
 
     Kill a member (`kill -9`) to watch its shards move: it is started again at once.
 
+    Members find the path of a directory for local state, which lives as long as the journals, in BROADSHEET_STATE_DIR.
+
     \b
     Examples:
       shardctl dev examples.counter.app:Counter
-      shardctl dev my.module:make_app --journals journals.yaml --specs shards.yaml --data-dir ./dev
+      shardctl dev my.module:make_app --data-dir ./dev \\
+          --journals journals.yaml --specs shards.yaml
     """
-    try:
-        load_application(app)  # a mistake in its name is told before anything starts
-        with ExitStack() as stack:
-            directory = data_dir or Path(
-                stack.enter_context(tempfile.TemporaryDirectory(prefix="broadsheet-dev-"))
-            )
-            directory.mkdir(parents=True, exist_ok=True)
-            cluster = DevCluster(app, directory.absolute(), stack, broker_port=broker_port)
-            cluster.start_members(members, port)
-            cluster.apply(journals, specs)
-            cluster.describe()
-            cluster.watch()
-    except (AllocatorError, ConsumerError) as error:
-        raise click.ClickException(str(error)) from error
+    with errors_in_one_line(), ExitStack() as stack:
+        # Mistakes are told before anything starts.
+        load_application(app)
+        declared = _read(journals, specs)
+        _require_free(port, "--port")
+        _require_free(broker_port, "--broker-port")
+        directory = data_dir or Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="broadsheet-dev-"))
+        )
+        directory.mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault(STATE_DIRECTORY_VARIABLE, str(directory.absolute() / "state"))
+        cluster = DevCluster(app, directory.absolute(), stack, broker_port=broker_port)
+        cluster.start_members(members, port)
+        cluster.apply(declared)
+        cluster.describe()
+        cluster.watch()
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What the files of specs ask for."""
+
+    journals: Sequence[journal_pb2.ApplyRequest.Change]
+    shards: Sequence[shard_pb2.ApplyRequest.Change]
+    shards_source: str
+    """Name of the shards' file, for error messages."""
 
 
 class DevCluster:
@@ -115,9 +137,9 @@ class DevCluster:
         for member in self._members[1:]:
             member.wait_until_ready()
 
-    def apply(self, journals: Path | None, specs: Path | None) -> None:
-        """Apply spec files."""
-        asyncio.run(self._apply(journals, specs))
+    def apply(self, declared: Declared) -> None:
+        """Apply what was declared."""
+        asyncio.run(self._apply(declared))
 
     def describe(self) -> None:
         """Tell how to use the cluster."""
@@ -164,10 +186,32 @@ class DevCluster:
         for member in self._members:
             member.stop()
 
-    async def _apply(self, journals: Path | None, specs: Path | None) -> None:
-        async with JournalClient(self._broker.address) as client:
-            if journals is not None:
-                await client.apply(journal_changes_of(parse_journal_space(*read_text(journals))))
-        async with ShardClient(self.address) as shards:
-            if specs is not None:
-                await shards.apply(shard_changes_of(parse_shard_space(*read_text(specs))))
+    async def _apply(self, declared: Declared) -> None:
+        async with JournalClient(self._broker.address) as journals:
+            if declared.journals:
+                await journals.apply(declared.journals)
+            if declared.shards:
+                async with ShardClient(self.address) as shards:
+                    with errors_name_places(declared.shards_source, places_of(declared.shards)):
+                        await shards.verify_referenced_journals(declared.shards, journals)
+                    await shards.apply(declared.shards)
+
+
+def _read(journals: Path | None, specs: Path | None) -> Declared:
+    return Declared(
+        journals=() if journals is None else read_journal_changes(*read_text(journals)),
+        shards=() if specs is None else read_shard_changes(*read_text(specs)),
+        shards_source=str(specs),
+    )
+
+
+def _require_free(port: int, option: str) -> None:
+    """Refuse a port that somebody listens at: the children would fail later, and say it less clearly."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LISTEN_HOST, port))
+        except OSError as error:
+            raise ValidationError(
+                option, f"port {port} cannot be used ({error.strerror}); 0 lets the system choose"
+            ) from error

@@ -13,6 +13,7 @@ from google.protobuf import text_format
 from allocator.errors import ValidationError
 from consumer.cli.conflicts import describe_conflicts
 from consumer.cli.connection import Connection, connection_options, run_command
+from consumer.cli.file_places import errors_name_places, require_distinct
 from consumer.cli.journal_space import (
     changes_of,
     format_journal_space,
@@ -21,6 +22,7 @@ from consumer.cli.journal_space import (
 )
 from consumer.cli.output import (
     OutputFormat,
+    counted,
     format_option,
     print_message,
     print_table,
@@ -31,7 +33,7 @@ from consumer.cli.specs_file import read_text, specs_option
 from consumer.errors import ApplyConflictError
 from consumer.journal.client import JournalClient
 from consumer.protocol import journal_pb2
-from consumer.protocol.labels import parse_selector, values_of
+from consumer.protocol.labels import CONTENT_TYPE, parse_selector, values_of
 from consumer.protocol.validation_journal import validate_apply_request
 
 APPEND_BYTES_MAX = 4 * 1024 * 1024
@@ -56,7 +58,7 @@ def list_journals(
     \b
     Examples:
       shardctl journals list
-      shardctl journals list -l 'prefix=flights/' -L content-type
+      shardctl journals list -l 'name:prefix=flights/' -L my-label
       shardctl journals list -o yaml > journals.yaml
     """
 
@@ -71,6 +73,8 @@ def list_journals(
                 click.echo(format_journal_space(tree_of_listing(listing.journals)), nl=False)
             else:
                 _print_journals(listing.journals, label_columns)
+                if not listing.journals:
+                    say(f"no journal matches {selector!r}" if selector else "there are no journals")
 
     run_command(work())
 
@@ -99,13 +103,12 @@ def apply_journals(connection: Connection, specs: Path, dry_run: bool, max_txn_s
 
     async def work() -> None:
         text, name = read_text(specs)
-        changes = changes_of(parse_journal_space(text, name))
-        validate_apply_request(journal_pb2.ApplyRequest(changes=changes))
+        changes = read_journal_changes(text, name)
         if dry_run:
             click.echo(
                 text_format.MessageToString(journal_pb2.ApplyRequest(changes=changes)), nl=False
             )
-            say(f"dry run: {len(changes)} changes are valid; nothing was applied")
+            say(f"dry run: {counted(len(changes), 'change')} valid; nothing was applied")
             return
         async with connection.journals() as client:
             await _apply(client, changes, max_txn_size)
@@ -163,7 +166,7 @@ def read_journal(
     \b
     Examples:
       shardctl journals read my/journal | head
-      shardctl journals read my/journal --offset -1 --block
+      shardctl journals read my/journal --offset -1 --block   # follow it
     """
 
     async def work() -> None:
@@ -176,6 +179,24 @@ def read_journal(
     run_command(work())
 
 
+def read_journal_changes(text: str, source: str) -> list[journal_pb2.ApplyRequest.Change]:
+    """Return the changes that a file asks for, checked as far as that can be done without a server.
+
+    Args:
+        text: The file's.
+        source: Its name, for error messages.
+
+    Raises:
+        ValidationError: the file is wrong; the message names the journal and the field.
+    """
+    changes = changes_of(parse_journal_space(text, source))
+    names = [change.delete or change.upsert.name for change in changes]
+    require_distinct(source, names, names)
+    with errors_name_places(source, names):
+        validate_apply_request(journal_pb2.ApplyRequest(changes=changes))
+    return changes
+
+
 async def _apply(
     client: JournalClient, changes: Sequence[journal_pb2.ApplyRequest.Change], max_txn_size: int
 ) -> None:
@@ -184,7 +205,7 @@ async def _apply(
     except ApplyConflictError as error:
         conflicts = await _conflicts(client, changes)
         raise ValidationError("revision", conflicts or str(error)) from error
-    say(f"applied {len(changes)} changes at revision {response.header.etcd.revision}")
+    say(f"applied {counted(len(changes), 'change')} at revision {response.header.etcd.revision}")
 
 
 async def _conflicts(
@@ -214,13 +235,8 @@ def _blocks(stream: BinaryIO, *, whole_lines: bool) -> Iterator[bytes]:
 def _print_journals(
     listed: Sequence[journal_pb2.ListResponse.Journal], label_columns: Sequence[str]
 ) -> None:
-    columns = [
-        "NAME",
-        "REPLICATION",
-        "PRIMARY",
-        "REVISION",
-        *(label.upper() for label in label_columns),
-    ]
+    columns = ["NAME", "CONTENT-TYPE", "RF", "PRIMARY"]
+    columns += [label.upper() for label in label_columns]
     rows = []
     for journal in listed:
         route = journal.route
@@ -233,9 +249,9 @@ def _print_journals(
         rows.append(
             [
                 journal.spec.name,
+                ",".join(values_of(journal.spec.labels, CONTENT_TYPE)),
                 str(journal.spec.replication),
                 primary,
-                str(journal.mod_revision),
                 *labels,
             ]
         )

@@ -18,9 +18,9 @@ def main() -> None:
 
     \b
     Start here:
-      shardctl dev examples.counter.app:Counter     a whole cluster on this machine, in seconds
-      shardctl shards list                          what runs where
-      shardctl shards apply --specs shards.yaml     declare shards
+      shardctl dev examples.counter.app:Counter   a whole cluster on this machine
+      shardctl shards list                        what runs where
+      shardctl shards apply --specs shards.yaml   declare shards
     """
     # Commands tell their errors themselves; what libraries retry on the way is noise. `serve` says otherwise.
     log_to_stderr("error")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import sys
+import json
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
 import click
-from google.protobuf.json_format import MessageToJson
+from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
-from rich.console import Console
-from rich.table import Table
+from rich.cells import cell_len, set_cell_size
+
+from consumer.cli.yaml_document import encode_yaml
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -28,6 +29,7 @@ selector_option = click.option(
     "-l",
     "--selector",
     default="",
+    show_default=False,
     help="Label selector, e.g. 'app=flights, id:prefix=flights/'; empty selects all.",
 )
 
@@ -47,29 +49,29 @@ def format_option(*formats: OutputFormat) -> Callable[[CommandT], CommandT]:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows under their columns; every row has shape (len(columns),).
 
-    On a terminal the table fits it; elsewhere no line is folded or cut, so that tools can read it.
+    A cell is never folded or cut, whatever the terminal's width: names are there to be copied, and read by tools.
     """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=not sys.stdout.isatty())
-    for row in rows:
-        table.add_row(*row)
-    if sys.stdout.isatty():
-        Console().print(table)
-    else:
-        widths = [len(column) + 2 for column in columns]
-        longest = max((len(cell) for row in rows for cell in row), default=0)
-        width = sum(widths) + (longest + 2) * len(columns)
-        Console(width=width).print(table)
+    widths = [max(map(cell_len, cells)) for cells in zip(columns, *rows, strict=True)]
+    for number, row in enumerate([columns, *rows]):
+        cells = [set_cell_size(cell, width) for cell, width in zip(row, widths, strict=True)]
+        # Bold only on a terminal: click drops the styles elsewhere.
+        click.secho("  ".join(cells).rstrip(), bold=number == 0)
 
 
-def print_message(message: Message) -> None:
-    """Print a protobuf message as JSON: field names as in the .proto, zero values included."""
-    click.echo(
-        MessageToJson(
-            message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-        )
+def print_message(message: Message, output_format: OutputFormat = OutputFormat.JSON) -> None:
+    """Print a protobuf message as JSON or YAML: field names as in the .proto, zero values included."""
+    fields = MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
+    if output_format is OutputFormat.YAML:
+        click.echo(encode_yaml(fields), nl=False)
+    else:
+        click.echo(json.dumps(fields, indent=2, ensure_ascii=False))
+
+
+def counted(count: int, noun: str) -> str:
+    """Return `1 change`, `2 changes`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def say(text: str) -> None:

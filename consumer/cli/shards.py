@@ -11,8 +11,10 @@ from google.protobuf import text_format
 from allocator.errors import ValidationError
 from consumer.cli.conflicts import describe_conflicts
 from consumer.cli.connection import Connection, connection_options, run_command
+from consumer.cli.file_places import errors_name_places, require_distinct
 from consumer.cli.output import (
     OutputFormat,
+    counted,
     format_option,
     print_message,
     print_table,
@@ -59,8 +61,8 @@ def list_shards(
     \b
     Examples:
       shardctl shards list
-      shardctl shards list -l 'id:prefix=flights/' --lag
-      shardctl shards list -o yaml > specs.yaml     # edit, then: shardctl shards apply --specs specs.yaml
+      shardctl shards list -l 'id:prefix=flights-' --replicas --lag
+      shardctl shards list -o yaml > specs.yaml   # edit it, then apply it
     """
 
     async def work() -> None:
@@ -75,6 +77,8 @@ def list_shards(
                 _print_shards(
                     listing.shards, label_columns, replicas=replicas, lags=lags if lag else None
                 )
+                if not listing.shards:
+                    say(f"no shard matches {selector!r}" if selector else "there are no shards")
 
     run_command(work())
 
@@ -110,22 +114,23 @@ def apply_shards(
     \b
     Examples:
       shardctl shards apply --specs specs.yaml --dry-run
-      shardctl shards list -o yaml | sed s/1s/2s/ | shardctl shards apply --specs -
+      shardctl shards list -o yaml | sed s/1s/2s/ |
+          shardctl shards apply --specs -
       shardctl shards apply --specs many.yaml --max-txn-size 100
     """
 
     async def work() -> None:
         text, name = read_text(specs)
-        changes = changes_of(parse_shard_space(text, name))
-        validate_shard_apply_request(shard_pb2.ApplyRequest(changes=changes))
+        changes = read_shard_changes(text, name)
         async with connection.shards() as client, connection.journals() as journals:
             if not no_verify_journals:
-                await client.verify_referenced_journals(changes, journals)
+                with errors_name_places(name, places_of(changes)):
+                    await client.verify_referenced_journals(changes, journals)
             if dry_run:
                 click.echo(
                     text_format.MessageToString(shard_pb2.ApplyRequest(changes=changes)), nl=False
                 )
-                say(f"dry run: {len(changes)} changes are valid; nothing was applied")
+                say(f"dry run: {counted(len(changes), 'change')} valid; nothing was applied")
                 return
             await _apply(client, changes, max_txn_size)
 
@@ -140,24 +145,32 @@ def apply_shards(
     metavar="JOURNAL=OFFSET",
     help="Wait until the shard has read this far; may be repeated.",
 )
-@format_option(OutputFormat.TABLE, OutputFormat.JSON)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    help="Seconds to wait for that.",
+)
+@format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
 @connection_options
 def stat_shard(
-    connection: Connection, shard: str, read_through: tuple[str, ...], output: str
+    connection: Connection, shard: str, read_through: tuple[str, ...], timeout: float, output: str
 ) -> None:
     """Ask a shard's primary how far it has come.
 
     \b
     Examples:
-      shardctl shards stat flights/part-000
-      shardctl shards stat flights/part-000 --read-through flights/legs/part-000=1048576
+      shardctl shards stat flights-000
+      shardctl shards stat flights-000 --timeout 60 \\
+          --read-through flights/departures/part-000=1048576
     """
 
     async def work() -> None:
         async with connection.shards() as client:
-            answer = await client.stat(shard, read_through=_offsets(read_through))
-            if output == OutputFormat.JSON.value:
-                print_message(answer)
+            offsets = _offsets(read_through)
+            answer = await client.stat(shard, read_through=offsets, timeout_seconds=timeout)
+            if output != OutputFormat.TABLE.value:
+                print_message(answer, OutputFormat(output))
                 return
             rows = [
                 [journal, "read through", str(offset)]
@@ -180,46 +193,76 @@ def stat_shard(
 )
 @connection_options
 def unassign_shards(connection: Connection, selector: str, failed: bool, dry_run: bool) -> None:
-    """Take shards from their members; the allocator assigns them anew, which restarts them.
+    """Restart shards.
+
+    They are taken from their members; the allocator assigns them anew.
 
     \b
     Examples:
-      shardctl shards unassign -l id=flights/part-000
+      shardctl shards unassign -l id=flights-000
       shardctl shards unassign -l 'app=flights' --failed --dry-run
     """
 
     async def work() -> None:
         async with connection.shards() as client:
             listing = await client.list(parse_selector(selector))
+            if not listing.shards:
+                raise ValidationError("--selector", f"no shard matches {selector!r}")
             wanted = [
                 listed.spec.id for listed in listing.shards if not failed or _any_failed(listed)
             ]
             affected = await client.unassign(wanted, only_failed=failed, dry_run=dry_run)
             for shard_id in affected:
                 click.echo(shard_id)
-            say(
-                f"{'would unassign' if dry_run else 'unassigned'} {len(affected)} of {len(wanted)} shards"
-            )
+            done = "would unassign" if dry_run else "unassigned"
+            say(f"{done} {len(affected)} of {counted(len(wanted), 'shard')}")
 
     run_command(work())
 
 
 @shards.command("hints")
 @click.argument("shard")
+@format_option(OutputFormat.JSON, OutputFormat.YAML)
 @connection_options
-def shard_hints(connection: Connection, shard: str) -> None:
-    """Print a shard's recovery hints as JSON.
+def shard_hints(connection: Connection, shard: str, output: str) -> None:
+    """Print a shard's recovery hints.
+
+    A shard without a recovery log has none.
 
     \b
-    Example:
-      shardctl shards hints flights/part-000
+    Examples:
+      shardctl shards hints flights-000
+      shardctl shards hints flights-000 -o yaml
     """
 
     async def work() -> None:
         async with connection.shards() as client:
-            print_message(await client.get_hints(shard))
+            print_message(await client.get_hints(shard), OutputFormat(output))
 
     run_command(work())
+
+
+def read_shard_changes(text: str, source: str) -> list[shard_pb2.ApplyRequest.Change]:
+    """Return the changes that a file asks for, checked as far as that can be done without a server.
+
+    Args:
+        text: The file's.
+        source: Its name, for error messages.
+
+    Raises:
+        ValidationError: the file is wrong; the message names the place in it.
+    """
+    changes = changes_of(parse_shard_space(text, source))
+    places = places_of(changes)
+    require_distinct(source, [change.delete or change.upsert.id for change in changes], places)
+    with errors_name_places(source, places):
+        validate_shard_apply_request(shard_pb2.ApplyRequest(changes=changes))
+    return changes
+
+
+def places_of(changes: Sequence[shard_pb2.ApplyRequest.Change]) -> list[str]:
+    """Return where in its file each change was read."""
+    return [f"shards[{index}]" for index in range(len(changes))]
 
 
 async def _apply(
@@ -230,7 +273,7 @@ async def _apply(
     except ApplyConflictError as error:
         conflicts = await _conflicts(client, changes)
         raise ValidationError("revision", conflicts or str(error)) from error
-    say(f"applied {len(changes)} changes at revision {response.header.etcd.revision}")
+    say(f"applied {counted(len(changes), 'change')} at revision {response.header.etcd.revision}")
 
 
 async def _conflicts(client: ShardClient, changes: Sequence[shard_pb2.ApplyRequest.Change]) -> str:
@@ -322,5 +365,8 @@ def _replica_texts(shard: shard_pb2.ListResponse.Shard) -> list[str]:
 
 
 def _primary_of(shard: shard_pb2.ListResponse.Shard) -> str:
+    """Return who has slot 0, and its status unless that is PRIMARY: it may still be restoring, or have failed."""
     primary = shard.route.primary
-    return "<none>" if primary < 0 or not shard.route.members else _replica_texts(shard)[primary]
+    if primary < 0 or not shard.route.members:
+        return "<none>"
+    return _replica_texts(shard)[primary].removesuffix(":PRIMARY")

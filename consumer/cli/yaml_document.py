@@ -26,13 +26,20 @@ def decode_yaml(text: str, document_type: type[DocumentT], source: str) -> Docum
     try:
         raw = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ValidationError(source, f"is not YAML: {error}") from error
+        raise ValidationError(source, f"is not YAML: {_one_line(error)}") from error
     if raw is None:
         raise ValidationError(source, "is empty")
     try:
         return msgspec.convert(raw, document_type)
     except msgspec.ValidationError as error:
         raise ValidationError(source, str(error)) from error
+
+
+def _one_line(error: yaml.YAMLError) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return " ".join(str(error).split())
 
 
 def encode_yaml(document: object) -> str:

@@ -12,8 +12,8 @@ from consumer.message.publisher import Publisher
 from consumer.protocol import journal_pb2
 from consumer.stores.json_file import JsonFileStore
 
-STATE_DIRECTORY_VARIABLE = "COUNTER_STATE"
-"""Environment variable that names where shards keep their files."""
+STATE_DIRECTORY_VARIABLE = "BROADSHEET_STATE_DIR"
+"""Environment variable that names where shards keep their files; `shardctl dev` sets it."""
 
 
 class Counter:

@@ -1,0 +1,37 @@
+"""The help of every command: an example each, in the width of a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from consumer.cli.main import main
+
+
+def _leaves(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from _leaves(command, (*path, name))
+        else:
+            yield (*path, name)
+
+
+@pytest.mark.parametrize("path", list(_leaves(main)), ids=" ".join)
+def test_help_has_an_example_and_fits_80_columns(path: tuple[str, ...]) -> None:
+    """Somebody who knows nothing starts at an example; one that is wider than a terminal cannot be copied."""
+    result = CliRunner().invoke(main, [*path, "--help"], env={"COLUMNS": "80"})
+
+    assert result.exit_code == 0
+    assert f"  shardctl {' '.join(path)}" in result.output
+    assert all(len(line) <= 80 for line in result.output.splitlines()), result.output
+
+
+def test_help_of_a_group_tells_each_command_in_one_sentence() -> None:
+    """A list of commands whose descriptions are cut off tells nothing."""
+    for path in ((), ("shards",), ("journals",)):
+        result = CliRunner().invoke(main, [*path, "--help"], env={"COLUMNS": "80"})
+
+        assert "..." not in result.output.partition("Commands:")[2]

@@ -78,6 +78,8 @@ class _Commit:
         abandon: Callable[[], None],
     ) -> None:
         self.future: OpFuture = Future()
+        # Running from the start, so that nobody can cancel it: the application is given it, too.
+        self.future.set_running_or_notify_cancel()
         self.thread = threading.Thread(target=self._run, name=f"commit {name}", daemon=True)
         self._name = name
         self._commit = commit

@@ -26,7 +26,7 @@ from consumer.errors import CommitFencedError, StoreClosedError, StoreError
 from consumer.op_future import OpFuture
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.stores.commit_thread import CommitThread
-from consumer.stores.sql_dialect import dialect_of
+from consumer.stores.sql_dialect import SqlDialect, dialect_of
 
 ResultT = TypeVar("ResultT")
 
@@ -112,6 +112,8 @@ class SqlStore:
     def restore_checkpoint(self, shard: Shard) -> Checkpoint:
         """Raise the fence, and return the last committed checkpoint."""
         del shard
+        # Of a shard that starts over in place. It would wait for itself: the transaction holds the fence's row.
+        self._drop_open()
         try:
             if self._create_table:
                 self._dialect.prepare(partial(self._table.create, checkfirst=True))
@@ -134,9 +136,14 @@ class SqlStore:
     def destroy(self) -> None:
         """Roll back, and return connections to the engine."""
         self._closed = True
+        try:
+            self._drop_open()
+        finally:
+            self._commits.close()
+
+    def _drop_open(self) -> None:
         txn, self._open = self._open, None
         _roll_back(txn)
-        self._commits.close()
 
     def _raise_fence(self) -> Checkpoint:
         table = self._table
@@ -177,7 +184,7 @@ class SqlStore:
             .values(checkpoint=checkpoint)
         )
         try:
-            txn.check_whole()
+            txn.check_whole(self._dialect)
             if txn.connection.execute(update).rowcount != 1:
                 raise CommitFencedError(self._fqn, self._fence, self._current_fence(txn.connection))
             txn.commit()
@@ -205,12 +212,18 @@ class _OpenTxn:
         self._may_commit = False
         event.listen(connection, "commit", self._on_commit)
 
-    def check_whole(self) -> None:
+    def check_whole(self, dialect: SqlDialect) -> None:
         """Raise unless everything the application did is still to be committed."""
         if self._transaction is None or not self._transaction.is_active:
             raise StoreError(
                 self._fqn,
                 "the application rolled back store.connection; raise an exception to undo a transaction",
+            )
+        if not dialect.is_open(self.connection):
+            raise StoreError(
+                self._fqn,
+                "the database rolled back the transaction after an error that the application passed over; "
+                "let the error out of the callback",
             )
 
     def commit(self) -> None:

@@ -9,6 +9,7 @@ that connection after a moment; SQLite's must wait, because only the kernel rele
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -33,6 +34,10 @@ class SqlDialect(Protocol):
 
     def lock_rows(self, query: sa.Select[int]) -> sa.Select[int]:
         """Return `query` such that its rows cannot be changed by others before our transaction ends."""
+        ...
+
+    def is_open(self, connection: Connection) -> bool:
+        """Tell whether the database still has the transaction that `begin_write` began."""
         ...
 
     def prepare(self, create: Callable[[Connection], None]) -> None:
@@ -83,6 +88,12 @@ class SqliteDialect:
     def lock_rows(self, query: sa.Select[int]) -> sa.Select[int]:
         """Nobody else can write already."""
         return query
+
+    def is_open(self, connection: Connection) -> bool:
+        """Ask the driver: a full disk, or `ON CONFLICT ROLLBACK`, ends it behind SQLAlchemy's back."""
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, sqlite3.Connection), "SQLAlchemy's default driver for SQLite"
+        return driver.in_transaction
 
     def prepare(self, create: Callable[[Connection], None]) -> None:
         """Set WAL mode, and run `create` under the write lock."""
@@ -145,6 +156,10 @@ class PostgresqlDialect:
     def lock_rows(self, query: sa.Select[int]) -> sa.Select[int]:
         """Lock the rows against every writer."""
         return query.with_for_update()
+
+    def is_open(self, connection: Connection) -> bool:
+        """After an error it takes no statement any more, so what is left open is whole."""
+        return connection.in_transaction()
 
     def prepare(self, create: Callable[[Connection], None]) -> None:
         """Run `create` under an advisory lock."""

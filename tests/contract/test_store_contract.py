@@ -342,3 +342,63 @@ def test_shards_do_not_see_each_other(harness: Harness, shard: FixedShard) -> No
     finally:
         first.destroy()
         second.destroy()
+
+
+def test_commit_cannot_be_cancelled(
+    open_store: Callable[[], Any], harness: Harness, shard: FixedShard
+) -> None:
+    """The application is given the commit's future; whoever loses patience with it must not undo it."""
+    store = open_store()
+    store.restore_checkpoint(shard)
+    harness.put(store, "a", 1)
+    append: Future[object] = Future()
+
+    commit = store.start_commit(shard, reading(10), (append,))
+
+    assert not commit.cancel()
+    append.set_result(None)
+    wait(commit)
+    assert harness.committed(store) == {"a": 1}
+
+
+def test_same_holder_restores_again_and_drops_what_it_had_not_committed(
+    open_store: Callable[[], Any], harness: Harness, shard: FixedShard
+) -> None:
+    """A shard whose input ended, or whose sources changed, restores in place; a query may have left state behind."""
+    store = open_store()
+    store.restore_checkpoint(shard)
+    harness.put(store, "a", 1)
+    wait(store.start_commit(shard, reading(10), ()))
+    harness.put(store, "a", 2)
+
+    assert store.restore_checkpoint(shard) == reading(10)
+
+    harness.put(store, "b", 3)
+    wait(store.start_commit(shard, reading(20), ()))
+    assert harness.committed(store) == {"a": 1, "b": 3}
+
+
+def test_transaction_that_the_database_rolled_back_does_not_commit(
+    tmp_path: Path, shard: FixedShard
+) -> None:
+    """SQLite ends the whole transaction on some errors. An application that goes on after one would commit its second
+    half, with the checkpoint of both.
+    """
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/state.db")
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE kept (n INTEGER PRIMARY KEY)"))
+        connection.execute(sa.text("INSERT INTO kept VALUES (1)"))
+    store = SqlStore(shard, engine)
+    store.restore_checkpoint(shard)
+    store.connection.execute(sa.text("INSERT INTO kept VALUES (2)"))
+    with pytest.raises(sa.exc.IntegrityError):
+        store.connection.execute(sa.text("INSERT OR ROLLBACK INTO kept VALUES (1)"))
+
+    with pytest.raises(StoreError, match="rolled back"):
+        wait(store.start_commit(shard, reading(10), ()))
+
+    store.destroy()
+    again = SqlStore(shard, engine)
+    assert again.restore_checkpoint(shard) == Checkpoint()
+    again.destroy()
+    engine.dispose()

@@ -16,12 +16,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from allocator.errors import ValidationError
 from consumer.errors import ContentTypeError, PublishError
 from consumer.message.batch import MessageType
 from consumer.message.clock import MessageClock
 from consumer.message.framing import Framing, framing_for
 from consumer.message.mapping import MappedJournal, Mapping
 from consumer.message.uuid import Flags, build_uuid
+from consumer.protocol.alphabet import validate_journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,9 @@ class Publisher:
 
         Within a shard this is at least once: a transaction that is run again publishes it again.
         Arguments and errors are those of `publish_uncommitted`.
+
+        Raises:
+            PublishError: the journal holds uncommitted messages of this transaction, which readers would discard.
         """
         self._publish(mapping, message, message_type, Flags.OUTSIDE_TXN)
 
@@ -137,8 +142,17 @@ class Publisher:
         if callable(validate):
             validate()
         mapped = mapping if isinstance(mapping, MappedJournal) else mapping(message)
-        framed = self._framed(mapped, message, message_type, flags)
         content = self._content_by_journal.get(mapped.journal)
+        if content is None:
+            _check_name(mapped)
+        if flags == Flags.OUTSIDE_TXN and mapped.journal in self._uncommitted:
+            raise PublishError(
+                mapped.journal,
+                content_type=mapped.content_type,
+                detail="it holds uncommitted messages of this transaction, which readers would discard; "
+                "use another journal, or publish_uncommitted",
+            )
+        framed = self._framed(mapped, message, message_type, flags)
         if content is None:
             content = self._content_by_journal[mapped.journal] = []
         content.append(framed)
@@ -158,6 +172,15 @@ class Publisher:
                 content_type=mapped.content_type,
                 detail=f"{type(message).__name__} cannot be encoded: {error}",
             ) from error
+
+
+def _check_name(mapped: MappedJournal) -> None:
+    try:
+        validate_journal(mapped.journal)
+    except ValidationError as error:
+        raise PublishError(
+            mapped.journal, content_type=mapped.content_type, detail=str(error)
+        ) from error
 
 
 def _agreed_framing(mapped: MappedJournal, message_type: MessageType) -> Framing:

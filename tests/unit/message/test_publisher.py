@@ -110,3 +110,27 @@ def test_publish_unencodable_message_names_journal_and_leaves_nothing_behind() -
 
     assert publisher.take_appends() == []
     assert publisher.build_ack_intents() == []
+
+
+def test_committed_message_beside_uncommitted_ones_is_refused() -> None:
+    """Readers take it for the end of the transaction's span, and discard what it holds."""
+    publisher = Publisher(MessageClock(), PRODUCER)
+    publisher.publish_uncommitted(ONE, {"n": 1}, JSON_TYPE)
+
+    with pytest.raises(PublishError, match="uncommitted messages of this transaction"):
+        publisher.publish_committed(ONE, {"n": 2}, JSON_TYPE)
+
+    publisher.build_ack_intents()
+    publisher.publish_committed(ONE, {"n": 3}, JSON_TYPE)
+    (append,) = publisher.take_appends()
+    assert len(append.content) == 2
+
+
+def test_journal_without_a_proper_name_is_refused() -> None:
+    """The application learns it where it publishes, not from a failing append."""
+    publisher = Publisher(MessageClock(), PRODUCER)
+
+    with pytest.raises(PublishError, match="not a name"):
+        publisher.publish_uncommitted(MappedJournal("not a name", NDJSON), {}, JSON_TYPE)
+
+    assert publisher.take_appends() == []

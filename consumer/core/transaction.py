@@ -19,6 +19,7 @@ Source: gazette/core consumer/transaction.go (the rules; here batch-wise, with c
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from enum import Enum
 from typing import assert_never
@@ -30,6 +31,7 @@ from consumer.core.transaction_events import Demand, Event, Instruction, TxnLimi
 from consumer.core.transaction_records import PriorTxn, RunningTxn
 from consumer.errors import ReplayError
 from consumer.message.batch import MessageBatch
+from consumer.message.outcome import Outcome
 from consumer.message.sequencer import Sequencer
 from consumer.protocol.shard_pb2 import Checkpoint
 
@@ -72,6 +74,7 @@ class TransactionMachine:
         self._phase = _Phase.CONSUMING
         self._input: MessageBatch | None = None
         self._input_next = 0
+        self._input_outcomes: Counter[Outcome] = Counter()
         self._input_open = True
         self._input_idle = False
         self._stopping = False
@@ -240,10 +243,8 @@ class TransactionMachine:
             self._out.append(record)
 
     def _fail(self, cause: BaseException) -> None:
-        # Once `StartCommit` was given, the application has its commit future and learns from that.
-        began = self._running.began is not None and self._phase is not _Phase.COMMITTING
         self._phase = _Phase.ENDED
-        self._out.append(tx.Fail(cause, began))
+        self._out.append(tx.Fail(cause))
 
     # -- decisions, made whenever no callback is under way
 
@@ -267,11 +268,19 @@ class TransactionMachine:
             if queued.visible_through is not None:
                 self._note_read(self._input.journal, queued.visible_through)
             self._input_next = queued.next_index
+            self._input_outcomes.update(queued.outcomes)
             if self._input_next >= len(self._input):
+                self._record_sequenced(self._input)
                 self._input = None
             if queued.emitting:
                 return True
         return False
+
+    def _record_sequenced(self, batch: MessageBatch) -> None:
+        outcomes, self._input_outcomes = self._input_outcomes, Counter()
+        self._out.append(
+            tx.RecordSequenced(batch.journal, outcomes, batch.begins[0], batch.ends[-1])
+        )
 
     def _note_read(self, journal: str, through: int) -> None:
         """Make it visible that messages were read which will never be delivered, or a reader might wait for ever."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from consumer.message.batch import MessageBatch
+from consumer.message.outcome import Outcome
 from consumer.protocol import shard_pb2
 
 
@@ -60,7 +61,7 @@ class SourcesClosed:
 
 @dataclass(frozen=True, slots=True)
 class SourceFailed:
-    """A source, or a replay, cannot be read."""
+    """A replay cannot be read."""
 
     error: BaseException
 
@@ -228,6 +229,17 @@ class SetTimer:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordSequenced:
+    """Count what became of the messages of one batch that was read."""
+
+    journal: str
+    outcomes: Mapping[Outcome, int]
+    begin: int
+    """Offset of the batch's first message, bytes."""
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class PublishProgress:
     """Make progress visible to those who wait for it."""
 
@@ -272,8 +284,6 @@ class Fail:
     """The loop ended with an error."""
 
     cause: BaseException
-    began: bool
-    """A transaction had begun whose commit was not started: tell the application that it failed."""
 
 
 Instruction = (
@@ -284,6 +294,7 @@ Instruction = (
     | AppendAcks
     | StartReplay
     | SetTimer
+    | RecordSequenced
     | PublishProgress
     | RecordTxn
     | Finish

@@ -76,12 +76,15 @@ class Callbacks:
         self._clock_delta_seconds = clock_delta_seconds
         self._message_clock = MessageClock()
         self._publisher = Publisher(self._message_clock, producer_id)
+        self._begun = False
+        """`finished_txn` is owed for the running transaction."""
 
     def begin(self) -> None:
         """Tell the application that a transaction begins; stamp its messages with the time after that."""
         if isinstance(self._application, BeginFinisher):
             with self._named("begin_txn"):
                 self._application.begin_txn(self._shard, self._store)
+        self._begun = True
         self._message_clock.update(self._clock.wall_seconds() + self._clock_delta_seconds)
 
     def deliver(self, batch: MessageBatch, first: bool) -> Delivered:
@@ -119,9 +122,15 @@ class Callbacks:
 
     def finish(self, commit: OpFuture) -> None:
         """Tell the application that its transaction is committing, or has failed."""
+        self._begun = False
         if isinstance(self._application, BeginFinisher):
             with self._named("finished_txn"):
                 self._application.finished_txn(self._shard, self._store, commit)
+
+    def abandon(self, cause: BaseException) -> None:
+        """If a transaction has begun and was not finished, tell the application that it will not commit. Idempotent."""
+        if self._begun:
+            self.finish(failed(cause))
 
     def _consume_batch(self, batch: MessageBatch) -> int:
         assert isinstance(self._application, BatchConsumer)
@@ -154,10 +163,10 @@ class Callbacks:
             yield
         except ConsumerError:
             raise
-        except Exception as error:
+        except BaseException as error:  # e.g. sys.exit(): only this shard fails
             raise self._error(operation, error) from error
 
-    def _error(self, operation: str, error: Exception) -> ApplicationError:
+    def _error(self, operation: str, error: BaseException) -> ApplicationError:
         return ApplicationError(self._shard.id, operation, error)
 
 

@@ -40,20 +40,22 @@ class InputQueue:
         return self._closed and not self._batches
 
     async def put(self, batch: MessageBatch) -> None:
-        """Add a batch; wait while the queue is full."""
+        """Add a batch; wait while the queue is full. Once it is closed, batches are dropped."""
         if len(batch) == 0:
             return
         async with self._turn:
             while self._batches and not self._fits(batch):
                 self._room.clear()
                 await self._room.wait()
+        if self._closed:
+            return
         self._batches.append(batch)
         self._messages += len(batch)
         self._bytes += _bytes_of(batch)
         self._on_ready()
 
     def close(self) -> None:
-        """Say that nothing more will come."""
+        """Take nothing more."""
         self._closed = True
         self._on_ready()
 

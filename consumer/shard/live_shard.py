@@ -251,7 +251,7 @@ class LiveShard:
         await self._stand_by()
         while not self._stopping:
             cause = await self._attempt_once()
-            if cause is None:
+            if cause is None or self._stopping:
                 return
             await self._back_off(cause)
             self._attempt = self._new_attempt()

@@ -9,7 +9,16 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from consumer.core.transaction_events import RecordTxn, TxnTimings
+from consumer.core.transaction_events import RecordSequenced, RecordTxn, TxnTimings
+from consumer.message.outcome import Outcome
+
+_FLAGS = {
+    outcome: f"{flag}_TXN"
+    for outcome in Outcome
+    for flag in ("OUTSIDE", "CONTINUE", "ACK")
+    if outcome.name.startswith(flag)
+} | {Outcome.UNKNOWN_FLAGS: "UNKNOWN", Outcome.SPAN_DISCARDED: "OUTSIDE_TXN"}
+"""The flag of the messages that an outcome can have."""
 
 
 class ShardMetrics:
@@ -51,12 +60,34 @@ class ShardMetrics:
             ("shard", "phase", "type"),
             registry=registry,
         )
+        self._sequenced = Counter(
+            "gazette_sequencer_queued",
+            "Messages read and sequenced, by their flag and by what became of them.",
+            ("journal", "flag", "outcome"),
+            registry=registry,
+        )
+        self._replayed = Counter(
+            "gazette_sequencer_replay",
+            "Messages read once more, because memory did not hold them until their acknowledgement.",
+            ("journal",),
+            registry=registry,
+        )
         self._restarts = Counter(
             "broadsheet_shard_attempt_failures",
             "Attempts to serve as primary that ended with an error.",
             ("shard",),
             registry=registry,
         )
+
+    def record_sequenced(self, record: RecordSequenced) -> None:
+        """Count what became of the messages of one batch."""
+        for outcome, messages in record.outcomes.items():
+            labels = (record.journal, _FLAGS[outcome], outcome.name)
+            self._sequenced.labels(*labels).inc(messages)
+
+    def record_replayed(self, journal: str, messages: int) -> None:
+        """Count messages that were read once more."""
+        self._replayed.labels(journal).inc(messages)
 
     def record_txn(self, shard: str, record: RecordTxn) -> None:
         """Count a completed transaction."""

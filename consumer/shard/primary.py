@@ -25,6 +25,7 @@ from consumer.core.transaction import TransactionMachine
 from consumer.core.transaction_events import TxnLimits
 from consumer.errors import ApplicationError, ConsumerError, ShardStoppedError
 from consumer.journal.append_service import AppendService
+from consumer.message.outcome import Outcome
 from consumer.message.sequencer import RING_MESSAGES, Sequencer
 from consumer.message.uuid import new_producer_id
 from consumer.protocol.shard_pb2 import Checkpoint, ShardSpec
@@ -39,6 +40,14 @@ _log = structlog.get_logger()
 
 READ_CHANNEL_MESSAGES = 8192
 """Messages read ahead if the spec does not say."""
+
+
+_WORTH_KNOWING = {
+    Outcome.UNKNOWN_FLAGS: "sequencer.unknown_flags",
+    Outcome.SPAN_DISCARDED: "sequencer.span_discarded",
+    Outcome.ACK_ROLLBACK_LOST_PROGRESS: "sequencer.producer_lost_progress",
+}
+"""What an operator should know of messages that were read, and the event that tells it: one a batch at most."""
 
 
 class AssignmentLostError(ConsumerError):
@@ -66,6 +75,7 @@ class PrimaryAttempt:
         self._unreferenced = asyncio.Event()
         self._unreferenced.set()
         self._worker: Worker | None = None
+        self._callbacks: Callbacks | None = None
         self._loop: TransactionLoop | None = None
         self._reading: TaskGroup | None = None
         self._stopping = False
@@ -141,7 +151,7 @@ class PrimaryAttempt:
         finally:
             # Also on cancellation: nobody may wait for what will never come.
             self.terminal.set_result(cause)
-            await self._tear_down()
+            await self._tear_down(cause)
         return cause
 
     def request_stop(self) -> bool:
@@ -160,7 +170,7 @@ class PrimaryAttempt:
         if sources_changed:
             if self._reading is not None:
                 self._reading.stop()
-            self._loop.input.close()
+            self._loop.end_input()
 
     async def _serve(self, on_ready: Callable[[], Awaitable[None]]) -> None:
         environment, shard = self._environment, self._shard
@@ -181,28 +191,38 @@ class PrimaryAttempt:
             sources = Sources(
                 shard, environment.application, store, worker=worker, journals=environment.journals
             )
-            services = TxnServices(
-                worker=worker,
-                callbacks=Callbacks(
-                    shard,
-                    environment.application,
-                    store,
-                    producer_id=new_producer_id(),
-                    clock=environment.clock,
-                    clock_delta_seconds=environment.config.publish_clock_delta_seconds,
-                ),
-                appends=appends,
-                recovered_appends=recovered,
-                clock=environment.clock,
-                observer=self,
-                read_replay=sources.replay,
-            )
             while True:
+                self._callbacks = self._new_callbacks(store)
+                services = TxnServices(
+                    worker=worker,
+                    callbacks=self._callbacks,
+                    appends=appends,
+                    recovered_appends=recovered,
+                    clock=environment.clock,
+                    observer=self,
+                    read_replay=sources.replay,
+                )
                 await self._run_transactions(checkpoint, sources, services)
                 if self._stopping:
                     break
                 checkpoint = await worker.run(store.restore_checkpoint, shard)
             group.stop()
+
+    def _new_callbacks(self, store: Store) -> Callbacks:
+        """Return callbacks for transactions from one restored checkpoint on, which publish as a producer of their own.
+
+        The acknowledgements of that checkpoint are written again, beside what is published next. Were both of one
+        producer, an acknowledgement that comes second would roll back messages that came first.
+        """
+        environment = self._environment
+        return Callbacks(
+            self._shard,
+            environment.application,
+            store,
+            producer_id=new_producer_id(),
+            clock=environment.clock,
+            clock_delta_seconds=environment.config.publish_clock_delta_seconds,
+        )
 
     async def _run_transactions(
         self, checkpoint: Checkpoint, sources: Sources, services: TxnServices
@@ -246,19 +266,39 @@ class PrimaryAttempt:
         self.progress.update(achieved.read_through, achieved.publish_at)
         metrics.record_read_through(fqn, achieved.read_through)
 
+    def on_sequenced(self, record: tx.RecordSequenced) -> None:
+        """Count what was read, and say what an operator should know."""
+        self._environment.metrics.record_sequenced(record)
+        for outcome, text in _WORTH_KNOWING.items():
+            messages = record.outcomes.get(outcome, 0)
+            if messages:
+                _log.warning(
+                    text,
+                    shard=self._shard.id,
+                    journal=record.journal,
+                    messages=messages,
+                    begin=record.begin,
+                    end=record.end,
+                )
+
+    def on_replayed(self, journal: str, messages: int) -> None:
+        """Count what was read once more."""
+        self._environment.metrics.record_replayed(journal, messages)
+
     def _new_store(self) -> Store:
         application = self._environment.application
         try:
             store: Store = application.new_store(self._shard)
         except ConsumerError:
             raise
-        except Exception as error:
+        except BaseException as error:  # e.g. sys.exit(): only this shard fails
             raise ApplicationError(self._shard.id, "new_store", error) from error
         # Here, on the worker thread: if we are cancelled meanwhile, the tear-down queued behind us still finds it.
         self.store = store
         return store
 
     def _destroy_store(self) -> None:
+        """Destroy it, if there is one."""
         if self.store is not None:
             self.store.destroy()
 
@@ -277,9 +317,22 @@ class PrimaryAttempt:
                 f"assignment {observed.key.decode()} {now}; this process no longer serves the shard"
             )
 
-    async def _tear_down(self) -> None:
+    def _abandon_txn(self, cause: BaseException | None) -> None:
+        """Tell the application that its running transaction will not commit; what it raises then changes nothing."""
+        if self._callbacks is None:
+            return
+        error = cause or ShardStoppedError(self._shard.id, detail="its transaction is given up")
+        try:
+            self._callbacks.abandon(error)
+        except Exception as second:
+            error.add_note(f"then finished_txn failed too: {second}")
+
+    async def _tear_down(self, cause: BaseException | None) -> None:
         timeout = self._environment.config.teardown_seconds
         worker = self._worker
+        if worker is not None:
+            # On the worker thread, behind a `begin_txn` that still runs.
+            worker.submit(self._abandon_txn, cause)
         try:
             async with asyncio.timeout(timeout):
                 await self._unreferenced.wait()

@@ -20,9 +20,12 @@ class Progress:
         return dict(self._read_through), dict(self._publish_at)
 
     def update(self, read_through: Mapping[str, int], publish_at: Mapping[str, int]) -> None:
-        """Take over newer offsets, and wake those who wait."""
-        self._read_through.update(read_through)
-        self._publish_at.update(publish_at)
+        """Take over newer offsets, and wake those who wait. No offset goes back.
+
+        A checkpoint restored in place may fall behind what was reported: duplicates read after it are in no checkpoint.
+        """
+        _advance(self._read_through, read_through)
+        _advance(self._publish_at, publish_at)
         # A fresh future a change: whoever waits on the old one is woken once, and looks again.
         changed, self._changed = self._changed, asyncio.get_running_loop().create_future()
         changed.set_result(None)
@@ -42,3 +45,8 @@ class Progress:
                 return False
             await asyncio.wait((self._changed, ended), return_when=asyncio.FIRST_COMPLETED)
         return True
+
+
+def _advance(offsets: dict[str, int], newer: Mapping[str, int]) -> None:
+    for journal, offset in newer.items():
+        offsets[journal] = max(offset, offsets.get(journal, 0))

@@ -16,7 +16,7 @@ from consumer.core.checkpoint import start_offset
 from consumer.errors import ApplicationError
 from consumer.journal.client import JournalClient
 from consumer.message.batch import MessageBatch, MessageType
-from consumer.message.reader import read_batches
+from consumer.message.reader import MessageSource
 from consumer.protocol.journal_pb2 import JournalSpec
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.shard.transaction import TransactionLoop
@@ -50,7 +50,7 @@ class Sources:
         self._store = store
         self._worker = worker
         self._journals = journals
-        self._message_types: dict[str, MessageType] = {}
+        self._sources: dict[str, MessageSource] = {}
 
     def start(self, checkpoint: Checkpoint, loop: TransactionLoop, group: TaskGroup) -> None:
         """Feed `loop` from `checkpoint` on, by tasks of `group`; an error of one ends `loop`."""
@@ -82,26 +82,25 @@ class Sources:
     async def _read(
         self, journal: str, *, offset: int, end_offset: int = 0
     ) -> AsyncGenerator[MessageBatch, None]:
-        message_type = await self._message_type(journal)
-        read = read_batches(
-            self._journals, journal, message_type, offset=offset, block=True, end_offset=end_offset
-        )
-        async with aclosing(_owned(read)) as batches:
+        source = await self._source(journal)
+        async with aclosing(source.batches(offset=offset, end_offset=end_offset)) as batches:
             async for batch in batches:
                 yield batch
 
-    async def _message_type(self, journal: str) -> MessageType:
-        known = self._message_types.get(journal)
+    async def _source(self, journal: str) -> MessageSource:
+        """Return how to read a journal: its spec is fetched, and the application asked, once an attempt."""
+        known = self._sources.get(journal)
         if known is None:
-            listed = await self._journals.get(journal.split(";", 1)[0])
-            known = await self._worker.run(self._ask_message_type, listed.spec)
-            self._message_types[journal] = known
+            spec = (await self._journals.get(journal)).spec
+            message_type = await self._worker.run(self._ask_message_type, spec)
+            known = MessageSource(self._journals, journal, spec=spec, message_type=message_type)
+            self._sources[journal] = known
         return known
 
     def _ask_message_type(self, spec: JournalSpec) -> MessageType:
         try:
             return self._application.message_type(spec)
-        except Exception as error:
+        except BaseException as error:  # e.g. sys.exit(): only this shard fails
             raise ApplicationError(self._shard.id, "message_type", error) from error
 
 
@@ -114,10 +113,10 @@ async def _feed(
             async for batch in batches:
                 await loop.input.put(batch)
     except Exception as error:
-        loop.post(tx.SourceFailed(error))
+        loop.end_input(error)
         return
     if ends:
-        loop.input.close()
+        loop.end_input()
 
 
 async def _owned(batches: AsyncIterator[MessageBatch]) -> AsyncGenerator[MessageBatch, None]:

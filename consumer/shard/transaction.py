@@ -26,11 +26,11 @@ from allocator.runtime.task_group import TaskGroup
 from consumer.core import transaction_events as tx
 from consumer.core.transaction import TransactionMachine
 from consumer.core.transaction_events import Demand, Event, Instruction
-from consumer.errors import JournalNotFoundError
+from consumer.errors import ConsumerError, JournalNotFoundError
 from consumer.journal.append_service import AppendService
 from consumer.message.batch import MessageBatch
 from consumer.message.publisher import PendingAppend
-from consumer.op_future import OpFuture, completed, failed
+from consumer.op_future import OpFuture, completed
 from consumer.protocol.journal_pb2 import AppendResponse
 from consumer.shard.callbacks import Callbacks, Delivered, Finalized
 from consumer.shard.input_queue import InputQueue
@@ -46,7 +46,15 @@ _REPLAY_BYTES = 8 << 20
 
 
 class TxnObserver(Protocol):
-    """Is told what transactions achieve."""
+    """Is told what was read, and what transactions achieve."""
+
+    def on_sequenced(self, record: tx.RecordSequenced) -> None:
+        """A batch was sequenced."""
+        ...
+
+    def on_replayed(self, journal: str, messages: int) -> None:
+        """Messages were read once more, because memory no longer held them."""
+        ...
 
     def on_achieved(self, achieved: tx.PublishProgress | tx.RecordTxn) -> None:
         """Completed transactions have come further, or one more is complete."""
@@ -94,6 +102,7 @@ class TransactionLoop:
         self._replay: InputQueue | None = None
         self._commit: OpFuture = completed()
         self._end: tx.Finish | tx.Fail | None = None
+        self._source_error: BaseException | None = None
         self.input = InputQueue(
             messages_max=messages_max, bytes_max=bytes_max, on_ready=self._wake.set
         )
@@ -103,6 +112,14 @@ class TransactionLoop:
         """Have the machine take in an event; for the event loop."""
         self._events.append(event)
         self._wake.set()
+
+    def end_input(self, error: BaseException | None = None) -> None:
+        """Take nothing more in. What was read before is consumed and committed; then `run` ends, with `error` if given.
+
+        Whoever finds out where a source is broken can thus rely on all before that place being done.
+        """
+        self._source_error = self._source_error or error
+        self.input.close()
 
     async def run(self) -> None:
         """Run transactions until the input is closed and consumed, or a stop was asked for.
@@ -125,6 +142,8 @@ class TransactionLoop:
                 self._timer.cancel()
         if isinstance(self._end, tx.Fail):
             raise self._end.cause
+        if self._source_error is not None:
+            raise self._source_error
 
     def _now(self) -> float:
         return self._services.clock.monotonic_seconds()
@@ -192,10 +211,12 @@ class TransactionLoop:
                 self._start_replay(instruction, group)
             case tx.SetTimer(at):
                 self._set_timer(at)
+            case tx.RecordSequenced():
+                services.observer.on_sequenced(instruction)
             case tx.PublishProgress() | tx.RecordTxn():
                 services.observer.on_achieved(instruction)
             case tx.Finish() | tx.Fail():
-                await self._finish(instruction)
+                self._end = instruction
             case _:
                 assert_never(instruction)
 
@@ -208,8 +229,11 @@ class TransactionLoop:
         )
 
     def _on_answer(self, done: Future[ResultT], then: Callable[[ResultT], Event]) -> None:
-        error = done.exception()
-        self.post(tx.CallbackFailed(error) if error is not None else then(done.result()))
+        try:
+            event = then(done.result())
+        except Exception as error:  # of the callback, or of what its answer asks for
+            event = tx.CallbackFailed(error)
+        self.post(event)
 
     def _on_delivered(self, delivered: Delivered) -> Event:
         self._append(delivered.appends)
@@ -220,13 +244,13 @@ class TransactionLoop:
         return tx.TxnFinalized(finalized.ack_intents)
 
     def _on_commit_started(self, commit: OpFuture) -> Event:
-        if commit.done() and commit.exception() is not None:
-            return tx.CommitResolved(commit.exception())
+        if commit.done() and (error := _error_of(commit)) is not None:
+            return tx.CommitResolved(error)
         self._commit = commit
         loop = asyncio.get_running_loop()
         commit.add_done_callback(
             lambda done: loop.call_soon_threadsafe(
-                lambda: self.post(tx.CommitResolved(done.exception()))
+                lambda: self.post(tx.CommitResolved(_error_of(done)))
             )
         )
         return tx.CommitStarted()
@@ -270,6 +294,7 @@ class TransactionLoop:
         try:
             async with aclosing(self._services.read_replay(order)) as batches:
                 async for batch in batches:
+                    self._services.observer.on_replayed(order.journal, len(batch))
                     await queue.put(batch)
         except Exception as error:
             self.post(tx.SourceFailed(error))
@@ -282,14 +307,11 @@ class TransactionLoop:
         delay = max(0.0, at_monotonic_seconds - self._now())
         self._timer = asyncio.get_running_loop().call_later(delay, self.post, tx.Ticked())
 
-    async def _finish(self, end: tx.Finish | tx.Fail) -> None:
-        self._end = end
-        if isinstance(end, tx.Fail) and end.began:
-            await self._tell_failed(end.cause)
 
-    async def _tell_failed(self, cause: BaseException) -> None:
-        """Tell the application that its running transaction will not commit; what it raises then changes nothing."""
-        try:
-            await self._services.worker.run(self._services.callbacks.finish, failed(cause))
-        except Exception as error:
-            cause.add_note(f"then finished_txn failed too: {error}")
+def _error_of(commit: OpFuture) -> BaseException | None:
+    """Return why a commit that is done has failed, if it has."""
+    if commit.cancelled():
+        return ConsumerError(
+            "a commit was cancelled; a store's future must not allow that: its outcome is unknown"
+        )
+    return commit.exception()

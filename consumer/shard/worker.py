@@ -83,6 +83,15 @@ class _Call:
         try:
             result = self._function(*self._args)
         except BaseException as error:  # belongs to whoever asked
-            self.future.set_exception(error)
+            self.future.set_exception(_portable(error))
         else:
             self.future.set_result(result)
+
+
+def _portable(error: BaseException) -> Exception:
+    """Return an error that can be awaited: others would end the awaiting task or the loop, or never arrive."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    wrapped = RuntimeError(f"a call on the worker thread raised {error!r}")
+    wrapped.__cause__ = error
+    return wrapped

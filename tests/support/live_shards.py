@@ -18,6 +18,7 @@ from allocator.key_space import KeySpace
 from allocator.runtime.clock import SystemClock
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Shard
+from consumer.errors import ShardStoppedError
 from consumer.journal.client import JournalClient
 from consumer.key_space import ShardDecoder
 from consumer.message.batch import Envelope, MessageType
@@ -31,8 +32,14 @@ from consumer.shard.environment import ShardConfig, ShardEnvironment
 from consumer.shard.live_shard import LiveShard
 from consumer.shard.metrics import ShardMetrics
 from consumer.stores.json_file import JsonFileStore
+from tests.support.eventually import eventually
 
 MEMBER = MemberId("zone-a", "member-a")
+SOURCE = "test/in"
+SECOND_SOURCE = "test/in2"
+OUTPUT = "test/out"
+SHARD = "shard-1"
+JOURNALS = (SOURCE, SECOND_SOURCE, OUTPUT)
 
 Counts = dict[str, int]
 
@@ -224,3 +231,30 @@ def spec_of(
     spec.max_txn_duration.FromMilliseconds(int(max_seconds * 1000))
     spec.min_txn_duration.FromMilliseconds(int(min_seconds * 1000))
     return spec
+
+
+async def read_through(shard: LiveShard, **offsets: int) -> None:
+    """Wait until the shard has read `SOURCE` (`source`) and `SECOND_SOURCE` (`second`) so far."""
+    names = {"source": SOURCE, "second": SECOND_SOURCE}
+    wanted = {names[key]: offset for key, offset in offsets.items()}
+
+    async def has_read() -> bool:
+        with shard.acquire() as reference:
+            await reference.wait_ready()
+            await reference.wait_for_offsets(wanted)
+        return True
+
+    async def try_read() -> bool:
+        try:
+            return await has_read()
+        except ShardStoppedError:
+            return False  # Between two attempts.
+
+    await eventually(try_read)
+
+
+async def counts(shard: LiveShard) -> dict[str, int]:
+    """Return the shard's committed counts."""
+    with shard.acquire() as reference:
+        await reference.wait_ready()
+        return await reference.call(JsonFileStore[dict[str, int]].committed_state)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from allocator.etcd.client import EtcdClient
 from consumer.embedded.broker import EmbeddedBroker
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.journal.client import JournalClient
+from tests.support import live_shards
 from tests.support.members import Cluster, create_journals
 
 SOURCE = "test/source"
@@ -34,3 +38,25 @@ async def cluster(
         directory=directory,
         output=OUTPUT,
     )
+
+
+@pytest.fixture
+async def host(
+    etcd: EtcdClient, etcd_root: str, journals: JournalClient
+) -> AsyncIterator[live_shards.ShardHost]:
+    """A host without shards; its journals exist."""
+    await create_journals(journals, *live_shards.JOURNALS)
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[live_shards.ShardHost] = loop.create_future()
+    done = asyncio.Event()
+
+    async def run() -> None:
+        async with live_shards.running_host(etcd, etcd_root, journals) as running:
+            ready.set_result(running)
+            await done.wait()
+
+    # A task group is entered and left by one task, but the halves of a fixture are two.
+    task = loop.create_task(run(), name="host")
+    yield await ready
+    done.set()
+    await task

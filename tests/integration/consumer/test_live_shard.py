@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from allocator.core.model import ItemId
-from allocator.etcd.client import EtcdClient
 from consumer.application import Shard
 from consumer.errors import CommitFencedError, ShardStoppedError
 from consumer.journal.client import JournalClient
@@ -28,64 +27,20 @@ from consumer.shard.live_shard import LiveShard
 from consumer.shard.primary import AssignmentLostError
 from consumer.stores.json_file import JsonFileStore
 from tests.support.eventually import eventually
-from tests.support.live_shards import Counting, ShardHost, running_host, spec_of
+from tests.support.live_shards import (
+    OUTPUT,
+    SECOND_SOURCE,
+    SHARD,
+    SOURCE,
+    Counting,
+    ShardHost,
+    counts,
+    read_through,
+    spec_of,
+)
 from tests.support.members import Producer, committed, create_journals
 
 pytestmark = pytest.mark.etcd
-
-SOURCE = "test/in"
-SECOND_SOURCE = "test/in2"
-OUTPUT = "test/out"
-SHARD = "shard-1"
-
-
-@pytest.fixture
-async def host(
-    etcd: EtcdClient, etcd_root: str, journals: JournalClient
-) -> AsyncIterator[ShardHost]:
-    """A host without shards; its journals exist."""
-    await create_journals(journals, SOURCE, SECOND_SOURCE, OUTPUT)
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[ShardHost] = loop.create_future()
-    done = asyncio.Event()
-
-    async def run() -> None:
-        async with running_host(etcd, etcd_root, journals) as running:
-            ready.set_result(running)
-            await done.wait()
-
-    # A task group is entered and left by one task, but the halves of a fixture are two.
-    task = loop.create_task(run(), name="host")
-    yield await ready
-    done.set()
-    await task
-
-
-async def read_through(shard: LiveShard, **offsets: int) -> None:
-    """Wait until the shard has read `SOURCE` (`source`) and `SECOND_SOURCE` (`second`) so far."""
-    names = {"source": SOURCE, "second": SECOND_SOURCE}
-    wanted = {names[key]: offset for key, offset in offsets.items()}
-
-    async def has_read() -> bool:
-        with shard.acquire() as reference:
-            await reference.wait_ready()
-            await reference.wait_for_offsets(wanted)
-        return True
-
-    async def try_read() -> bool:
-        try:
-            return await has_read()
-        except ShardStoppedError:
-            return False  # Between two attempts.
-
-    await eventually(try_read)
-
-
-async def counts(shard: LiveShard) -> dict[str, int]:
-    """Return the shard's committed counts."""
-    with shard.acquire() as reference:
-        await reference.wait_ready()
-        return await reference.call(JsonFileStore[dict[str, int]].committed_state)
 
 
 async def test_shard_consumes_commits_and_publishes(

@@ -30,6 +30,7 @@ class Stage:
     ) -> None:
         checkpoint = recovered or Checkpoint()
         self.now = 100.0
+        self.sequenced: list[tx.RecordSequenced] = []
         self.machine = TransactionMachine(
             Sequencer(checkpoint.sources, ring_messages=ring_messages),
             checkpoint,
@@ -47,7 +48,9 @@ class Stage:
     def on(self, event: Event, *, later: float = 0.0) -> tuple[Instruction, ...]:
         """Let time pass, then an event happen; return what it orders."""
         self.now += later
-        return self.machine.on(event, self.now)
+        found = self.machine.on(event, self.now)
+        self.sequenced += [i for i in found if isinstance(i, tx.RecordSequenced)]
+        return tuple(i for i in found if not isinstance(i, tx.RecordSequenced))
 
     def consume(self, count: int) -> tuple[Instruction, ...]:
         """Begin a transaction and consume the delivery that follows."""
@@ -421,7 +424,7 @@ def test_failed_commit_fails_the_loop_and_held_append_errors_do_not_hide_it() ->
     assert stage.on(tx.AckResolved("out/a", error=OSError("a dependency failed"))) == ()
     (failure,) = stage.on(tx.CommitResolved(fenced))
 
-    assert failure == tx.Fail(fenced, began=False)
+    assert failure == tx.Fail(fenced)
 
 
 def test_commit_that_fails_as_it_starts_fails_at_once() -> None:
@@ -434,7 +437,7 @@ def test_commit_that_fails_as_it_starts_fails_at_once() -> None:
     stage.on(tx.TxnFinalized({}))
     broken = OSError("disk full")
 
-    assert stage.on(tx.CommitResolved(broken)) == (tx.Fail(broken, began=False),)
+    assert stage.on(tx.CommitResolved(broken)) == (tx.Fail(broken),)
     assert stage.on(tx.Ticked()) == ()
 
 
@@ -446,7 +449,7 @@ def test_failed_acknowledgement_of_a_durable_commit_fails_the_loop() -> None:
     stage.on(tx.CommitResolved())
     error = OSError("journal is gone")
 
-    assert stage.on(tx.AckResolved("out/a", error=error)) == (tx.Fail(error, began=False),)
+    assert stage.on(tx.AckResolved("out/a", error=error)) == (tx.Fail(error),)
 
 
 def test_failed_append_of_the_running_transaction_fails_without_a_commit() -> None:
@@ -457,7 +460,7 @@ def test_failed_append_of_the_running_transaction_fails_without_a_commit() -> No
     stage.consume(1)
     error = OSError("journal is gone")
 
-    assert stage.on(tx.AppendFailed(error)) == (tx.Fail(error, began=True),)
+    assert stage.on(tx.AppendFailed(error)) == (tx.Fail(error),)
 
 
 @pytest.mark.parametrize("at", ["begin", "deliver", "finalize", "start_commit"])
@@ -477,7 +480,7 @@ def test_callback_error_fails_and_tells_only_a_begun_transaction(at: str) -> Non
 
     (failure,) = stage.on(tx.CallbackFailed(error))
 
-    assert failure == tx.Fail(error, began=at in ("deliver", "finalize"))
+    assert failure == tx.Fail(error)
 
 
 def test_source_error_fails() -> None:
@@ -485,7 +488,7 @@ def test_source_error_fails() -> None:
     stage = Stage()
     error = OSError("journal is gone")
 
-    assert stage.on(tx.SourceFailed(error)) == (tx.Fail(error, began=False),)
+    assert stage.on(tx.SourceFailed(error)) == (tx.Fail(error),)
 
 
 def test_stop_commits_what_was_consumed_and_drops_the_rest() -> None:

@@ -25,8 +25,8 @@ import structlog
 from sortedcontainers import SortedDict
 
 from allocator.core.keys import Keys
+from allocator.core.mirror import Changes, Mirror
 from allocator.core.mirror import Decoder as Decoder
-from allocator.core.mirror import Mirror
 from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
 from allocator.core.ops import KeyValue, prefix_range_end
 from allocator.errors import (
@@ -75,6 +75,8 @@ class KeySpace:
         self._updated = asyncio.Event()
         self._resume_revision = 0
         self.header = _NOT_LOADED
+        self.changes = Changes()
+        """What differs from the step before; for observers, which need not look at everything then."""
 
     @property
     def keys(self) -> Keys:
@@ -258,6 +260,7 @@ class KeySpace:
 
     def _publish(self, header: Header) -> None:
         self.header = header
+        self.changes = self._mirror.take_changes()
         for observer in self._observers:
             observer()
         updated, self._updated = self._updated, asyncio.Event()

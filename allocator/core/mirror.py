@@ -59,6 +59,15 @@ class Rejected:
     problem: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What is no longer as it was: put, deleted, or both and back again."""
+
+    items: frozenset[ItemId] = frozenset()
+    members: frozenset[MemberId] = frozenset()
+    assignments: frozenset[AssignmentKey] = frozenset()
+
+
 class Mirror:
     """Items, members and assignments of one root."""
 
@@ -69,6 +78,16 @@ class Mirror:
         self.members: SortedDict[MemberId, Member] = SortedDict()
         self.assignments: SortedDict[tuple[ItemId, MemberId, int], Assignment] = SortedDict()
         self.rejected: dict[bytes, Rejected] = {}
+        self._changed: set[ParsedKey] = set()
+
+    def take_changes(self) -> Changes:
+        """Return what changed since this was last asked."""
+        changed, self._changed = self._changed, set()
+        return Changes(
+            items=frozenset(key.item_id for key in changed if isinstance(key, ItemKey)),
+            members=frozenset(key.member_id for key in changed if isinstance(key, MemberKey)),
+            assignments=frozenset(key for key in changed if isinstance(key, AssignmentKey)),
+        )
 
     def put(self, kv: KeyValue) -> str | None:
         """Take a key as it is now. Return what is wrong with it, if that is so."""
@@ -88,7 +107,10 @@ class Mirror:
     def delete(self, key: bytes) -> None:
         """Drop a key; nothing happens if it is unknown."""
         self.rejected.pop(key, None)
-        match self._parsed_or_none(key):
+        parsed = self._parsed_or_none(key)
+        if parsed is not None:
+            self._changed.add(parsed)
+        match parsed:
             case ItemKey(item_id):
                 self.items.pop(item_id, None)
             case MemberKey(member_id):
@@ -144,6 +166,7 @@ class Mirror:
                 )
             case _:
                 assert_never(parsed)
+        self._changed.add(parsed)
 
     def _keep_last_good(self, kv: KeyValue) -> None:
         """Give the decoded entity of a key gone bad its true revision, or drop it if it is of a former life."""
@@ -156,6 +179,8 @@ class Mirror:
             self.delete(kv.key)
             self.rejected[kv.key] = rejected
             return
+        assert parsed is not None, "what is decoded has a key that can be parsed"
+        self._changed.add(parsed)
         match entity:
             case Item():
                 self.items[entity.item_id] = replace(entity, kv=kv)

@@ -80,7 +80,7 @@ def compose(given: Surroundings) -> MemberParts:
     )
     key_space.observe(local_shards.apply)
     key_space.observe(resolver.reindex)
-    key_space.observe(lambda: peers.retain(_endpoints(key_space), given.shard_tasks))
+    key_space.observe(lambda: _retain_peers(peers, key_space, given.shard_tasks))
     given.registry.register(ShardUp(local_shards))
     parts = MemberParts(
         key_space=key_space,
@@ -174,5 +174,7 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
         given.application.register_services(given.server, parts.resolver)
 
 
-def _endpoints(key_space: KeySpace) -> set[str]:
-    return {process_of(member).process_spec.endpoint for member in key_space.members.values()}
+def _retain_peers(peers: Peers, key_space: KeySpace, group: TaskGroup) -> None:
+    if key_space.changes.members:
+        members = key_space.members.values()
+        peers.retain({process_of(each).process_spec.endpoint for each in members}, group)

@@ -1,8 +1,8 @@
 """The shards that run in this process, kept equal to what etcd assigns to it.
 
 `apply` is called after each change of the key space, on the loop and without awaiting, so that who serves what never
-disagrees with the snapshot it came from. At most one life of a shard runs here at a time: a new one waits until the one
-before it is torn down.
+disagrees with the snapshot it came from. It looks only at what changed: statuses of a large cluster come one by one. At
+most one life of a shard runs here at a time: a new one waits until the one before it is torn down.
 
 Source: gazette/core consumer/resolver.go (updateLocalShards, stopServingLocalReplicas); that a new life waits is ours.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import TypeVar, assert_never
 
 import structlog
@@ -71,15 +72,22 @@ class LocalShards:
         return self._shards
 
     def apply(self) -> None:
-        """Start, promote and stop what the key space says."""
+        """Start, promote and stop what the key space says, of what changed last."""
         if self.stopped:
             return
+        changes, assignments_of = self._key_space.changes, self._key_space.assignments_of
+        changed = changes.items | {
+            key.item_id for key in changes.assignments if key.member_id == self._member_id
+        }
         assigned = assigned_to(
-            self._member_id, self._key_space.items, self._key_space.assignments.values()
+            self._member_id,
+            self._key_space.items,
+            chain.from_iterable(assignments_of(item_id) for item_id in changed),
         )
         running = {
             item_id: Replica(shard.assignment.slot, shard.assignment.kv.create_revision)
-            for item_id, shard in self._shards.items()
+            for item_id in changed
+            if (shard := self._shards.get(item_id)) is not None
         }
         for instruction in diff(running, assigned):
             match instruction:

@@ -42,6 +42,7 @@ from consumer.protocol.journal_pb2 import Header
 from consumer.protocol.shard_pb2 import ShardSpec, Status
 from consumer.resolver.local_shards import LocalShards
 from consumer.resolver.peers import Peers
+from consumer.resolver.source_index import ShardsBySource
 from consumer.shard.live_shard import LiveShard, ShardReference
 
 ResultT = TypeVar("ResultT")
@@ -126,7 +127,7 @@ class Resolver:
         # Asked once: a check against a protocol costs as much as the rest of a resolution.
         self._producer = application if isinstance(application, MessageProducer) else None
         self._peers = peers
-        self._specs_by_source: dict[str, tuple[ShardSpec, ...]] = {}
+        self._sources = ShardsBySource()
         self.stopping = asyncio.Event()
         """Set when the process is about to end: long streams should end themselves then."""
 
@@ -172,7 +173,7 @@ class Resolver:
 
     def shards_with_source(self, journal: str) -> Sequence[ShardSpec]:
         """Return the specs, by shard id, that have `journal` as a source."""
-        return self._specs_by_source.get(journal, ())
+        return self._sources.reading(journal)
 
     def channel_to(self, header: Header) -> grpc.aio.Channel:
         """Return the cached channel to the process that `header.process_id` names, for the one hop of a proxy.
@@ -183,13 +184,10 @@ class Resolver:
         return self._peers.channel_to(header)
 
     def reindex(self) -> None:
-        """Rebuild the index of shards by source. Called after each change of the key space."""
-        index: dict[str, list[ShardSpec]] = {}
-        for item in self._key_space.items.values():
-            spec = spec_of(item)
-            for source in spec.sources:
-                index.setdefault(source.journal, []).append(spec)
-        self._specs_by_source = {journal: tuple(specs) for journal, specs in index.items()}
+        """Bring the index of shards by source up to date. Called after each change of the key space."""
+        for item_id in self._key_space.changes.items:
+            item = self._key_space.items.get(item_id)
+            self._sources.replace(item_id, None if item is None else spec_of(item))
 
     def snapshot_of(self, shard_id: str) -> Snapshot:
         """Return what this process knows of a shard, as of now."""

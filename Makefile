@@ -19,10 +19,7 @@ help: ## list targets
 setup: $(READY) ## make the virtual environment from pinned, hashed requirements
 
 $(READY): requirements/dev.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-		|| { echo "Python 3.11 or later is needed; name one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
-		|| { echo "The venv module is missing; on Debian: apt-get install python3-venv"; exit 1; }
+	@requirements/make_venv.sh $(PYTHON) $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@

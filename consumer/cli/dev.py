@@ -47,8 +47,20 @@ _specs = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option("--journals", type=_specs, help="Journal specs to apply first.")
 @click.option("--specs", type=_specs, help="Shard specs to apply once members serve.")
 @click.option("--members", type=click.IntRange(1, 32), default=MEMBERS_DEFAULT, help="How many.")
-@click.option("--port", default=8080, help="Of the first member; the others take any. 0: any.")
-@click.option("--broker-port", default=8081, help="Of the broker. 0: any.")
+@click.option(
+    "--port",
+    envvar="CONSUMER_PORT",
+    show_envvar=True,
+    default=8080,
+    help="Of the first member; the others take any. 0: any.",
+)
+@click.option(
+    "--broker-port",
+    envvar="BROKER_PORT",
+    show_envvar=True,
+    default=8081,
+    help="Of the broker. 0: any.",
+)
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
@@ -123,6 +135,7 @@ class DevCluster:
             EmbeddedBrokerProcess(directory / "broker", port=broker_port)
         )
         self._members: list[EmbeddedMemberProcess] = []
+        self._ports: list[int] = []
         self._lives: list[int] = []
         self.address = ""
         """Of the first member."""
@@ -131,11 +144,13 @@ class DevCluster:
         """Start members and wait until all serve; the first listens on `port`."""
         for index in range(count):
             self._lives.append(0)
-            self._members.append(self._start_member(index, port if index == 0 else 0))
+            self._ports.append(port if index == 0 else 0)
+            self._members.append(self._start_member(index))
         self._stack.callback(self._stop_members)
-        self.address = self._members[0].wait_until_ready()
-        for member in self._members[1:]:
-            member.wait_until_ready()
+        addresses = [member.wait_until_ready() for member in self._members]
+        self.address = addresses[0]
+        # A member that is started again is found where it was.
+        self._ports = [int(address.rpartition(":")[2]) for address in addresses]
 
     def apply(self, declared: Declared) -> None:
         """Apply what was declared."""
@@ -167,15 +182,15 @@ class DevCluster:
                 if member.exit_code is not None:
                     say(f"dev-{index} ended with {member.exit_code}; starting it again")
                     self._lives[index] += 1
-                    self._members[index] = self._start_member(index, 0)
+                    self._members[index] = self._start_member(index)
         say("stopping")
 
-    def _start_member(self, index: int, port: int) -> EmbeddedMemberProcess:
+    def _start_member(self, index: int) -> EmbeddedMemberProcess:
         name = f"dev-{index}-"
         arguments = ["--etcd", self._etcd.endpoint, "--broker", self._broker.address]
         arguments += ["--root", default_root(self._app), "--zone", f"zone-{index % 2}"]
         arguments += ["--suffix", f"{name}{self._lives[index]}", "--replaces", name]
-        arguments += ["--port", str(port), "--drain-alone-seconds", "0"]
+        arguments += ["--port", str(self._ports[index]), "--drain-alone-seconds", "0"]
         return EmbeddedMemberProcess(
             self._app, arguments, log_file=self._directory / f"dev-{index}.log"
         )

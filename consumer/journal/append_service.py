@@ -33,6 +33,7 @@ from consumer.errors import (
     ConsumerError,
     EndpointError,
     JournalError,
+    JournalNotFoundError,
     JournalUnavailableError,
     RpcFailedError,
 )
@@ -45,6 +46,9 @@ ROOM_BYTES = 128 << 20
 """Bytes queued above which `wait_for_room` waits, unless the caller sets another bound."""
 BACKOFF_SECONDS_MAX = 5.0
 """Longest pause between attempts of one append."""
+REFUSALS_MAX = 4
+"""Answers of "no such journal" after which they are believed. A journal just applied may be unknown to another broker
+for a moment; and an acknowledgement dropped with its journal would never be written if the journal did exist."""
 FAILURES_MAX = 10
 """Attempts after which a broker that is reached, but fails the append with an unexpected gRPC status, is believed.
 A writer that stalls for a second is aborted in this way, so the first ones mean little."""
@@ -215,7 +219,7 @@ class AppendService:
         """Append a group, again and again until it succeeds or is refused for good."""
         request = group.request
         backoff = Backoff(max_seconds=BACKOFF_SECONDS_MAX)
-        failures = 0
+        failures = refusals = 0
         while True:
             try:
                 return await self._client.append(
@@ -231,6 +235,11 @@ class AppendService:
                 )
             except (JournalUnavailableError, EndpointError, AppendOutcomeUnknownError) as error:
                 failed: ConsumerError = error
+            except JournalNotFoundError as error:
+                refusals += 1
+                if refusals > REFUSALS_MAX:
+                    raise
+                failed = error
             except RpcFailedError as error:
                 failures += 1
                 if failures >= FAILURES_MAX:

@@ -15,6 +15,7 @@ from consumer.errors import (
     AppendOutcomeUnknownError,
     EndpointError,
     JournalError,
+    JournalNotFoundError,
     JournalProtocolError,
     JournalUnavailableError,
     RegisterMismatchError,
@@ -199,6 +200,33 @@ async def test_service_repeats_an_append_whose_answer_was_lost() -> None:
 
     assert journal.content == b"112"
     assert (response.commit.begin, response.commit.end) == (2, 3)
+
+
+async def test_service_doubts_that_a_journal_does_not_exist() -> None:
+    """A broker may not know a journal that was just applied. A recovered acknowledgement is dropped with its journal,
+    so believing the first answer could lose a committed transaction.
+    """
+    journal = JournalInMemory()
+    refusals = 2
+
+    async def answer(requests: Requests, context: Context) -> pb.AppendResponse:
+        nonlocal refusals
+        if refusals:
+            refusals -= 1
+            return refused(pb.JOURNAL_NOT_FOUND)
+        return await journal.take(requests, context)
+
+    async with (
+        ScriptedBroker(on_append=answer) as broker,
+        JournalClient(broker.address) as client,
+        AppendService(client) as service,
+    ):
+        await asyncio.wrap_future(service.append("abcd", b"x"))
+        assert journal.content == b"x"
+
+        refusals = 1000
+        with pytest.raises(JournalNotFoundError):
+            await asyncio.wrap_future(service.append("abcd", b"y"))
 
 
 @pytest.mark.parametrize("checked", [True, False])

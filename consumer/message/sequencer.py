@@ -40,9 +40,9 @@ from consumer.message.run import commits_itself, scan_run
 from consumer.message.uuid import Flags
 from consumer.protocol import shard_pb2
 
-RING_MESSAGES: Final = 8192
+RING_MESSAGES: Final = 32_768
 RING_BYTES: Final = 32 << 20
-"""Of one shard; a member may host some dozens."""
+"""Of one shard; a member may host some dozens. What exceeds them is read a second time."""
 PRUNE_HORIZON_SECONDS: Final = 24 * 3600.0
 
 

@@ -31,7 +31,8 @@ from consumer.protocol import journal_pb2, shard_pb2
 class DeferToNextTxnError(Exception):
     """Raised by `consume_message` to leave this message, and those after it, to the next transaction.
 
-    Not for the first message of a transaction, which must be consumed.
+    Not for the first message of a transaction, which must be consumed. Raise it before the message has changed the
+    store or published anything: that would stay in this transaction, and be done again in the next.
     """
 
 

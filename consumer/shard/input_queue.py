@@ -35,6 +35,11 @@ class InputQueue:
         self._closed = False
 
     @property
+    def closed(self) -> bool:
+        """Whether batches are dropped."""
+        return self._closed
+
+    @property
     def exhausted(self) -> bool:
         """Whether nothing is left and nothing more will come."""
         return self._closed and not self._batches

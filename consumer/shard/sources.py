@@ -112,6 +112,8 @@ async def _feed(
         async with aclosing(batches):
             async for batch in batches:
                 await loop.input.put(batch)
+                if loop.input.closed:
+                    return
     except Exception as error:
         loop.end_input(error)
         return

@@ -280,3 +280,24 @@ async def test_what_sequencing_made_of_messages_is_counted_and_told(
         "sequencer.span_discarded",
         "sequencer.producer_lost_progress",
     }
+
+
+async def test_sources_that_differ_in_their_meta_are_read_each_by_itself(
+    host: ShardHost, journals: JournalClient, tmp_path: Path
+) -> None:
+    """One journal may be several sources, each with an offset of its own, across restarts too."""
+    spec = spec_of(SHARD, f"{SOURCE};one", f"{SOURCE};two")
+    await host.assign(spec)
+    producer = Producer(journals)
+    first = host.start(spec, Counting(tmp_path))
+    end = await producer.publish(SOURCE, ["a"])
+    wanted = {f"{SOURCE};one": end, f"{SOURCE};two": end}
+    await eventually(lambda: first.progress()[0] == wanted)
+    await first.stop()
+
+    second = host.start(spec, Counting(tmp_path))
+    end = await producer.publish(SOURCE, ["b"])
+    wanted = dict.fromkeys(wanted, end)
+    await eventually(lambda: second.progress()[0] == wanted)
+
+    assert await counts(second) == {"a": 2, "b": 2}

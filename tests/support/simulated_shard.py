@@ -74,6 +74,8 @@ class SimulatedShard:
         self._timer: float | None = None
         self._answer: Callable[[], tx.Event] | None = None
         self._appends: deque[_Append] = deque()
+        self._recovered_appends: deque[_Append] = deque()
+        """Acknowledgements of the restored checkpoint: they overtake what is published, or are overtaken by it."""
         self._published = False
         self._commit: tuple[tuple[int, ...], Checkpoint, list[_Append]] | None = None
         self._committed = True
@@ -108,7 +110,9 @@ class SimulatedShard:
         if self._answer is not None:
             possible.append(self._answer_callback)
         if self._appends and (self._committed or not self._appends[0].waits_for_commit):
-            possible.append(self._write_append)
+            possible.append(partial(self._write_append, self._appends))
+        if self._recovered_appends:
+            possible.append(partial(self._write_append, self._recovered_appends))
         if self._commit is not None and not any(a in self._appends for a in self._commit[2]):
             possible.append(self._make_durable)
         demand = self._machine.demand
@@ -137,8 +141,8 @@ class SimulatedShard:
         assert answer is not None
         self._on(answer())
 
-    def _write_append(self) -> None:
-        append = self._appends.popleft()
+    def _write_append(self, appends: deque[_Append]) -> None:
+        append = appends.popleft()
         self.world.output.batch(*append.messages)
         if self._random.random() < 0.1:  # The answer was lost and the append repeated.
             self.world.output.batch(*append.messages)
@@ -232,7 +236,8 @@ class SimulatedShard:
     def _append_acks(self, intent: bytes, *, recovered: bool) -> None:
         producer, clock = map(int, intent.split())
         message = Written(producer, clock, Flags.ACK_TXN, b"0")
-        self._appends.append(_Append([message], waits_for_commit=not recovered, is_ack=True))
+        appends = self._recovered_appends if recovered else self._appends
+        appends.append(_Append([message], waits_for_commit=not recovered, is_ack=True))
 
 
 def read_committed(journal: WrittenJournal) -> list[int]:

@@ -240,13 +240,14 @@ class Service:
         parts.resolver.stopping.set()
         parts.local_shards.stop(grace_seconds=0.0 if self._forced.is_set() else None)
         async with TaskGroup() as group:
-            group.start_soon(self._stop_server_when_forced(server), name="member force")
+            group.start_soon(self._abort_when_forced(parts, server), name="member force")
             await server.stop(self._config.stop_seconds_max)
+            await parts.local_shards.join()
             group.stop()
-        await parts.local_shards.join()
 
-    async def _stop_server_when_forced(self, server: grpc.aio.Server) -> None:
+    async def _abort_when_forced(self, parts: MemberParts, server: grpc.aio.Server) -> None:
         await self._forced.wait()
+        parts.local_shards.stop(grace_seconds=0.0)
         await server.stop(None)
 
     def _member_value(self, *, exiting: bool) -> bytes:

@@ -63,6 +63,8 @@ class LocalShards:
         self._group = group
         self._shards: dict[ItemId, LiveShard] = {}
         self._teardowns: dict[ItemId, asyncio.Task[None]] = {}
+        self._ending: set[LiveShard] = set()
+        """Shards that are being torn down."""
         self.stopped = False
         """Whether this process serves no shard any more."""
 
@@ -108,9 +110,13 @@ class LocalShards:
         """Stop every shard and start none again. Idempotent; `join` waits for the end.
 
         Args:
-            grace_seconds: How long transactions may take to finish; None is as configured, 0 aborts them.
+            grace_seconds: How long transactions may take to finish; None is as configured, 0 aborts them, also those
+                that an earlier call gave more time.
         """
         self.stopped = True
+        if grace_seconds == 0:
+            for shard in self._ending:
+                self._group.start_soon(shard.stop(grace_seconds=0), name=f"abort {shard.id}")
         for item_id in tuple(self._shards):
             self._stop(item_id, grace_seconds=grace_seconds)
 
@@ -142,10 +148,13 @@ class LocalShards:
         task = self._group.start_soon(
             _tear_down(shard, predecessor, grace_seconds), name=f"stop {item_id}"
         )
+        self._ending.add(shard)
         self._teardowns[item_id] = task
-        task.add_done_callback(lambda done: self._forget(item_id, done))
+        task.add_done_callback(lambda done: self._forget(shard, done))
 
-    def _forget(self, item_id: ItemId, done: asyncio.Task[None]) -> None:
+    def _forget(self, shard: LiveShard, done: asyncio.Task[None]) -> None:
+        self._ending.discard(shard)
+        item_id = ItemId(shard.id)
         if self._teardowns.get(item_id) is done:
             del self._teardowns[item_id]
 

@@ -227,6 +227,8 @@ class LiveShard:
     async def stop(self, *, grace_seconds: float | None = None) -> None:
         """Finish or abort the transaction, destroy the store, end the worker thread. Idempotent.
 
+        Called again with a grace of 0, it ends the grace that an earlier call gave.
+
         Args:
             grace_seconds: How long the transaction may take to finish; None is as configured, 0 aborts it.
         """
@@ -239,6 +241,8 @@ class LiveShard:
         if first:
             if self._attempt.request_stop() and grace_seconds > 0:
                 await asyncio.wait((self._task,), timeout=grace_seconds)
+            self._task.cancel()
+        elif grace_seconds == 0:
             self._task.cancel()
         await asyncio.wait((self._task,))
 

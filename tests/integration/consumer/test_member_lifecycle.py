@@ -6,9 +6,11 @@ import asyncio
 import os
 import signal
 import socket
+import threading
 from base64 import b64encode
 from collections import Counter
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -289,6 +291,40 @@ async def test_resolve_waits_for_a_shard_that_is_not_ready(cluster: Cluster) -> 
 
 async def _is_assigned(client: ShardClient) -> bool:
     return bool((await client.list()).shards[0].route.members)
+
+
+async def test_second_signal_ends_a_transaction_that_will_not_finish(
+    cluster: Cluster, journals: JournalClient
+) -> None:
+    """Past the drain, a member waits for a commit that never comes. Forced then, it aborts it instead of the grace."""
+    committing = threading.Event()
+
+    class Stuck(Tally):
+        def new_store(self, shard: Shard) -> Any:
+            store = super().new_store(shard)
+            store.start_commit = self._start_commit
+            return store
+
+        def _start_commit(self, *_: object) -> Future[None]:
+            committing.set()
+            return Future()
+
+    service = Service(
+        Stuck(cluster.directory, output=""),
+        cluster.config("a", shards=ShardConfig(stop_grace_seconds=40.0)),
+    )
+    async with TaskGroup() as group:
+        running = group.start_soon(service.run(), name="member a")
+        await service.ready
+        async with client_of(service) as client:
+            await client.apply(upserts(shard("shard-1", SOURCE)))
+            await eventually(lambda: _is_assigned(client))
+            await Producer(journals).publish(SOURCE, ["k"])
+            await eventually(committing.is_set)
+        service.stop()
+        await eventually(service.resolver.stopping.is_set)
+        service.force_stop()
+        await asyncio.wait_for(running, 8.0)
 
 
 async def test_long_stream_of_an_application_ends_with_the_member(cluster: Cluster) -> None:

@@ -33,7 +33,7 @@ from allocator.core.flow import FlowSolver
 from allocator.core.model import Assignment, MemberId
 from allocator.core.ops import LeaseId
 from allocator.core.problem import Solver
-from allocator.errors import EtcdUnavailableError, TxnConflictError
+from allocator.errors import EtcdUnavailableError, RevisionCompactedError, TxnConflictError
 from allocator.etcd.api import Etcd
 from allocator.etcd.lease import LeaseKeeper
 from allocator.key_space import KeySpace
@@ -211,13 +211,20 @@ class Session:
             lease=lease,
             timeout_seconds=self._config.announce_timeout_seconds,
         )
-        await self._retrying()(self._key_space.load, revision=self._announced.mod_revision)
+        await self._retrying()(self._load, self._announced.mod_revision)
         _log.info(
             "member.announced",
             member=str(member_id),
             lease=f"{lease:x}",
             revision=self._announced.mod_revision,
         )
+
+    async def _load(self, revision: int) -> None:
+        try:
+            await self._key_space.load(revision=revision)
+        except RevisionCompactedError:
+            # Compacted since we wrote it, so there is a newer one, and it has our key too.
+            await self._key_space.load()
 
     async def _stop_when_drained(self) -> None:
         await self._allocation.run()

@@ -207,7 +207,10 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         forwarded = StatRequest()
         forwarded.CopyFrom(request)
         forwarded.header.CopyFrom(resolution.header)
-        timeout_seconds = min(context.time_remaining() or PROXY_SECONDS_MAX, PROXY_SECONDS_MAX)
+        remaining = context.time_remaining()
+        timeout_seconds = (
+            PROXY_SECONDS_MAX if remaining is None else min(remaining, PROXY_SECONDS_MAX)
+        )
         call = shard_pb2_grpc.ShardStub(channel).Stat(
             forwarded,
             timeout=timeout_seconds,

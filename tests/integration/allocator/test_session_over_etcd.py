@@ -12,7 +12,7 @@ import pytest
 from allocator.core.flow import FlowSolver
 from allocator.core.keys import Keys
 from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import Put
+from allocator.core.ops import Compare, Operation, Put
 from allocator.core.problem import Desired, Problem
 from allocator.errors import (
     AnnounceConflictError,
@@ -21,6 +21,7 @@ from allocator.errors import (
     MemberKeyLostError,
     TxnConflictError,
 )
+from allocator.etcd.api import TxnResult
 from allocator.etcd.client import EtcdClient, EtcdConfig
 from allocator.runtime.task_group import TaskGroup
 from consumer.embedded.etcd import EmbeddedEtcdProcess
@@ -468,3 +469,28 @@ async def test_session_survives_a_solver_that_raises(
         await etcd.delete(keys.item(ItemId("poison")))
         await put_items(etcd, etcd_root, 3, replication=1)
         await eventually(lambda: settled(member, 3, replication=1))
+
+
+class _CompactsBehindEachWrite(EtcdClient):
+    """A client of an etcd that somebody compacts eagerly."""
+
+    async def txn(
+        self,
+        compares: tuple[Compare, ...],
+        success: tuple[Operation, ...],
+        failure: tuple[Operation, ...] = (),
+    ) -> TxnResult:
+        """Forget the transaction's revision at once."""
+        result = await super().txn(compares, success, failure)
+        await self.compact(await self.put(b"/elsewhere", b""))
+        return result
+
+
+async def test_session_starts_though_its_announcement_was_compacted(
+    etcd: EtcdClient, etcd_root: str
+) -> None:
+    """Compaction between announcing and loading is no reason to fail: what is newer has the member too."""
+    async with _CompactsBehindEachWrite(etcd.config) as eager:
+        (member,) = await start_all(eager, etcd_root, "a#one")
+        assert member.member_id in member.key_space.members
+        await member.session.revoke()

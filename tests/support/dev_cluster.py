@@ -1,0 +1,72 @@
+"""`shardctl dev` as a process, on ports of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.documents import REPOSITORY
+from tests.support.eventually import eventually_sync
+
+START_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class DevProcess:
+    """A running cluster, and how a shell in the same directory uses it."""
+
+    directory: Path
+    environment: Mapping[str, str]
+    output: str
+    """What it printed when it was ready."""
+
+    def shell(self, script: str) -> subprocess.CompletedProcess[str]:
+        """Run a script that may call `shardctl`."""
+        return subprocess.run(
+            ["bash", "-euc", script],
+            cwd=self.directory,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=START_SECONDS,
+            check=False,
+        )
+
+
+@contextmanager
+def running_dev(command: str, directory: Path) -> Iterator[DevProcess]:
+    """Run a `shardctl dev` command line in a directory that has the examples; it must end well."""
+    (directory / "examples").symlink_to(REPOSITORY / "examples")
+    search_path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = os.environ | {"PATH": search_path, "CONSUMER_PORT": "0", "BROKER_PORT": "0"}
+    log = directory / "output"
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec {command}"],
+            cwd=directory,
+            env=environment,
+            stdout=stream,
+            stderr=stream,
+        )
+    try:
+        eventually_sync(
+            lambda: "\ntry " in log.read_text() or process.poll() is not None,
+            timeout_seconds=START_SECONDS,
+        )
+        text = log.read_text()
+        addresses = re.search(r"--address (\S+) --broker (\S+)", text)
+        assert addresses, text
+        environment |= {"CONSUMER_ADDRESS": addresses[1], "BROKER_ADDRESS": addresses[2]}
+        yield DevProcess(directory, environment, text)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=START_SECONDS) == 0, log.read_text()
+    finally:
+        process.kill()
+        process.wait()

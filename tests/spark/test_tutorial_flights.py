@@ -32,7 +32,7 @@ def test_tutorial_flights_shows_what_it_says(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=240,
+        timeout=280,
         check=False,
     )
 

@@ -21,7 +21,6 @@ from typing import Any, Self, TypeVar
 import structlog
 
 from allocator.core.model import Assignment, ItemId
-from allocator.errors import ValidationError
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Store
@@ -29,7 +28,12 @@ from consumer.core.replica_status import failed_status
 from consumer.journal.client import JournalClient
 from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
 from consumer.shard.environment import ShardEnvironment
-from consumer.shard.primary import AssignmentLostError, PrimaryAttempt, check_supported
+from consumer.shard.primary import (
+    AssignmentLostError,
+    PrimaryAttempt,
+    UnsupportedSpecError,
+    check_supported,
+)
 from consumer.shard.replica_status_writer import ReplicaStatusWriter
 
 ResultT = TypeVar("ResultT")
@@ -280,7 +284,7 @@ class LiveShard:
         self._spec_changed.clear()
         try:
             check_supported(self._spec)
-        except ValidationError as error:
+        except UnsupportedSpecError as error:
             attempt.terminal.set_result(error)
             return error
         cause = await attempt.run(self._say_primary)
@@ -302,7 +306,7 @@ class LiveShard:
     async def _back_off(self, cause: BaseException) -> None:
         """Say FAILED and why; wait for the next attempt, or for another spec if only that can help."""
         delay = self._backoff.next_seconds()
-        hopeless = isinstance(cause, ValidationError)
+        hopeless = isinstance(cause, UnsupportedSpecError)
         outlook = self._outlook(None if hopeless else delay)
         _log.warning("shard.failed", shard=self.id, error=str(cause), outlook=outlook)
         async with TaskGroup() as group:

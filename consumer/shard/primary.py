@@ -50,6 +50,10 @@ _WORTH_KNOWING = {
 """What an operator should know of messages that were read, and the event that tells it: one a batch at most."""
 
 
+class UnsupportedSpecError(ValidationError):
+    """The spec asks for what this version cannot do: only another spec helps."""
+
+
 class AssignmentLostError(ConsumerError):
     """Etcd no longer has the assignment that this process believes in: it must not touch the store."""
 
@@ -366,11 +370,11 @@ def check_supported(spec: ShardSpec) -> None:
     """Refuse what this version cannot serve.
 
     Raises:
-        ValidationError: the spec has a recovery log.
+        UnsupportedSpecError: the spec has a recovery log.
     """
     # Standbys of such shards will play the log here, and primaries record into it.
     if spec.recovery_log_prefix:
-        raise ValidationError(
+        raise UnsupportedSpecError(
             "recovery_log_prefix",
             f"expected none, got {spec.recovery_log_prefix!r}: recovery logs come in a later version; "
             "leave the field empty and keep the state in an SqlStore or a JsonFileStore",

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import structlog
 
+from allocator.errors import ValidationError
 from consumer.application import Shard
 from consumer.core import transaction_events as tx
 from consumer.journal.client import JournalClient
@@ -24,7 +25,7 @@ from consumer.message.outcome import Outcome
 from consumer.message.publisher import Publisher
 from consumer.message.reader import read_batches
 from consumer.message.uuid import Flags, build_uuid
-from consumer.protocol.shard_pb2 import ReplicaStatus
+from consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
 from consumer.shard.environment import ShardConfig
 from consumer.stores.json_file import JsonFileStore
 from tests.support.eventually import eventually
@@ -301,3 +302,23 @@ async def test_sources_that_differ_in_their_meta_are_read_each_by_itself(
     await eventually(lambda: second.progress()[0] == wanted)
 
     assert await counts(second) == {"a": 2, "b": 2}
+
+
+async def test_only_an_unsupported_spec_is_not_tried_again(host: ShardHost, tmp_path: Path) -> None:
+    """A value that breaks a rule elsewhere, e.g. in a store, may be well the next time."""
+
+    class Rejecting(Counting):
+        def new_store(self, shard: Shard) -> JsonFileStore[Counts]:
+            store = super().new_store(shard)
+
+            def restore(shard: Shard) -> Checkpoint:
+                raise ValidationError("offset", "expected a better one")
+
+            store.restore_checkpoint = restore  # type: ignore[method-assign]
+            return store
+
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec)
+    host.start(spec, Rejecting(tmp_path))
+
+    await eventually(lambda: host.says(SHARD, ReplicaStatus.FAILED, "a better one", "next at"))

@@ -247,7 +247,7 @@ class Service:
 
     async def _abort_when_forced(self, parts: MemberParts, server: grpc.aio.Server) -> None:
         await self._forced.wait()
-        parts.local_shards.stop(grace_seconds=0.0)
+        parts.local_shards.abort()
         await server.stop(None)
 
     def _member_value(self, *, exiting: bool) -> bytes:

@@ -110,15 +110,17 @@ class LocalShards:
         """Stop every shard and start none again. Idempotent; `join` waits for the end.
 
         Args:
-            grace_seconds: How long transactions may take to finish; None is as configured, 0 aborts them, also those
-                that an earlier call gave more time.
+            grace_seconds: How long transactions may take to finish; None is as configured, 0 aborts them.
         """
         self.stopped = True
-        if grace_seconds == 0:
-            for shard in self._ending:
-                self._group.start_soon(shard.stop(grace_seconds=0), name=f"abort {shard.id}")
         for item_id in tuple(self._shards):
             self._stop(item_id, grace_seconds=grace_seconds)
+
+    def abort(self) -> None:
+        """Stop every shard without grace, also those that were given some when they were stopped."""
+        for shard in self._ending:
+            self._group.start_soon(shard.stop(grace_seconds=0), name=f"abort {shard.id}")
+        self.stop(grace_seconds=0.0)
 
     async def join(self) -> None:
         """Wait until every stopped shard is torn down; each bounds its own teardown."""

@@ -295,10 +295,14 @@ def check_step(before: AllocState, after: AllocState, desired: Desired) -> None:
 
 
 def _consistent(state: AllocState, assignments: Iterable[Assignment]) -> set[MemberId]:
+    """Return members that could take over. A second assignment on one member is not legal, and worth nothing."""
+    lowest: dict[MemberId, Assignment] = {}
+    for assignment in sorted(assignments, key=lambda a: a.slot):
+        lowest.setdefault(assignment.member_id, assignment)
     return {
-        a.member_id
-        for a in assignments
-        if a.kv.value == CONSISTENT and a.member_id in state.members
+        member_id
+        for member_id, assignment in lowest.items()
+        if assignment.kv.value == CONSISTENT and member_id in state.members
     }
 
 

@@ -19,6 +19,7 @@ from consumer.cli.application_name import load_application
 from consumer.cli.connection import BROKER_ADDRESS_DEFAULT, errors_in_one_line
 from consumer.cli.logs import LOG_LEVELS, log_to_stderr
 from consumer.config import MemberConfig
+from consumer.member.garbage import collect_rarely
 from consumer.member.service import Service
 from consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
 
@@ -160,6 +161,7 @@ def _config(app: str, options: dict[str, Any]) -> MemberConfig:
 async def _serve(
     application: Application[Any], config: MemberConfig, metrics_port: int | None
 ) -> None:
+    collect_rarely()
     registry = CollectorRegistry()
     service = Service(application, config, registry=registry)
     if metrics_port is not None:

@@ -27,6 +27,7 @@ from allocator.etcd.client import EtcdClient
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Application
 from consumer.config import MemberConfig
+from consumer.member.garbage import collect_rarely
 from consumer.member.service import Service
 from spark_bridge.errors import ApplicationLoadError, MemberReleasedError
 from spark_bridge.executor import on_executor_exit, own_address, zone_of
@@ -154,6 +155,7 @@ class _Departure:
 async def _serve(
     etcd: Etcd, config: MemberConfig, application: Application[Any], stop_key: bytes
 ) -> None:
+    collect_rarely()
     service = Service(application, config)
     departure = _Departure(service)
     with _on_signals(departure), on_executor_exit(lambda: departure.leave_now("executor exit")):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import gc
 
 YOUNG_OBJECTS_MAX = 100_000
-"""Objects made between two collections. Python's 700 walks a batch of messages over and over: measured with
-`make bench BENCH=skeleton`, a shard consumed a fifth more messages a second with this. Cycles are rare here, so what
-waits for collection stays in the tens of megabytes."""
+"""Objects made between two collections. Python's 700 walks a batch of messages over and over. Cycles are rare here, so
+what waits for collection stays small."""
 
 
 def collect_rarely() -> None:

@@ -26,6 +26,7 @@ from consumer.errors import (
 )
 from consumer.journal.outcomes import error_of_rpc, error_of_status
 from consumer.journal.transport import JournalTransport, Peer, cancelled_by_peer, patiently
+from consumer.journal.wire import encode_append_chunk
 from consumer.protocol.alphabet import require
 from consumer.protocol.auth import TOKEN_LIFE_SECONDS, Capability
 from consumer.protocol.journal_pb2 import AppendRequest, AppendResponse, Status
@@ -34,8 +35,10 @@ from consumer.protocol.validation_journal import (
     validate_append_response,
 )
 
-CHUNK_BYTES = 512 << 10
-"""Content sent in one message, bytes: well below every broker's receive limit, large enough to cost little."""
+CHUNK_BYTES = 192 << 10
+"""Content sent in one message, bytes: well below every broker's receive limit, large enough to cost little.
+
+Larger ones cost more, not less: glibc returns buffers of 256 KiB to the kernel each time, and faults them in again."""
 APPEND_TIMEOUT_SECONDS = 60.0
 """Longest wait for one append, beside the time that its content takes at `APPEND_BYTES_PER_SECOND_MIN`."""
 APPEND_BYTES_PER_SECOND_MIN = 64 << 10
@@ -133,24 +136,24 @@ class _Append:
             raise (self._unknown(str(lost)) if self._commit_sent else lost) from error
         return self._checked(peer, response)
 
-    def _open(self, peer: Peer) -> grpc.aio.StreamUnaryCall[AppendRequest, AppendResponse]:
+    def _open(self, peer: Peer) -> grpc.aio.StreamUnaryCall[AppendRequest | bytes, AppendResponse]:
         size = sum(map(len, self._content))
         metadata = self._transport.journal_metadata(
             Capability.APPEND, self._journal, life_seconds=TOKEN_LIFE_SECONDS
         )
-        call = peer.stub.Append(
+        call = peer.bulk.append(
             metadata=metadata, timeout=APPEND_TIMEOUT_SECONDS + size / APPEND_BYTES_PER_SECOND_MIN
         )
         self._transport.channels.track(peer.endpoint, call)
         return call
 
     async def _exchange(
-        self, call: grpc.aio.StreamUnaryCall[AppendRequest, AppendResponse]
+        self, call: grpc.aio.StreamUnaryCall[AppendRequest | bytes, AppendResponse]
     ) -> AppendResponse:
         try:
             await call.write(self._request)
             for chunk in chunks_of(self._content):
-                await call.write(AppendRequest(content=chunk))
+                await call.write(encode_append_chunk(chunk))
             # From here on the broker may commit whatever becomes of us: a write that fails may have arrived.
             self._commit_sent = True
             await call.write(AppendRequest())
@@ -195,7 +198,7 @@ class _Append:
         return error_of_status(self._journal, response.status, detail)
 
 
-def chunks_of(content: Sequence[bytes]) -> Iterator[bytes]:
+def chunks_of(content: Sequence[bytes]) -> Iterator[bytes | memoryview]:
     """Cut and join pieces into chunks of `CHUNK_BYTES` at most; none is empty, for an empty one would be the commit."""
     small: list[bytes] = []
     size = 0
@@ -206,7 +209,7 @@ def chunks_of(content: Sequence[bytes]) -> Iterator[bytes]:
         if len(piece) >= CHUNK_BYTES:
             view = memoryview(piece)
             for begin in range(0, len(piece), CHUNK_BYTES):
-                yield bytes(view[begin : begin + CHUNK_BYTES])
+                yield view[begin : begin + CHUNK_BYTES]
         elif piece:
             small.append(piece)
             size += len(piece)

@@ -22,7 +22,14 @@ import grpc
 from allocator.errors import ValidationError
 from allocator.runtime.clock import Clock, SystemClock
 from consumer.errors import RpcFailedError
+from consumer.journal.wire import ReadChunk, decode_read, serialize
 from consumer.protocol.alphabet import shown
+from consumer.protocol.journal_pb2 import (
+    AppendRequest,
+    AppendResponse,
+    ReadRequest,
+    ReadResponse,
+)
 from consumer.protocol.journal_pb2_grpc import JournalStub
 
 if TYPE_CHECKING:
@@ -79,10 +86,34 @@ def parse_endpoint(endpoint: str) -> Target:
     return Target(f"{bracketed}:{port or _DEFAULT_PORTS[url.scheme]}", tls=url.scheme == "https")
 
 
+@dataclass(frozen=True, slots=True)
+class BulkStub:
+    """The two methods that carry content, with its messages coded by hand."""
+
+    append: grpc.aio.StreamUnaryMultiCallable[AppendRequest | bytes, AppendResponse]
+    read: grpc.aio.UnaryStreamMultiCallable[ReadRequest, ReadChunk | ReadResponse]
+
+
+def _bulk_stub(channel: grpc.aio.Channel) -> BulkStub:
+    return BulkStub(
+        channel.stream_unary(
+            "/protocol.Journal/Append",
+            request_serializer=serialize,
+            response_deserializer=AppendResponse.FromString,
+        ),
+        channel.unary_stream(
+            "/protocol.Journal/Read",
+            request_serializer=serialize,
+            response_deserializer=decode_read,
+        ),
+    )
+
+
 @dataclass(slots=True)
 class _Entry:
     channel: grpc.aio.Channel
     stub: JournalAsyncStub
+    bulk: BulkStub
     used_monotonic_seconds: float
     calls: int = 0
     """Calls under way."""
@@ -119,6 +150,10 @@ class ChannelCache:
     def stub(self, endpoint: str = "") -> JournalAsyncStub:
         """Return a stub of the journal service at an endpoint, or at the default one."""
         return self._entry(endpoint).stub
+
+    def bulk(self, endpoint: str = "") -> BulkStub:
+        """Return the methods that carry content at an endpoint, or at the default one."""
+        return self._entry(endpoint).bulk
 
     def track(self, endpoint: str, call: grpc.aio.Call) -> None:
         """Keep an endpoint's channel open as long as `call` is under way."""
@@ -166,7 +201,7 @@ class ChannelCache:
             if self.closed:
                 raise RpcFailedError(endpoint, "CLOSED", "the client was closed")
             channel = self._open(parse_endpoint(endpoint))
-            entry = _Entry(channel, JournalStub(channel), now)
+            entry = _Entry(channel, JournalStub(channel), _bulk_stub(channel), now)
             self._entries[endpoint] = entry
         entry.used_monotonic_seconds = now
         return entry

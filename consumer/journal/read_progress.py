@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from allocator.errors import ValidationError
+from consumer.journal.wire import ReadChunk
 from consumer.protocol.alphabet import require
 from consumer.protocol.journal_pb2 import Fragment, ReadResponse, Status
 from consumer.protocol.validation_journal import validate_read_response
-from consumer.protocol.validation_journal_response import validate_read_chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +84,13 @@ class ReadProgress:
         self.fragment = response.fragment
         self.in_fragment = True
 
-    def on_chunk(self, response: ReadResponse, content: bytes) -> ReadSpan:
-        """Take a message with content and return what it adds.
-
-        Args:
-            response: The message.
-            content: Its content. Each access to the field copies it, so the caller's copy is used.
+    def on_chunk(self, chunk: ReadChunk) -> ReadSpan:
+        """Take a chunk and return what it adds.
 
         Raises:
-            ValidationError: it mixes content with metadata, goes back, or leaves its fragment.
+            ValidationError: it goes back, or leaves its fragment.
         """
-        validate_read_chunk(response)
-        offset = response.offset
+        offset, content = chunk.offset, chunk.content
         end = offset + len(content)
         if self.fragment is None or not self.in_fragment:
             raise ValidationError("content", "expected metadata before content")

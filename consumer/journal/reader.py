@@ -31,9 +31,11 @@ from consumer.errors import (
 from consumer.journal.outcomes import UNASSIGNED, error_of_rpc, error_of_status
 from consumer.journal.read_progress import ReadProgress, ReadSpan
 from consumer.journal.transport import STREAM_LIFE_SECONDS, JournalTransport, cancelled_by_peer
+from consumer.journal.wire import ReadChunk
 from consumer.protocol.auth import TOKEN_LIFE_SECONDS, Capability
 from consumer.protocol.journal_pb2 import Fragment, ReadRequest, ReadResponse, Status
 from consumer.protocol.validation_journal import validate_read_request
+from consumer.protocol.validation_journal_response import validate_read_chunk
 
 REFUSALS_MAX = 4
 """Answers in a row of "no such journal", or against the protocol, after which they are believed. A journal just applied
@@ -65,7 +67,7 @@ class Reader:
         self._clock = clock or SystemClock()
         self._progress = ReadProgress(request.offset, request.end_offset)
         self._backoff = Backoff(max_seconds=BACKOFF_SECONDS_MAX)
-        self._call: grpc.aio.UnaryStreamCall[ReadRequest, ReadResponse] | None = None
+        self._call: grpc.aio.UnaryStreamCall[ReadRequest, ReadChunk | ReadResponse] | None = None
         self._endpoint = ""
         self._heard = False
         self._refusals = 0
@@ -148,12 +150,12 @@ class Reader:
         if response is grpc.aio.EOF:
             await self._on_clean_end()
             return None
+        if isinstance(response, ReadChunk):
+            return self._delivered(response)
         assert isinstance(response, ReadResponse), "anything but EOF is a response"
-        content = response.content
-        if content:
-            span = self._progress.on_chunk(response, content)
-            self._note_success()
-            return span
+        if response.content:
+            validate_read_chunk(response)
+            return self._delivered(ReadChunk(response.offset, response.content))
         self._progress.on_metadata(response)
         if response.HasField("header"):
             self._transport.learn(self.journal, response.header)
@@ -165,6 +167,11 @@ class Reader:
             self._drop_call()
             await self._on_status(response.status)
         return None
+
+    def _delivered(self, chunk: ReadChunk) -> ReadSpan:
+        span = self._progress.on_chunk(chunk)
+        self._note_success()
+        return span
 
     async def _open(self) -> None:
         if self._progress.offset < 0 and self._request.block:
@@ -181,7 +188,7 @@ class Reader:
         metadata = self._transport.journal_metadata(
             Capability.READ, self.journal, life_seconds=TOKEN_LIFE_SECONDS
         )
-        self._call = peer.stub.Read(request, metadata=metadata, timeout=STREAM_LIFE_SECONDS)
+        self._call = peer.bulk.read(request, metadata=metadata, timeout=STREAM_LIFE_SECONDS)
         self._transport.channels.track(peer.endpoint, self._call)
         self._heard = False
         self._progress.on_opened()

@@ -19,7 +19,7 @@ from tenacity import (
     wait_random,
 )
 
-from consumer.journal.channels import ChannelCache
+from consumer.journal.channels import BulkStub, ChannelCache
 from consumer.journal.outcomes import error_of_rpc
 from consumer.journal.routes import RouteCache, choose_endpoint
 from consumer.protocol.alphabet import split_journal
@@ -46,6 +46,8 @@ class Peer:
 
     endpoint: str
     stub: JournalAsyncStub
+    bulk: BulkStub
+    """The stub's methods that carry content."""
 
 
 class JournalTransport:
@@ -70,7 +72,7 @@ class JournalTransport:
 
     def default_peer(self) -> Peer:
         """Return the broker to ask about no journal in particular."""
-        return Peer(self.channels.default_endpoint, self.channels.stub())
+        return self._peer(self.channels.default_endpoint)
 
     def peer_for(self, journal: str, *, primary: bool) -> Peer:
         """Return the broker to ask: the journal's primary or any of its members, else the default one."""
@@ -82,7 +84,10 @@ class JournalTransport:
         )
         if not endpoint:
             return self.default_peer()
-        return Peer(endpoint, self.channels.stub(endpoint))
+        return self._peer(endpoint)
+
+    def _peer(self, endpoint: str) -> Peer:
+        return Peer(endpoint, self.channels.stub(endpoint), self.channels.bulk(endpoint))
 
     def metadata(
         self, capability: Capability, selector: LabelSelector, *, life_seconds: float

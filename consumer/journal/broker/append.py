@@ -28,7 +28,7 @@ from consumer.journal.broker.preconditions import (
 from consumer.journal.broker.resolution import Resolution, Resolver
 from consumer.journal.broker.staging import StagedContent, StagingArea
 from consumer.journal.broker.sums import sha1_sum
-from consumer.journal.broker.wire import append_content, parse_append
+from consumer.journal.wire import append_content, parse_append
 from consumer.protocol.auth import Capability
 from consumer.protocol.journal_pb2 import (
     AppendRequest,

@@ -19,7 +19,7 @@ from consumer.journal.broker.journals import Journals
 from consumer.journal.broker.preconditions import may_read
 from consumer.journal.broker.resolution import Resolution, Resolver
 from consumer.journal.broker.sums import sha1_sum
-from consumer.journal.broker.wire import encode_read_chunk
+from consumer.journal.wire import encode_read_chunk
 from consumer.protocol.auth import Capability, Claims
 from consumer.protocol.journal_pb2 import (
     CompressionCodec,

@@ -14,7 +14,7 @@ from consumer.journal.broker.append import AppendHandler
 from consumer.journal.broker.fragments_api import FragmentsHandler
 from consumer.journal.broker.list_apply import ApplyHandler, ListHandler
 from consumer.journal.broker.read import ReadHandler
-from consumer.journal.broker.wire import serialize
+from consumer.journal.wire import serialize
 from consumer.protocol.journal_pb2 import (
     ApplyRequest,
     FragmentsRequest,

@@ -12,7 +12,7 @@ from allocator.errors import ValidationError
 from consumer.journal.broker.config import Durability
 from consumer.journal.broker.flow_control import Throttle
 from consumer.journal.broker.signal import Signal
-from consumer.journal.broker.wire import append_content, encode_read_chunk
+from consumer.journal.wire import append_content, encode_read_chunk
 from consumer.protocol.journal_pb2 import AppendRequest, ReadResponse
 
 

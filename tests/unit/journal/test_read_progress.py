@@ -6,6 +6,7 @@ import pytest
 
 from allocator.errors import ValidationError
 from consumer.journal.read_progress import ReadProgress, ReadSpan
+from consumer.journal.wire import ReadChunk
 from consumer.protocol import journal_pb2 as pb
 
 
@@ -15,7 +16,7 @@ def _metadata(offset: int, begin: int, end: int, head: int = 0) -> pb.ReadRespon
 
 
 def _chunk(progress: ReadProgress, offset: int, content: bytes) -> ReadSpan:
-    return progress.on_chunk(pb.ReadResponse(offset=offset, content=content), content)
+    return progress.on_chunk(ReadChunk(offset, content))
 
 
 def test_chunks_advance_the_offset() -> None:

@@ -1,17 +1,30 @@
 """The two messages that carry bulk bytes, coded by hand; everything else is left to protobuf.
 
+Both sides of the journal service use it: protobuf copies content twice where once is enough.
+
 Source: consumer/protocol/journal.proto (field numbers); protobuf's wire format (varints, length-delimited fields).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from google.protobuf.message import DecodeError, Message
 
-from consumer.protocol.journal_pb2 import AppendRequest
+from consumer.protocol.journal_pb2 import AppendRequest, ReadResponse
 
 _READ_OFFSET_TAG = b"\x18"  # ReadResponse field 3, varint
 _READ_CONTENT_TAG = b"\x3a"  # ReadResponse field 7, length-delimited
 _APPEND_CONTENT_TAG = 0x22  # AppendRequest field 4, length-delimited
+_APPEND_CONTENT_HEAD = bytes([_APPEND_CONTENT_TAG])
+
+
+@dataclass(frozen=True, slots=True)
+class ReadChunk:
+    """A ReadResponse that carries content and its offset, and nothing else."""
+
+    offset: int
+    content: bytes
 
 
 def serialize(message: Message | bytes) -> bytes:
@@ -30,6 +43,22 @@ def encode_read_chunk(offset: int, content: bytes) -> bytes:
             content,
         )
     )
+
+
+def decode_read(message: bytes) -> ReadChunk | ReadResponse:
+    """Return the chunk that a message of a read carries, or the whole message if it is of another kind."""
+    if message[:1] == _READ_OFFSET_TAG:
+        offset, position = _read_varint(message, 1)
+        if position > 0 and message[position : position + 1] == _READ_CONTENT_TAG:
+            length, start = _read_varint(message, position + 1)
+            if length > 0 and start + length == len(message):
+                return ReadChunk(offset, message[start:])
+    return ReadResponse.FromString(message)
+
+
+def encode_append_chunk(content: bytes | memoryview) -> bytes:
+    """Return the AppendRequest that carries nothing but content, which must not be empty."""
+    return b"".join((_APPEND_CONTENT_HEAD, _varint(len(content)), content))
 
 
 def append_content(message: bytes) -> memoryview | None:

@@ -22,15 +22,15 @@ from random import Random
 import structlog
 
 from allocator.core.consistency import Consistency
-from allocator.core.converge import Convergence, Step, Tally, converge
-from allocator.core.failures import FailedReplicas
 from allocator.core.keys import ItemKey
 from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
 from allocator.core.ops import Compare
+from allocator.core.placement.problem import Solver
 from allocator.core.plan import Plan, PlanRefused, plan_for
-from allocator.core.problem import Solver
-from allocator.core.quarantine import Quarantine
 from allocator.core.state import AllocState
+from allocator.core.transition.converge import Convergence, Step, Tally, converge
+from allocator.core.transition.failures import FailedReplicas
+from allocator.core.transition.quarantine import Quarantine
 from allocator.errors import EtcdError, KeyDecodeError, MemberKeyLostError
 from allocator.etcd.api import Etcd
 from allocator.etcd.txn_batch import BatchReport, apply_checkpoints

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Summary
 
-from allocator.core.converge import Convergence, Tally
 from allocator.core.state import AllocState
+from allocator.core.transition.converge import Convergence, Tally
 
 
 class AllocatorMetrics:

@@ -29,10 +29,10 @@ from tenacity import (
 from allocator.allocate import AllocationConfig, AllocationLoop
 from allocator.announcement import Announced, announce, revoke_predecessors, update
 from allocator.core.consistency import Consistency
-from allocator.core.flow import FlowSolver
 from allocator.core.model import Assignment, MemberId
 from allocator.core.ops import LeaseId
-from allocator.core.problem import Solver
+from allocator.core.placement.flow import FlowSolver
+from allocator.core.placement.problem import Solver
 from allocator.errors import EtcdUnavailableError, RevisionCompactedError, TxnConflictError
 from allocator.etcd.api import Etcd
 from allocator.etcd.lease import LeaseKeeper

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from allocator.core.problem import Desired, Solver
+from allocator.core.placement.problem import Desired, Solver
+from allocator.core.placement.verify import Violation, verify
 from allocator.core.state import AllocState, Demand
-from allocator.core.verify import Violation, verify
 
 
 @dataclass(frozen=True, slots=True)

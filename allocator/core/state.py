@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
-from allocator.core.problem import Problem, ProblemItem, ProblemMember
+from allocator.core.placement.problem import Problem, ProblemItem, ProblemMember
 from allocator.core.shedding import leadership_order, shed_capacity
 
 PRIMARY_SLOT = 0

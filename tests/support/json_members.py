@@ -11,7 +11,7 @@ from allocator.allocate import AllocationConfig
 from allocator.core.keys import Keys
 from allocator.core.model import ItemId, MemberId
 from allocator.core.ops import Compare, KeyValue, Put
-from allocator.core.problem import Solver
+from allocator.core.placement.problem import Solver
 from allocator.errors import EtcdUnavailableError, ValidationError
 from allocator.etcd.client import EtcdClient
 from allocator.key_space import KeySpace

@@ -10,14 +10,14 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from allocator.core.converge import Convergence, Tally, converge
-from allocator.core.flow import FlowSolver
 from allocator.core.keys import AssignmentKey, ItemKey, Keys, MemberKey
 from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
 from allocator.core.ops import Compare, CompareTarget, Delete, Get, KeyValue, Put, TxnCheckpoint
-from allocator.core.problem import Desired, Solver, zones_spanned
+from allocator.core.placement.flow import FlowSolver
+from allocator.core.placement.problem import Desired, Solver, zones_spanned
+from allocator.core.placement.verify import verify
 from allocator.core.state import AllocState, Avoided, Demand
-from allocator.core.verify import verify
+from allocator.core.transition.converge import Convergence, Tally, converge
 
 CONSISTENT = b"consistent"
 ROUNDS_MAX = 200

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from allocator.core.flow import FlowSolver
 from allocator.core.keys import Keys
 from allocator.core.model import ItemId, MemberId
 from allocator.core.ops import Compare, Operation, Put
-from allocator.core.problem import Desired, Problem
+from allocator.core.placement.flow import FlowSolver
+from allocator.core.placement.problem import Desired, Problem
 from allocator.errors import (
     AnnounceConflictError,
     EtcdUnavailableError,

@@ -9,9 +9,9 @@ from itertools import combinations, product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allocator.core.flow import PlacementFlow
 from allocator.core.model import ItemId, MemberId
-from allocator.core.problem import (
+from allocator.core.placement.flow import PlacementFlow
+from allocator.core.placement.problem import (
     Desired,
     Problem,
     ProblemItem,
@@ -19,7 +19,7 @@ from allocator.core.problem import (
     fair_shares,
     zones_spanned,
 )
-from allocator.core.verify import verify
+from allocator.core.placement.verify import verify
 
 
 @st.composite

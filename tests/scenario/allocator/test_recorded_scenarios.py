@@ -16,7 +16,7 @@ import pytest
 
 from allocator.core.model import ItemId, MemberId
 from allocator.core.ops import KeyValue
-from allocator.core.problem import zones_spanned
+from allocator.core.placement.problem import zones_spanned
 from allocator.core.state import AllocState
 from tests.support.memory_cluster import CONSISTENT, MemoryCluster
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from allocator.core.model import ItemId, MemberId
-from allocator.core.problem import Problem, ProblemItem, ProblemMember, fair_shares
+from allocator.core.placement.problem import Problem, ProblemItem, ProblemMember, fair_shares
 from tests.support.memory_cluster import MemoryCluster
 
 ONE, TWO, THREE, FOUR = (MemberId("a", name) for name in ("one", "two", "three", "four"))

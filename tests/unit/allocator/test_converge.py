@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from allocator.core.converge import Step, Tally, converge
 from allocator.core.model import ItemId, MemberId
 from allocator.core.ops import Compare, Delete, Put
-from allocator.core.problem import Desired
+from allocator.core.placement.problem import Desired
+from allocator.core.transition.converge import Step, Tally, converge
 from tests.support.memory_cluster import CONSISTENT, MemoryCluster, ValueConsistency
 
 A1, A2, B1, B2 = (MemberId(name[0], name) for name in ("a1", "a2", "b1", "b2"))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from allocator.core.converge import Step, Tally
-from allocator.core.failures import FailedReplicas
 from allocator.core.model import Assignment, ItemId, MemberId
 from allocator.core.ops import Compare, Delete, TxnCheckpoint
+from allocator.core.placement.problem import Desired, Problem
 from allocator.core.plan import Plan, PlanRefused, plan_for
-from allocator.core.problem import Desired, Problem
-from allocator.core.quarantine import Quarantine
 from allocator.core.state import AllocState
+from allocator.core.transition.converge import Step, Tally
+from allocator.core.transition.failures import FailedReplicas
+from allocator.core.transition.quarantine import Quarantine
 from tests.support.memory_cluster import MemoryCluster, ValueConsistency
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from allocator.core.flow import FlowSolver
-from allocator.core.leveling import Outlet, level_loads
-from allocator.core.min_cost_flow import Network
 from allocator.core.model import ItemId, MemberId
-from allocator.core.problem import Problem, ProblemItem, ProblemMember
-from allocator.core.verify import verify
-from allocator.core.weights import Weights
+from allocator.core.placement.flow import FlowSolver
+from allocator.core.placement.leveling import Outlet, level_loads
+from allocator.core.placement.min_cost_flow import Network
+from allocator.core.placement.objective_costs import Weights
+from allocator.core.placement.problem import Problem, ProblemItem, ProblemMember
+from allocator.core.placement.verify import verify
 
 
 def test_network_cheaper_path_is_used_first_and_dear_one_for_the_rest() -> None:

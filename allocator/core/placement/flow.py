@@ -25,10 +25,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from allocator.core.leveling import Outlet, level_loads
-from allocator.core.min_cost_flow import Network
 from allocator.core.model import ItemId, MemberId
-from allocator.core.problem import (
+from allocator.core.placement.leveling import Outlet, level_loads
+from allocator.core.placement.min_cost_flow import Network
+from allocator.core.placement.objective_costs import MOVES_OF_A_FAILED_REPLICA, Weights
+from allocator.core.placement.problem import (
     ZONES_WANTED,
     Desired,
     Problem,
@@ -38,7 +39,6 @@ from allocator.core.problem import (
     fair_shares,
     usable,
 )
-from allocator.core.weights import MOVES_OF_A_FAILED_REPLICA, Weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from itertools import chain
 
 from allocator.core.consistency import Consistency
-from allocator.core.item_state import Add, ItemDecision, Move, decide_item
 from allocator.core.keys import Keys
 from allocator.core.model import Assignment, ItemId
 from allocator.core.ops import Compare, Delete, Operation, Put, TxnCheckpoint
-from allocator.core.problem import Desired
+from allocator.core.placement.problem import Desired
 from allocator.core.state import PRIMARY_SLOT, AllocState
+from allocator.core.transition.item_state import Add, ItemDecision, Move, decide_item
 
 DEAD_PER_CHECKPOINT_MAX = 64
 """Dead assignments deleted at once: half of etcd's limit on operations, which leaves room for fixed comparisons."""

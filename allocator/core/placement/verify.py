@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from allocator.core.model import ItemId, MemberId
-from allocator.core.problem import (
+from allocator.core.placement.problem import (
     ZONES_WANTED,
     Desired,
     Problem,

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
-from allocator.core.min_cost_flow import Network
+from allocator.core.placement.min_cost_flow import Network
 
 SHIFTS_PER_PAIR_MAX = 8
 """Shifts allowed for each pair of members: far above what is seen (one or two); levelling is a nicety and must end."""

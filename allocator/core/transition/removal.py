@@ -16,7 +16,7 @@ from math import inf
 
 from allocator.core.consistency import Consistency
 from allocator.core.model import Assignment, Item, MemberId
-from allocator.core.problem import ZONES_WANTED, zones_spanned
+from allocator.core.placement.problem import ZONES_WANTED, zones_spanned
 from allocator.core.state import AllocState, Loads
 
 

@@ -25,8 +25,8 @@ from itertools import count
 
 from allocator.core.consistency import Consistency
 from allocator.core.model import Assignment, Item, MemberId
-from allocator.core.removal import Replicas, load_ratio, removals
 from allocator.core.state import PRIMARY_SLOT, AllocState, Loads
+from allocator.core.transition.removal import Replicas, load_ratio, removals
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from allocator.core.model import ItemId, MemberId
+from allocator.core.policy import Objective
 
 ZONES_WANTED = 2
 """Zones that an item with two or more replicas should span: one may then be lost."""
@@ -27,7 +28,9 @@ class ProblemMember:
     limit: int
     """Most replicas it may hold: its item limit less what it sheds."""
     exiting: bool
-    """It wants to leave: what it holds may stay, but nothing new should come."""
+    """It wants to leave: what it holds may stay, but nothing new comes."""
+    capacity: int = 0
+    """Load that it can carry, in units of its own against other members; 0: its limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,8 @@ class ProblemItem:
     """The one of `current` at slot 0."""
     avoided: tuple[MemberId, ...] = ()
     """Those of `current` whose replica has failed for too long: better placed elsewhere."""
+    load: int = 1
+    """What one replica weighs on its member, quantised; from 1. All 1: loads are counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +58,7 @@ class Problem:
     """Sorted by id."""
     items: tuple[ProblemItem, ...]
     """Sorted by id."""
+    objective: Objective = Objective()
 
 
 class Solver(Protocol):

@@ -1,0 +1,65 @@
+"""What an operator may choose about placement and about the way there. Everything has a default that is safe.
+
+Durations are seconds; counts of moves are replicas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Balance(Enum):
+    """How even the members' loads should be."""
+
+    TWO_SIDED = "two-sided"
+    """Every member between its fair share rounded down and rounded up, wherever coverage and zones allow."""
+    CEILING = "ceiling"
+    """No member above its fair share rounded up, as in the model; one that joins late may stay idle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """What makes one placement better than another, below coverage and zones, which always come first."""
+
+    balance: Balance = Balance.TWO_SIDED
+    moves_before_balance: bool = False
+    """Fewest moves first, then balance among the placements with the fewest: for a cluster whose membership is in
+    motion. Draining is no balance: what must leave leaves, and goes where balance wants it."""
+    tolerance_ratio: float = 0.0
+    """Hysteresis: while every load is within its fair share times (1 ± this), balance alone moves nothing; once one
+    is not, loads are balanced fully. 0 balances always."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrimaryPolicy:
+    """When a live primary may be moved for balance. Electing one where there is none needs no permission."""
+
+    hand_over_above_spread: int = 0
+    """Hand primaries over when the fullest member has so many more than the emptiest; 0: never."""
+    hand_overs_in_flight_max: int = 1
+    hand_over_interval_seconds: float = 10.0
+    """Least time between two planned hand-overs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransitionPolicy:
+    """How fast the cluster may change. Replacing what is lost is never held back by these limits."""
+
+    moves_per_member_max: int = 0
+    """Replicas being added to one member and not yet consistent, for balance and draining; 0: no limit."""
+    moves_max: int = 0
+    """The same for the whole cluster; 0: no limit."""
+    settle_seconds: float = 0.0
+    """Balance waits until membership has not changed for so long and nobody is exiting; 0: it does not wait."""
+    drain_patience_seconds: float = 0.0
+    """A drain may wait so long for a member that replaces the leaving one; 0: it starts at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationPolicy:
+    """All of an operator's choices."""
+
+    objective: Objective = field(default_factory=Objective)
+    primaries: PrimaryPolicy = field(default_factory=PrimaryPolicy)
+    transition: TransitionPolicy = field(default_factory=TransitionPolicy)

@@ -7,7 +7,7 @@ two zones an item, then no new replica on an exiting member, then fair shares, t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from allocator.core.model import ItemId, MemberId
@@ -58,7 +58,7 @@ class Problem:
     """Sorted by id."""
     items: tuple[ProblemItem, ...]
     """Sorted by id."""
-    objective: Objective = Objective()
+    objective: Objective = field(default_factory=Objective)
 
 
 class Solver(Protocol):

@@ -4,6 +4,15 @@
     {root}/members/{zone}#{suffix}               a member
     {root}/assign/{id}#{zone}#{suffix}#{slot}    an assignment
 
+What only this project's members know lies beside the root, where mirrors of the root never see it; `AuxiliaryKeys`.
+
+    /broadsheet.v1{root}/leader                            who leads; on the leader's lease
+    /broadsheet.v1{root}/leader/epoch                      how often leadership was taken; stays
+    /broadsheet.v1{root}/leader/candidates/{zone}#{suffix} a member that may lead; on its lease
+    /broadsheet.v1{root}/plan, plan/{chunk}                what the leader is about to do
+    /broadsheet.v1{root}/proposals/{id}                    a change that waits for an operator's word
+    /broadsheet.v1{root}/loads/{zone}#{suffix}             what a member measured; on its lease
+
 `#` sorts below every byte that may stand in an id, a zone or a suffix, so the byte order of keys is the order of
 their tuples: the assignments of one item are one contiguous range.
 
@@ -19,6 +28,7 @@ from allocator.core.model import ItemId, MemberId
 from allocator.errors import KeyDecodeError, ValidationError
 
 SEPARATOR = "#"
+AUXILIARY_ROOT = "/broadsheet.v1"
 
 
 def check_root(root: str) -> str:
@@ -80,14 +90,14 @@ class Keys:
 
     def member(self, member_id: MemberId) -> bytes:
         """Return the key of a member."""
-        zone, suffix = _checked(member_id.zone, "zone"), _checked(member_id.suffix, "suffix")
-        return self.members_prefix + f"{zone}{SEPARATOR}{suffix}".encode()
+        return self.members_prefix + _member_part(member_id)
 
     def assignment(self, item_id: ItemId, member_id: MemberId, slot: int) -> bytes:
         """Return the key of an assignment; slot 0 is the primary."""
         assert slot >= 0, "slots count from 0"
-        zone, suffix = _checked(member_id.zone, "zone"), _checked(member_id.suffix, "suffix")
-        return self.assignments_of(item_id) + f"{zone}{SEPARATOR}{suffix}{SEPARATOR}{slot}".encode()
+        return (
+            self.assignments_of(item_id) + _member_part(member_id) + f"{SEPARATOR}{slot}".encode()
+        )
 
     def assignments_of(self, item_id: ItemId) -> bytes:
         """Return the prefix of the assignments of one item."""
@@ -107,6 +117,87 @@ class Keys:
             if key.startswith(prefix):
                 return parse(key, key[len(prefix) :])
         raise KeyDecodeError(key, f"expected items/, members/ or assign/ below {self.root}")
+
+
+@dataclass(frozen=True, slots=True)
+class AuxiliaryKeys:
+    """Builds the keys that belong to a root and lie outside of it."""
+
+    root: str
+
+    def __post_init__(self) -> None:
+        check_root(self.root)
+
+    @property
+    def prefix(self) -> bytes:
+        """Prefix of all of them."""
+        return f"{AUXILIARY_ROOT}{self.root}/".encode()
+
+    @property
+    def leader(self) -> bytes:
+        """Who leads, and its heartbeat. Also the prefix of everything that an election is about."""
+        return self.prefix + b"leader"
+
+    @property
+    def epoch(self) -> bytes:
+        """The number of the leadership in force: its revision fences every write of the leader."""
+        return self.leader + b"/epoch"
+
+    @property
+    def candidates_prefix(self) -> bytes:
+        """Prefix of every candidate."""
+        return self.leader + b"/candidates/"
+
+    @property
+    def plan_prefix(self) -> bytes:
+        """Prefix of the parts of the stored plan."""
+        return self.plan() + b"/"
+
+    @property
+    def proposals_prefix(self) -> bytes:
+        """Prefix of every proposal."""
+        return self.prefix + b"proposals/"
+
+    @property
+    def loads_prefix(self) -> bytes:
+        """Prefix of every member's measured loads."""
+        return self.prefix + b"loads/"
+
+    def candidate(self, member_id: MemberId) -> bytes:
+        """Return the key by which a member says that it takes part in elections."""
+        return self.candidates_prefix + _member_part(member_id)
+
+    def plan(self, chunk: int | None = None) -> bytes:
+        """Return the key of the stored plan's head, or of one of its chunks, which count from 0."""
+        head = self.prefix + b"plan"
+        return head if chunk is None else head + f"/{chunk:06}".encode()
+
+    def proposal(self, proposal_id: str) -> bytes:
+        """Return the key of a proposal."""
+        return self.proposals_prefix + _checked(proposal_id, "proposal id").encode()
+
+    def load(self, member_id: MemberId) -> bytes:
+        """Return the key of what a member measured."""
+        return self.loads_prefix + _member_part(member_id)
+
+
+def member_id_below(prefix: bytes, key: bytes) -> MemberId:
+    """Return the member that an auxiliary key is about.
+
+    Args:
+        prefix: `AuxiliaryKeys.candidates_prefix` or `.loads_prefix`.
+        key: A key with that prefix.
+
+    Raises:
+        KeyDecodeError: what follows the prefix is no member.
+    """
+    zone, suffix = _parts(key, key[len(prefix) :], 2, "{zone}#{suffix}")
+    return MemberId(zone, suffix)
+
+
+def _member_part(member_id: MemberId) -> bytes:
+    zone, suffix = _checked(member_id.zone, "zone"), _checked(member_id.suffix, "suffix")
+    return f"{zone}{SEPARATOR}{suffix}".encode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.core.keys import AssignmentKey, ItemKey, Keys, MemberKey
+from allocator.core.keys import (
+    AssignmentKey,
+    AuxiliaryKeys,
+    ItemKey,
+    Keys,
+    MemberKey,
+    member_id_below,
+)
 from allocator.core.model import ItemId, MemberId
 from allocator.core.ops import prefix_range_end
 from allocator.errors import KeyDecodeError, ValidationError
@@ -83,3 +90,21 @@ def test_prefix_range_end_carries_over_high_bytes() -> None:
     assert prefix_range_end(b"a\xff\xff") == b"b"
     assert prefix_range_end(b"ab") == b"ac"
     assert prefix_range_end(b"\xff") == b"\x00"
+
+
+def test_auxiliary_keys_lie_outside_the_root_and_tell_members() -> None:
+    """A mirror of the root never sees them; elections have a prefix of their own, without plans and loads."""
+    aux = AuxiliaryKeys("/cluster")
+    member = MemberId("zone-a", "member-1")
+
+    assert aux.leader == b"/broadsheet.v1/cluster/leader"
+    election = (aux.leader, aux.epoch, aux.candidate(member))
+    others = (aux.plan(), aux.plan(3), aux.proposal("p1"), aux.load(member))
+    assert all(key.startswith(aux.leader) for key in election)
+    assert not any(key.startswith(aux.leader) for key in others)
+    assert len({*election, *others}) == 7
+    assert not any(key.startswith(Keys("/cluster").watched_prefix) for key in (*election, *others))
+    assert member_id_below(aux.candidates_prefix, aux.candidate(member)) == member
+    assert member_id_below(aux.loads_prefix, aux.load(member)) == member
+    with pytest.raises(KeyDecodeError, match="zone"):
+        member_id_below(aux.loads_prefix, aux.loads_prefix + b"neither")

@@ -13,7 +13,16 @@ from dataclasses import dataclass
 
 import pytest
 
-from allocator.core.ops import Compare, CompareTarget, Delete, Get, LeaseId, Put, prefix_range_end
+from allocator.core.ops import (
+    Compare,
+    CompareTarget,
+    Delete,
+    Get,
+    LeaseId,
+    Operation,
+    Put,
+    prefix_range_end,
+)
 from allocator.errors import (
     EtcdLimitError,
     EtcdRequestError,
@@ -22,6 +31,7 @@ from allocator.errors import (
 )
 from allocator.etcd.api import Etcd, KeyDeleted, KeyPut, WatchBatch, WatchEvent, mod_revision_of
 from allocator.etcd.client import EtcdClient, EtcdConfig
+from allocator.simulation.etcd import FakeEtcd
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from tests.support.eventually import eventually
 
@@ -53,7 +63,22 @@ async def _real_etcd(request: pytest.FixtureRequest) -> AsyncIterator[EtcdUnderT
         yield EtcdUnderTest(etcd=client, compact=client.compact)
 
 
-IMPLEMENTATIONS = [pytest.param(_real_etcd, id="real", marks=pytest.mark.etcd)]
+@asynccontextmanager
+async def _fake_etcd(request: pytest.FixtureRequest) -> AsyncIterator[EtcdUnderTest]:
+    """The simulator's, in memory, on real time here."""
+    etcd = FakeEtcd()
+
+    async def compact(revision: int) -> None:
+        etcd.compact(revision)
+
+    yield EtcdUnderTest(etcd=etcd, compact=compact)
+    etcd.close()
+
+
+IMPLEMENTATIONS = [
+    pytest.param(_real_etcd, id="real", marks=pytest.mark.etcd),
+    pytest.param(_fake_etcd, id="fake"),
+]
 
 
 @pytest.fixture(params=IMPLEMENTATIONS)
@@ -161,6 +186,46 @@ class TestRange:
 
         assert refusal.value.revision == old
 
+    async def test_range_of_the_compacted_revision_itself_is_answered(
+        self, under_test: EtcdUnderTest
+    ) -> None:
+        """Compaction forgets what came before a revision, not the revision: keys written earlier are still in it."""
+        await _put(under_test.etcd, b"/k", b"1")
+        pinned = await _put(under_test.etcd, b"/l", b"1")
+        await _put(under_test.etcd, b"/k", b"2")
+        await under_test.compact(pinned)
+
+        result = await under_test.etcd.get_range(b"/k", b"/z", revision=pinned)
+
+        assert [(kv.key, kv.value) for kv in result.kvs] == [(b"/k", b"1"), (b"/l", b"1")]
+
+    async def test_range_of_future_revision_is_refused(self, etcd: Etcd) -> None:
+        """A revision that has not happened yet is a caller's mistake, not something to wait for."""
+        newest = await _put(etcd, b"/k")
+
+        with pytest.raises(EtcdRequestError, match="future revision"):
+            await etcd.get_range(b"/k", revision=newest + 1)
+
+    async def test_range_of_key_deleted_and_created_anew_starts_its_history_anew(
+        self, etcd: Etcd
+    ) -> None:
+        """A member that comes back is a new one: comparisons with the old one's revisions fail."""
+        await _put(etcd, b"/k")
+        await etcd.txn((), (Delete(b"/k"),))
+        created = await _put(etcd, b"/k")
+
+        (kv,) = (await etcd.get_range(b"/k")).kvs
+
+        assert (kv.create_revision, kv.version) == (created, 1)
+
+    async def test_range_without_end_reads_to_the_last_key(self, etcd: Etcd) -> None:
+        """A single NUL byte means that there is no end."""
+        await etcd.txn((), (Put(b"/a", b""), Put(b"/b", b""), Put(b"\xff\xff", b"")))
+
+        result = await etcd.get_range(b"/b", b"\x00")
+
+        assert [kv.key for kv in result.kvs] == [b"/b", b"\xff\xff"]
+
     @staticmethod
     async def _write_all(etcd: Etcd, keys: list[bytes], value: bytes) -> None:
         for start in range(0, len(keys), 128):
@@ -262,6 +327,40 @@ class TestTxn:
         with pytest.raises(EtcdLimitError, match="duplicate key"):
             await etcd.txn((), (Put(b"/k", b"1"), Put(b"/k", b"2")))
 
+    @pytest.mark.parametrize(
+        ("success", "failure"),
+        [
+            ((Put(b"/k", b""), Delete(b"/k")), ()),
+            ((Delete(b"/a", b"/z"), Put(b"/k", b"")), ()),
+            ((), (Put(b"/k", b"1"), Put(b"/k", b"2"))),
+        ],
+        ids=["put-and-delete", "put-in-deleted-range", "in-the-branch-not-taken"],
+    )
+    async def test_txn_that_puts_and_deletes_a_key_is_refused(
+        self, etcd: Etcd, success: tuple[Operation, ...], failure: tuple[Operation, ...]
+    ) -> None:
+        """A deletion counts as a write of each key in its range, and either branch is looked at."""
+        with pytest.raises(EtcdLimitError, match="duplicate key"):
+            await etcd.txn((), success, failure)
+
+    async def test_txn_that_changes_nothing_makes_no_revision(self, etcd: Etcd) -> None:
+        """Nobody watching would ever see such a revision: waiting for it must be known to be futile."""
+        newest = await _put(etcd, b"/k")
+
+        deleted = await etcd.txn((), (Delete(b"/absent"), Delete(b"/x", b"/y")))
+        refused = await etcd.txn((Compare.absent(b"/k"),), (Put(b"/k", b""),))
+
+        assert deleted.succeeded
+        assert (deleted.header.revision, refused.header.revision) == (newest, newest)
+
+    async def test_txn_reads_what_it_wrote(self, etcd: Etcd) -> None:
+        """Operations happen in their order: a read sees the writes before it, and not those after it."""
+        result = await etcd.txn((), (Get(b"/k"), Put(b"/k", b"1"), Get(b"/k")))
+
+        before, after = result.gets
+        assert before == ()
+        assert [(kv.value, kv.mod_revision) for kv in after] == [(b"1", result.header.revision)]
+
     async def test_txn_with_2_mebibyte_value_is_refused(self, etcd: Etcd) -> None:
         """A spec too large for etcd is refused with the limit's name rather than hang or break the connection."""
         with pytest.raises(EtcdLimitError, match="max-request-bytes"):
@@ -297,6 +396,32 @@ class TestLease:
         deleted = [event for event in events if isinstance(event, KeyDeleted)]
         assert [event.key for event in deleted] == [b"/m", b"/n"]
         assert len({event.mod_revision for event in deleted}) == 1
+
+    async def test_lease_expired_takes_its_keys_along_in_one_revision(self, etcd: Etcd) -> None:
+        """A crash looks like a revocation: a member never goes without its assignments, nor they without it."""
+        start = (await etcd.get_range(b"/")).header.revision
+        lease = await etcd.lease_grant(1)
+        await etcd.txn((), (Put(b"/m", b"", lease=lease), Put(b"/n", b"", lease=lease)))
+
+        events = await _events(etcd, b"/", start + 1, 4)
+
+        assert [
+            (event.key, event.mod_revision) for event in events[2:] if isinstance(event, KeyDeleted)
+        ] == [
+            (b"/m", start + 2),
+            (b"/n", start + 2),
+        ]
+
+    async def test_lease_revoked_spares_keys_that_left_it(self, etcd: Etcd) -> None:
+        """A key lives on the lease of its last write, and on no earlier one."""
+        first, second = await etcd.lease_grant(60), await etcd.lease_grant(60)
+        await etcd.txn((), tuple(Put(key, b"", lease=first) for key in (b"/a", b"/b", b"/c")))
+        await etcd.txn((), (Put(b"/a", b""), Put(b"/b", b"", lease=second)))
+
+        await etcd.lease_revoke(first)
+
+        read = await etcd.get_range(b"/", b"0")
+        assert [(kv.key, kv.lease) for kv in read.kvs] == [(b"/a", 0), (b"/b", second)]
 
     async def test_lease_unknown_is_neither_revoked_nor_renewed(self, etcd: Etcd) -> None:
         """Both answers are data, not failures: the caller wanted it gone, or must learn that it is."""
@@ -387,3 +512,40 @@ class TestWatch:
             await _events(under_test.etcd, b"/w/", old, 1)
 
         assert (refusal.value.revision, refusal.value.compact_revision) == (old, new)
+
+    async def test_watch_of_the_compacted_revision_itself_misses_nothing(
+        self, under_test: EtcdUnderTest
+    ) -> None:
+        """A watch may resume at the revision that was kept; what it says is what was written then."""
+        await _put(under_test.etcd, b"/w/a", b"1")
+        kept = await _put(under_test.etcd, b"/w/a", b"2")
+        await _put(under_test.etcd, b"/w/b", b"3")
+        await under_test.compact(kept)
+
+        events = await _events(under_test.etcd, b"/w/", kept, 2)
+
+        assert [event.kv.value for event in events if isinstance(event, KeyPut)] == [b"2", b"3"]
+
+    async def test_watch_of_the_future_waits_for_it(self, etcd: Etcd) -> None:
+        """A watch that starts after the newest revision delivers nothing that came before its start."""
+        newest = await _put(etcd, b"/w/a", b"0")
+
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(_events(etcd, b"/w/", newest + 2, 1))
+            await _put(etcd, b"/w/a", b"1")
+            await _put(etcd, b"/w/a", b"2")
+
+        (event,) = watching.result()
+        assert isinstance(event, KeyPut)
+        assert (event.kv.value, event.kv.mod_revision) == (b"2", newest + 2)
+
+    async def test_watch_delivers_a_transactions_changes_in_their_order(self, etcd: Etcd) -> None:
+        """A replica that is given another slot is deleted and put: seen in any other order, it would be lost."""
+        start = await _put(etcd, b"/w/b", b"")
+        await etcd.txn((), (Delete(b"/w/b"), Put(b"/w/a", b""), Put(b"/w/c", b"")))
+
+        events = await _events(etcd, b"/w/", start + 1, 3)
+
+        keys = [event.kv.key if isinstance(event, KeyPut) else event.key for event in events]
+        assert keys == [b"/w/b", b"/w/a", b"/w/c"]
+        assert {mod_revision_of(event) for event in events} == {start + 1}

@@ -1,0 +1,1 @@
+"""A deterministic simulator of whole clusters: one seed, one course of events."""

@@ -1,0 +1,217 @@
+"""An etcd in memory: the port `allocator.etcd.api.Etcd` over a store, with leases on the running loop's time.
+
+On a `VirtualLoop` the time of leases is virtual. It passes the same contract suite as a real server.
+
+What it does not do: it has no members of its own, loses nothing, and answers at once; faults are put in front of it by
+`allocator.simulation.network`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextvars import Context
+from dataclasses import dataclass
+
+from allocator.core.ops import Compare, LeaseId, Operation
+from allocator.errors import LeaseNotFoundError, RevisionCompactedError
+from allocator.etcd.api import Header, RangeResult, TxnResult, WatchBatch, mod_revision_of
+from allocator.simulation.store import Commit, Store, key_of
+
+CLUSTER_ID = 0x51
+PROGRESS_SECONDS = 600.0
+"""Etcd's default interval of progress notes."""
+
+
+@dataclass(slots=True)
+class _Lease:
+    """A lease's time."""
+
+    ttl_seconds: int
+    timer: asyncio.TimerHandle
+
+
+class FakeEtcd:
+    """A single etcd, for any number of clients on one loop."""
+
+    def __init__(
+        self,
+        *,
+        progress_seconds: float = PROGRESS_SECONDS,
+        expiry_lag: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """Start empty, at revision 1.
+
+        Args:
+            progress_seconds: Interval of progress notes to idle watches.
+            expiry_lag: How much later than due a lease ends, seconds: etcd looks twice a second.
+        """
+        self.store = Store()
+        self.observers: list[Callable[[Commit], None]] = []
+        """Called with each revision, at once and before anyone else learns of it."""
+        self._progress_seconds = progress_seconds
+        self._expiry_lag = expiry_lag
+        self._leases: dict[LeaseId, _Lease] = {}
+        self._leases_granted = 0
+        self._changed = asyncio.Event()
+
+    def header(self, revision: int = 0) -> Header:
+        """Return a header, of the newest revision unless told."""
+        return Header(
+            cluster_id=CLUSTER_ID,
+            member_id=1,
+            revision=revision or self.store.revision,
+            raft_term=1,
+        )
+
+    async def get_range(
+        self, key: bytes, range_end: bytes = b"", *, revision: int = 0
+    ) -> RangeResult:
+        """Read keys in [key, range_end) as of one revision."""
+        await asyncio.sleep(0)
+        return self.read(key, range_end, revision=revision)
+
+    async def txn(
+        self,
+        compares: tuple[Compare, ...],
+        success: tuple[Operation, ...],
+        failure: tuple[Operation, ...] = (),
+    ) -> TxnResult:
+        """Perform a transaction."""
+        await asyncio.sleep(0)
+        return self.perform(compares, success, failure)
+
+    async def lease_grant(self, ttl_seconds: int) -> LeaseId:
+        """Create a lease."""
+        await asyncio.sleep(0)
+        return self.grant(ttl_seconds)
+
+    async def lease_revoke(self, lease: LeaseId) -> bool:
+        """End a lease and delete its keys."""
+        await asyncio.sleep(0)
+        return self.revoke(lease)
+
+    async def lease_keep_alive_once(self, lease: LeaseId) -> int:
+        """Renew a lease."""
+        await asyncio.sleep(0)
+        return self.keep_alive(lease)
+
+    async def watch(
+        self, prefix: bytes, *, start_revision: int
+    ) -> AsyncGenerator[WatchBatch, None]:
+        """Yield every change of keys with `prefix` from `start_revision` on, for ever."""
+        assert start_revision > 0, "a watch needs a revision to start from"
+        next_revision = start_revision
+        while True:
+            if next_revision < self.store.compacted_revision:
+                raise RevisionCompactedError(next_revision, self.store.compacted_revision)
+            batch = self._batch(prefix, next_revision)
+            next_revision = max(next_revision, self.store.revision + 1)
+            if batch is not None:
+                yield batch
+            elif not await self._changes_in_time():
+                # No later than what was looked at: a change may come together with the time-out.
+                seen = min(next_revision - 1, self.store.revision)
+                yield WatchBatch(header=self.header(seen), events=())
+
+    def read(self, key: bytes, range_end: bytes = b"", *, revision: int = 0) -> RangeResult:
+        """Read now."""
+        kvs = self.store.range(key, range_end, revision)
+        return RangeResult(header=self.header(revision), kvs=kvs)
+
+    def perform(
+        self,
+        compares: tuple[Compare, ...],
+        success: tuple[Operation, ...],
+        failure: tuple[Operation, ...] = (),
+        *,
+        author: str = "",
+        note: object = None,
+    ) -> TxnResult:
+        """Perform a transaction now.
+
+        Args:
+            compares: What must hold.
+            success: What to do then.
+            failure: What to do otherwise.
+            author: Named in the commit.
+            note: For observers; it goes into the commit.
+        """
+        succeeded, gets, commit = self.store.perform(
+            compares, success, failure, author=author, note=note
+        )
+        self._publish(commit)
+        return TxnResult(header=self.header(), succeeded=succeeded, gets=gets)
+
+    def grant(self, ttl_seconds: int) -> LeaseId:
+        """Create a lease now."""
+        self._leases_granted += 1
+        lease = LeaseId(0x1EA5E000 + self._leases_granted)
+        self.store.leases[lease] = set()
+        self._leases[lease] = _Lease(ttl_seconds, self._timer(lease, ttl_seconds))
+        return lease
+
+    def revoke(self, lease: LeaseId, *, author: str = "") -> bool:
+        """End a lease now. False if there is none."""
+        try:
+            commit = self.store.end_lease(lease, author=author)
+        except LeaseNotFoundError:
+            return False
+        self._leases.pop(lease).timer.cancel()
+        self._publish(commit)
+        return True
+
+    def keep_alive(self, lease: LeaseId) -> int:
+        """Renew a lease now. Return its seconds, 0 if there is none."""
+        known = self._leases.get(lease)
+        if known is None:
+            return 0
+        known.timer.cancel()
+        known.timer = self._timer(lease, known.ttl_seconds)
+        return known.ttl_seconds
+
+    def compact(self, revision: int) -> None:
+        """Forget what was before a revision."""
+        self.store.compact(revision)
+
+    def close(self) -> None:
+        """Let no lease end any more."""
+        for lease in self._leases.values():
+            lease.timer.cancel()
+
+    def _timer(self, lease: LeaseId, ttl_seconds: int) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(
+            ttl_seconds + self._expiry_lag(),
+            self.revoke,
+            lease,
+            # Etcd's own timer: it must not stop with the process that renewed the lease.
+            context=Context(),
+        )
+
+    def _batch(self, prefix: bytes, next_revision: int) -> WatchBatch | None:
+        events = tuple(
+            event
+            for commit in self.store.commits_from(next_revision)
+            for event in commit.events
+            if key_of(event).startswith(prefix)
+        )
+        if not events:
+            return None
+        return WatchBatch(header=self.header(mod_revision_of(events[-1])), events=events)
+
+    async def _changes_in_time(self) -> bool:
+        """Wait for a change; False if a note of progress is due first."""
+        try:
+            async with asyncio.timeout(self._progress_seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _publish(self, commit: Commit | None) -> None:
+        if commit is None:
+            return
+        for observer in self.observers:
+            observer(commit)
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

@@ -1,0 +1,245 @@
+"""An event loop on virtual time, and processes in it that can be stopped and started.
+
+The loop never sleeps: when nothing is ready, its selector jumps to the next timer. A run in which nothing is ready and
+no timer is set would hang for ever; it raises `DeadlockError` at once. There are no threads: what is given to an
+executor runs where it is called. So the order of everything follows from the program alone.
+
+A `Process` is what a task and all that it starts belong to (its context says which). While a process stands still none
+of its callbacks runs, whatever they wait for: they are kept, in order, and run when it goes on. That is what SIGSTOP
+does to a member, and with no SIGCONT after it, what a crash looks like from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from dataclasses import dataclass, field
+from typing import TypeVar, TypeVarTuple, Unpack
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class DeadlockError(Exception):
+    """Nothing is ready and no timer is set: the run would hang for ever."""
+
+
+@dataclass(eq=False)
+class Process:
+    """A group of tasks that stands still and goes on as one."""
+
+    name: str
+    stopped: bool = False
+    stuck_in_work: bool = False
+    """While set, work that is given to an executor does not come back; everything else goes on."""
+    _kept: list[_Guarded] = field(default_factory=list)
+    _unfinished: list[asyncio.Future[None]] = field(default_factory=list)
+
+    def stop(self) -> None:
+        """Stand still from now on."""
+        self.stopped = True
+
+    def go_on(self) -> None:
+        """Run what was kept back, in its order, and go on."""
+        self.stopped = False
+        kept, self._kept = self._kept, []
+        for guarded in kept:
+            guarded.reschedule()
+
+    def get_stuck(self) -> None:
+        """Let work given to an executor from now on hang."""
+        self.stuck_in_work = True
+
+    def get_unstuck(self) -> None:
+        """Let work that hangs come back."""
+        self.stuck_in_work = False
+        unfinished, self._unfinished = self._unfinished, []
+        for future in unfinished:
+            if not future.done():
+                future.set_result(None)
+
+    def run(self, action: Callable[[], T]) -> T:
+        """Call `action` in this process: what it starts belongs to it."""
+        context = copy_context()
+        context.run(_PROCESS.set, self)
+        return context.run(action)
+
+    def keep(self, guarded: _Guarded) -> None:
+        """Keep a callback back; for the loop."""
+        self._kept.append(guarded)
+
+    def add_unfinished(self, future: asyncio.Future[None]) -> None:
+        """Have a future wait until work comes back; for the loop."""
+        self._unfinished.append(future)
+
+
+_PROCESS: ContextVar[Process | None] = ContextVar("simulated process", default=None)
+
+
+def current_process() -> Process | None:
+    """Return the process that the caller belongs to."""
+    return _PROCESS.get()
+
+
+class _Guarded:
+    """A callback of a process: kept back while the process stands still."""
+
+    __slots__ = ("_args", "_callback", "_context", "_loop", "_process", "handle")
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        process: Process,
+        callback: Callable[..., object],
+        args: tuple[object, ...],
+        context: Context,
+    ) -> None:
+        self._loop = loop
+        self._process = process
+        self._callback = callback
+        self._args = args
+        self._context = context
+        self.handle: asyncio.Handle | None = None
+
+    def __call__(self) -> None:
+        if self._process.stopped:
+            self._process.keep(self)
+        else:
+            self._callback(*self._args)
+
+    def reschedule(self) -> None:
+        """Call soon what was kept back; unless it was cancelled meanwhile, as a timer may be."""
+        if self.handle is None or not self.handle.cancelled():
+            self._loop.call_soon(self._replay, context=self._context)
+
+    def _replay(self) -> None:
+        if self.handle is None or not self.handle.cancelled():
+            self._callback(*self._args)
+
+
+class _JumpingSelector(selectors.SelectSelector):
+    """Waits for nothing but time, and that by jumping."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_seconds = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise DeadlockError("nothing is ready and no timer is set")
+        self.now_seconds += max(0.0, timeout)
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """The loop. `time()` is seconds since its start."""
+
+    def __init__(self) -> None:
+        selector = _JumpingSelector()
+        self._virtual = selector
+        super().__init__(selector)
+
+    def time(self) -> float:
+        """Return virtual seconds since the loop was made."""
+        return self._virtual.now_seconds
+
+    def call_soon(
+        self,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        """Call a callback in the next turn, or when its process goes on."""
+        process = _process_of(context)
+        if process is None:
+            return super().call_soon(callback, *args, context=context)
+        guarded = _Guarded(self, process, callback, args, context or copy_context())
+        guarded.handle = super().call_soon(guarded, context=context)
+        return guarded.handle
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Call a callback at a virtual time, or later when its process goes on."""
+        process = _process_of(context)
+        if process is None:
+            return super().call_at(when, callback, *args, context=context)
+        guarded = _Guarded(self, process, callback, args, context or copy_context())
+        handle = super().call_at(when, guarded, context=context)
+        guarded.handle = handle
+        return handle
+
+    def call_soon_threadsafe(
+        self,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        """Call a callback in the next turn: there is but one thread."""
+        return self.call_soon(callback, *args, context=context)
+
+    def run_in_executor(
+        self, executor: object, func: Callable[[Unpack[Ts]], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        """Run work at once, and return a future that is done; unless the process is stuck in its work."""
+        done: asyncio.Future[T] = self.create_future()
+        process = current_process()
+        if process is not None and process.stuck_in_work:
+            unstuck: asyncio.Future[None] = self.create_future()
+            process.add_unfinished(unstuck)
+            unstuck.add_done_callback(lambda _: _work(done, func, args))
+        else:
+            _work(done, func, args)
+        return done
+
+
+def _work(done: asyncio.Future[T], func: Callable[[Unpack[Ts]], T], args: tuple[*Ts]) -> None:
+    if done.cancelled():
+        return
+    try:
+        done.set_result(func(*args))
+    except Exception as error:
+        done.set_exception(error)
+
+
+def _process_of(context: Context | None) -> Process | None:
+    if context is None:
+        return _PROCESS.get()
+    return context.get(_PROCESS)
+
+
+class VirtualClock:
+    """The clocks of simulated members: they show the loop's time, and a date to go with it."""
+
+    EPOCH_SECONDS = 1_700_000_000.0
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def monotonic_seconds(self) -> float:
+        """Return virtual seconds."""
+        return self._loop.time()
+
+    def wall_seconds(self) -> float:
+        """Return virtual seconds since the Unix epoch."""
+        return self.EPOCH_SECONDS + self._loop.time()
+
+
+def run_virtual(main: Coroutine[object, object, T]) -> T:
+    """Run a coroutine to its end on a loop of its own.
+
+    Raises:
+        DeadlockError: it waits for what never comes; the message names the tasks that wait.
+    """
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        try:
+            return runner.run(main)
+        except DeadlockError as error:
+            waiting = sorted(task.get_name() for task in asyncio.all_tasks(runner.get_loop()))
+            raise DeadlockError(f"{error}; waiting: {', '.join(waiting)}") from None

@@ -1,7 +1,8 @@
 """A frozen snapshot of the key space, with what the allocator derives from it.
 
 Invariants: everything is sorted by id; nothing changes after construction, so a snapshot may go to a thread or cross
-an `await`.
+an `await`. A snapshot may hold only some of the items with their assignments; members, limits, loads and sums are
+those of all of them even then.
 
 Source: gazette/core allocator/alloc_state.go (derived state).
 """
@@ -50,6 +51,7 @@ class Demand:
     """
 
     members: tuple[ProblemMember, ...]
+    """Those that may hold anything: one that comes or goes without room changes nothing."""
     items: tuple[tuple[ItemId, int], ...]
     avoided: Avoided
 
@@ -77,6 +79,8 @@ class AllocState:
     """Items whose key is there but cannot be decoded: unknown, but not deleted."""
     avoided: Avoided = frozenset()
     """Replicas that have failed for too long: better placed elsewhere."""
+    is_whole: bool = True
+    """Whether all items are here; a demand and a problem can be stated only then."""
 
     @classmethod
     def observe(
@@ -102,15 +106,11 @@ class AllocState:
         member_by_id = {member.member_id: member for member in members}
         item_by_id = {item.item_id: item for item in items}
         replications = [item.value.desired_replication() for item in item_by_id.values()]
-        shed = shed_capacity(
-            tuple(member_by_id.values()),
+        limits = effective_limits(
+            member_by_id,
             item_slots=sum(replications),
             replication_max=max(replications, default=0),
         )
-        limits = {
-            member_id: member.value.item_limit() - shed.get(member_id, 0)
-            for member_id, member in member_by_id.items()
-        }
         by_item = {
             item_id: tuple(group)
             for item_id, group in groupby(assignments, key=lambda assignment: assignment.item_id)
@@ -175,14 +175,16 @@ class AllocState:
 
     def demand(self) -> Demand:
         """Return what a plan must be made anew for."""
+        assert self.is_whole, "some items are not here"
         return Demand(
-            members=self._problem_members(),
+            members=tuple(member for member in self._problem_members() if member.limit > 0),
             items=tuple((i, item.value.desired_replication()) for i, item in self.items.items()),
             avoided=self.avoided,
         )
 
     def problem(self) -> Problem:
         """Return the solver's question."""
+        assert self.is_whole, "some items are not here"
         return Problem(
             members=self._problem_members(),
             items=tuple(self._problem_item(item) for item in self.items.values()),
@@ -208,6 +210,25 @@ class AllocState:
             primary=next((a.member_id for a in live if a.slot == PRIMARY_SLOT), None),
             avoided=tuple(m for m in current if (item.item_id, m) in self.avoided),
         )
+
+
+def effective_limits(
+    members: Mapping[MemberId, Member], *, item_slots: int, replication_max: int
+) -> Mapping[MemberId, int]:
+    """Return each member's item limit less what it sheds.
+
+    Args:
+        members: Every member.
+        item_slots: Desired replicas summed over all items.
+        replication_max: The largest replication of any item.
+    """
+    shed = shed_capacity(
+        tuple(members.values()), item_slots=item_slots, replication_max=replication_max
+    )
+    return {
+        member_id: member.value.item_limit() - shed.get(member_id, 0)
+        for member_id, member in members.items()
+    }
 
 
 def _count_loads(

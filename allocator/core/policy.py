@@ -57,9 +57,30 @@ class TransitionPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoadPolicy:
+    """What an item weighs. A weight that its owner declares always counts; measuring is off unless chosen."""
+
+    measure: bool = False
+    """Use what members report of their replicas, for items without a declared weight."""
+    cpu_weight: float = 1000.0
+    """Load of one CPU kept busy."""
+    megabyte_weight: float = 20.0
+    """Load of 1,000,000 bytes consumed a second."""
+    declared_weight: float = 100.0
+    """Load of a declared weight of 1, and of an item that is not measured yet: by default a tenth of a CPU."""
+    half_life_seconds: float = 120.0
+    """A measurement counts half as much after so long."""
+    persist_seconds: float = 600.0
+    """A load is changed only once the measured one has been elsewhere for so long without a break."""
+    bucket_ratio: float = 1.5
+    """Loads are rounded to powers of this; above 1. Less drift than a step apart changes nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationPolicy:
     """All of an operator's choices."""
 
     objective: Objective = field(default_factory=Objective)
     primaries: PrimaryPolicy = field(default_factory=PrimaryPolicy)
     transition: TransitionPolicy = field(default_factory=TransitionPolicy)
+    loads: LoadPolicy = field(default_factory=LoadPolicy)

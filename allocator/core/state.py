@@ -10,7 +10,7 @@ Source: gazette/core allocator/alloc_state.go (derived state).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
@@ -54,6 +54,8 @@ class Demand:
     """Those that may hold anything: one that comes or goes without room changes nothing."""
     items: tuple[tuple[ItemId, int], ...]
     avoided: Avoided
+    loads: tuple[tuple[ItemId, int], ...] = ()
+    """Items that weigh more than 1, and what they weigh."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,10 @@ class AllocState:
     """Items whose key is there but cannot be decoded: unknown, but not deleted."""
     avoided: Avoided = frozenset()
     """Replicas that have failed for too long: better placed elsewhere."""
+    item_loads: Mapping[ItemId, int] = field(default_factory=dict)
+    """What one replica weighs on its member, from 1; items that are absent weigh 1."""
+    capacities: Mapping[MemberId, int] = field(default_factory=dict)
+    """Load that each member can carry, in units of its own against other members; absent ones: their limit."""
     is_whole: bool = True
     """Whether all items are here; a demand and a problem can be stated only then."""
 
@@ -180,6 +186,7 @@ class AllocState:
             members=tuple(member for member in self._problem_members() if member.limit > 0),
             items=tuple((i, item.value.desired_replication()) for i, item in self.items.items()),
             avoided=self.avoided,
+            loads=tuple((i, self.item_loads[i]) for i in self.items if self._load(i) != 1),
         )
 
     def problem(self) -> Problem:
@@ -196,6 +203,7 @@ class AllocState:
                 member_id=member_id,
                 limit=self.limits[member_id],
                 exiting=member.value.is_exiting(),
+                capacity=self.capacities.get(member_id, 0),
             )
             for member_id, member in self.members.items()
         )
@@ -209,7 +217,11 @@ class AllocState:
             current=current,
             primary=next((a.member_id for a in live if a.slot == PRIMARY_SLOT), None),
             avoided=tuple(m for m in current if (item.item_id, m) in self.avoided),
+            load=self._load(item.item_id),
         )
+
+    def _load(self, item_id: ItemId) -> int:
+        return self.item_loads.get(item_id, 1)
 
 
 def effective_limits(

@@ -1,0 +1,90 @@
+"""Tells apart why a shard failed: what helps against each kind differs.
+
+transient    a service does not answer                          try again, for ever
+application  the application or its store raised                try again some times, then quarantine
+data loss    what must be there is not                          quarantine: trying again may make it worse
+fenced       a newer primary restored the shard                 prove the assignment, then try again
+spec         the spec asks for what cannot be done              wait for another spec
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+
+from allocator.errors import EtcdError, ValidationError
+from consumer.errors import (
+    AppendOutcomeUnknownError,
+    BrokerDataError,
+    CommitFencedError,
+    EndpointError,
+    IndexHasGreaterOffsetError,
+    JournalStoreUnhealthyError,
+    JournalSuspendedError,
+    JournalUnavailableError,
+    RegisterMismatchError,
+    ReplayError,
+    RpcFailedError,
+)
+
+
+class FailureKind(Enum):
+    """What kind of cause ended an attempt to serve a shard."""
+
+    TRANSIENT = "transient"
+    APPLICATION = "application"
+    DATA_LOSS = "data loss"
+    FENCED = "fenced"
+    SPEC = "spec"
+
+
+_KINDS: tuple[tuple[FailureKind, tuple[type[BaseException], ...]], ...] = (
+    (FailureKind.FENCED, (CommitFencedError, RegisterMismatchError)),
+    (
+        FailureKind.DATA_LOSS,
+        (BrokerDataError, IndexHasGreaterOffsetError, ReplayError),
+    ),
+    (FailureKind.SPEC, (ValidationError,)),
+    (
+        FailureKind.TRANSIENT,
+        (
+            AppendOutcomeUnknownError,
+            EndpointError,
+            EtcdError,
+            JournalStoreUnhealthyError,
+            JournalSuspendedError,
+            JournalUnavailableError,
+            RpcFailedError,
+            ConnectionError,
+            TimeoutError,
+        ),
+    ),
+)
+
+
+def failure_kind(error: BaseException) -> FailureKind:
+    """Return the kind of an error: of the first in its chain of causes that is of a known kind.
+
+    What is of none was raised by the application, its store, or by us: that of the application is assumed, for it is
+    the kind that is tried a bounded number of times.
+    """
+    for each in _causes(error):
+        for kind, types in _KINDS:
+            if isinstance(each, types):
+                return kind
+    return FailureKind.APPLICATION
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what caused it, groups in order, each once."""
+    pending, seen = [error], set[int]()
+    while pending:
+        each = pending.pop(0)
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        if isinstance(each, BaseExceptionGroup):
+            pending += each.exceptions
+        if each.__cause__ is not None:
+            pending.append(each.__cause__)

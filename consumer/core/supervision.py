@@ -1,0 +1,154 @@
+"""What to do after an attempt to serve a shard has failed: again at once, later, without one message, or not at all.
+
+    transient                       ─► again, after a delay that doubles with each failure in a row
+    application, at one message     ─► again; if that message fails `poison_attempts` times, and there is a dead-letter
+                                       journal, without it: it is recorded there in the same transaction
+    application, at a whole batch   ─► again, but that batch message by message, to find the one
+    too many in a row, data loss    ─► quarantine: tried again after `quarantine_seconds` only
+    spec                            ─► not before the spec changes
+
+Pure: times and chance come in as values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from consumer.core.failure_kind import FailureKind
+
+_EXPONENT_MAX = 32
+"""So that an endless row of failures overflows no float."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Messages of one journal that were being consumed: [begin, end) in bytes."""
+
+    journal: str
+    begin: int
+    end: int
+    messages: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartPolicy:
+    """When a failed shard is tried again."""
+
+    delay_seconds: float = 0.5
+    """Upper bound of the delay after the first failure; it doubles with each further one."""
+    delay_seconds_max: float = 30.0
+    attempts_max: int = 12
+    """Failures of the application in a row after which the shard is quarantined; 0: never."""
+    poison_attempts: int = 3
+    """Failures in a row at one message after which it counts as poison."""
+    quarantine_seconds: float = 900.0
+    """A quarantined shard is tried again after this; 0: only once its spec changes or it is assigned anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What to do next."""
+
+    attempt: int
+    """How many attempts in a row have failed now."""
+    kind: FailureKind
+    delay_seconds: float | None
+    """When to try again; None: only once the spec changes."""
+    quarantined: bool = False
+    poison: Place | None = None
+    """The message to leave out from now on."""
+    suspect: Place | None = None
+    """Messages to consume one by one from now on, to find the one that fails."""
+
+
+class Supervision:
+    """Remembers one shard's failures, and decides."""
+
+    def __init__(self, policy: RestartPolicy) -> None:
+        self._policy = policy
+        self._failures = 0
+        self._place: Place | None = None
+        self._place_failures = 0
+
+    @property
+    def failures(self) -> int:
+        """Failures in a row."""
+        return self._failures
+
+    def on_failure(
+        self,
+        kind: FailureKind,
+        *,
+        place: Place | None = None,
+        healthy: bool = False,
+        can_skip: bool = False,
+        jitter: float = 0.5,
+    ) -> Verdict:
+        """Take in a failure and return what to do.
+
+        Args:
+            kind: Of its cause.
+            place: What the application was consuming, if it was.
+            healthy: It had served long enough that what failed before no longer counts.
+            can_skip: There is a dead-letter journal.
+            jitter: Evenly drawn from [0, 1).
+        """
+        if healthy:
+            self._failures = 0
+        self._failures += 1
+        self._note(kind, place)
+        if kind is FailureKind.SPEC:
+            return self._verdict(kind, None)
+        if kind is FailureKind.DATA_LOSS:
+            return self._quarantine(kind)
+        if kind is FailureKind.APPLICATION:
+            if can_skip and self._is_poison():
+                return self._skip(kind, jitter)
+            if 0 < self._policy.attempts_max <= self._failures:
+                return self._quarantine(kind)
+        return self._verdict(kind, self._delay(jitter), suspect=self._suspect())
+
+    def _note(self, kind: FailureKind, place: Place | None) -> None:
+        if kind is not FailureKind.APPLICATION or place is None:
+            self._place, self._place_failures = None, 0
+        elif self._place is not None and place == self._place:
+            self._place_failures += 1
+        else:
+            self._place, self._place_failures = place, 1
+
+    def _is_poison(self) -> bool:
+        return (
+            self._place is not None
+            and self._place.messages == 1
+            and self._place_failures >= self._policy.poison_attempts
+        )
+
+    def _suspect(self) -> Place | None:
+        return self._place if self._place is not None and self._place.messages > 1 else None
+
+    def _skip(self, kind: FailureKind, jitter: float) -> Verdict:
+        """Leave the message out: that is a new beginning, for the next one may be as bad and deserves its own tries."""
+        poison, attempt = self._place, self._failures
+        self._failures, self._place, self._place_failures = 0, None, 0
+        return Verdict(attempt=attempt, kind=kind, delay_seconds=self._delay(jitter), poison=poison)
+
+    def _quarantine(self, kind: FailureKind) -> Verdict:
+        return Verdict(
+            attempt=self._failures,
+            kind=kind,
+            delay_seconds=self._policy.quarantine_seconds or None,
+            quarantined=True,
+        )
+
+    def _verdict(
+        self, kind: FailureKind, delay_seconds: float | None, *, suspect: Place | None = None
+    ) -> Verdict:
+        return Verdict(
+            attempt=self._failures, kind=kind, delay_seconds=delay_seconds, suspect=suspect
+        )
+
+    def _delay(self, jitter: float) -> float:
+        """Return a delay in [bound / 2, bound)."""
+        exponent = min(max(self._failures - 1, 0), _EXPONENT_MAX)
+        bound = min(self._policy.delay_seconds_max, self._policy.delay_seconds * 2.0**exponent)
+        return bound / 2 * (1 + jitter)

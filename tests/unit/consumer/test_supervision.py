@@ -1,0 +1,184 @@
+"""When a failed shard is tried again, quarantined, or goes on without one message."""
+
+from __future__ import annotations
+
+import pytest
+
+from allocator.errors import EtcdUnavailableError, ValidationError
+from consumer.core.failure_kind import FailureKind, failure_kind
+from consumer.core.supervision import Place, RestartPolicy, Supervision
+from consumer.errors import (
+    ApplicationError,
+    CommitFencedError,
+    ConsumerError,
+    JournalUnavailableError,
+    ReplayError,
+)
+
+POLICY = RestartPolicy(
+    delay_seconds=1.0,
+    delay_seconds_max=8.0,
+    attempts_max=5,
+    poison_attempts=3,
+    quarantine_seconds=100.0,
+)
+ONE = Place("in/000", 10, 20)
+MANY = Place("in/000", 10, 90, messages=8)
+
+
+def _caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (JournalUnavailableError("in/000"), FailureKind.TRANSIENT),
+        (EtcdUnavailableError(("e:1",), "gone"), FailureKind.TRANSIENT),
+        (CommitFencedError("/c/items/s", 1, 2), FailureKind.FENCED),
+        (ReplayError("in/000"), FailureKind.DATA_LOSS),
+        (ValidationError("sources", "expected one"), FailureKind.SPEC),
+        (ApplicationError("s", "consume_message", KeyError("k")), FailureKind.APPLICATION),
+        (ConsumerError("of no kind"), FailureKind.APPLICATION),
+        (
+            _caused(ApplicationError("s", "consume_message", OSError()), ConnectionResetError()),
+            FailureKind.TRANSIENT,
+        ),
+        (
+            ExceptionGroup("both", [ConsumerError("first"), ReplayError("in/000")]),
+            FailureKind.DATA_LOSS,
+        ),
+    ],
+    ids=lambda value: value.name if isinstance(value, FailureKind) else type(value).__name__,
+)
+def test_failure_kind_of_each_cause(error: Exception, kind: FailureKind) -> None:
+    """The kind follows the type of the error or of what caused it: what helps depends on it."""
+    assert failure_kind(error) is kind
+
+
+def test_causes_in_a_circle_end() -> None:
+    """Two errors that name each other as cause are looked at once each."""
+    first, second = ConsumerError("first"), ConsumerError("second")
+    first.__cause__, second.__cause__ = second, first
+
+    assert failure_kind(first) is FailureKind.APPLICATION
+
+
+def test_transient_failures_are_tried_for_ever_ever_more_rarely() -> None:
+    """An outage must not end a shard: delays double up to their bound, and there is no last one."""
+    supervision = Supervision(POLICY)
+
+    delays = [
+        supervision.on_failure(FailureKind.TRANSIENT, jitter=1.0).delay_seconds for _ in range(50)
+    ]
+
+    assert delays[:5] == [1.0, 2.0, 4.0, 8.0, 8.0]
+    assert delays[-1] == 8.0
+
+
+def test_jitter_spreads_the_delay_over_its_upper_half() -> None:
+    """Shards that failed together must not all come back together."""
+    delays = [
+        Supervision(POLICY).on_failure(FailureKind.TRANSIENT, jitter=jitter).delay_seconds
+        for jitter in (0.0, 0.5)
+    ]
+
+    assert delays == [0.5, 0.75]
+
+
+def test_application_failures_in_a_row_end_in_quarantine() -> None:
+    """What fails every time is set aside with a long delay; the last verdict says so."""
+    supervision = Supervision(POLICY)
+
+    verdicts = [supervision.on_failure(FailureKind.APPLICATION) for _ in range(5)]
+
+    assert [verdict.quarantined for verdict in verdicts] == [False] * 4 + [True]
+    assert verdicts[-1].delay_seconds == 100.0
+    assert verdicts[-1].attempt == 5
+
+
+def test_healthy_service_in_between_starts_the_count_anew() -> None:
+    """A shard that fails once a day is no crash loop."""
+    supervision = Supervision(POLICY)
+
+    verdicts = [supervision.on_failure(FailureKind.APPLICATION, healthy=True) for _ in range(20)]
+
+    assert not any(verdict.quarantined for verdict in verdicts)
+    assert {verdict.attempt for verdict in verdicts} == {1}
+
+
+def test_data_loss_is_quarantined_at_once() -> None:
+    """Trying again could only build on what is lost."""
+    verdict = Supervision(POLICY).on_failure(FailureKind.DATA_LOSS)
+
+    assert verdict.quarantined
+
+
+def test_spec_failure_waits_for_another_spec() -> None:
+    """Time does not mend a spec."""
+    verdict = Supervision(POLICY).on_failure(FailureKind.SPEC)
+
+    assert verdict.delay_seconds is None
+    assert not verdict.quarantined
+
+
+def test_message_that_fails_again_and_again_is_poison_if_it_can_be_left_out() -> None:
+    """After three failures at one message it is named, and the count starts anew for the next."""
+    supervision = Supervision(POLICY)
+
+    verdicts = [
+        supervision.on_failure(FailureKind.APPLICATION, place=ONE, can_skip=True) for _ in range(3)
+    ]
+
+    assert [verdict.poison for verdict in verdicts] == [None, None, ONE]
+    assert supervision.failures == 0
+
+
+def test_failures_at_different_messages_are_not_poison() -> None:
+    """An application that fails everywhere is broken itself: its messages are not to blame."""
+    supervision = Supervision(POLICY)
+
+    verdicts = [
+        supervision.on_failure(
+            FailureKind.APPLICATION, place=Place("in/000", offset, offset + 5), can_skip=True
+        )
+        for offset in range(0, 25, 5)
+    ]
+
+    assert not any(verdict.poison for verdict in verdicts)
+    assert verdicts[-1].quarantined
+
+
+def test_poison_without_a_dead_letter_journal_is_quarantined() -> None:
+    """Nothing is left out without being recorded."""
+    supervision = Supervision(POLICY)
+
+    verdicts = [supervision.on_failure(FailureKind.APPLICATION, place=ONE) for _ in range(5)]
+
+    assert not any(verdict.poison for verdict in verdicts)
+    assert verdicts[-1].quarantined
+
+
+def test_batch_that_fails_is_consumed_message_by_message_next() -> None:
+    """Only then can it be told which of its messages is to blame; a batch as such is never left out."""
+    supervision = Supervision(POLICY)
+
+    verdicts = [
+        supervision.on_failure(FailureKind.APPLICATION, place=MANY, can_skip=True) for _ in range(4)
+    ]
+
+    assert {verdict.suspect for verdict in verdicts} == {MANY}
+    assert not any(verdict.poison for verdict in verdicts)
+
+
+def test_outage_in_between_does_not_count_against_a_message() -> None:
+    """Failures at a message count while they are in a row."""
+    supervision = Supervision(POLICY)
+    for _ in range(2):
+        supervision.on_failure(FailureKind.APPLICATION, place=ONE, can_skip=True)
+
+    supervision.on_failure(FailureKind.TRANSIENT)
+
+    verdict = supervision.on_failure(FailureKind.APPLICATION, place=ONE, can_skip=True)
+    assert verdict.poison is None

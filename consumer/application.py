@@ -22,6 +22,7 @@ from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 import grpc
 
 from consumer.journal.client import JournalClient
+from consumer.local_state import LocalState
 from consumer.message.batch import Envelope, MessageBatch, MessageType
 from consumer.message.publisher import Publisher
 from consumer.op_future import OpFuture
@@ -59,6 +60,14 @@ class Shard(Protocol):
         """A journal client, for use on the event loop."""
         ...
 
+    @property
+    def local_state(self) -> LocalState | None:
+        """Where an embedded store keeps its files, and who records them; None without a recovery log.
+
+        Made anew each time this process becomes the shard's primary, before `new_store`. Stores ask for it themselves.
+        """
+        ...
+
     def progress(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """Return (read_through, publish_at) of completed transactions, bytes by journal."""
         ...
@@ -89,7 +98,7 @@ class Store(Protocol):
         ...
 
     def destroy(self) -> None:
-        """Let go of everything: roll back, close, and remove local files."""
+        """Let go of everything: roll back, close, and remove the local files that a recovery log has. Idempotent."""
         ...
 
 

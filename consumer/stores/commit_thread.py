@@ -1,7 +1,7 @@
 """The thread on which a store commits, so that its shard's worker thread goes on with the next transaction.
 
-One commit at a time. A commit waits for its appends first; `close` ends that wait, so that a broker which never answers
-cannot keep a store from being destroyed.
+One commit at a time. A commit waits for its appends first, and a recorded one for its recovery log last; `close` ends
+either wait, so that a broker which never answers cannot keep a store from being destroyed.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from queue import SimpleQueue
+from typing import cast
 
-from consumer.errors import StoreClosedError
+from consumer.errors import StoreClosedError, StoreError
 from consumer.op_future import OpFuture
 
 
@@ -30,12 +31,19 @@ class CommitThread:
 
     def start(
         self,
-        commit: Callable[[], None],
+        commit: Callable[[], OpFuture | None],
         *,
         wait_for: Collection[Future[object]],
         abandon: Callable[[], None],
+        settle: Callable[[], None] = lambda: None,
     ) -> OpFuture:
         """Run `commit` once every future of `wait_for` succeeded; else `abandon`, and fail with what failed first.
+
+        Args:
+            commit: Writes. What it returns, if anything, must succeed for the commit to be durable.
+            wait_for: What must be durable first.
+            abandon: Undoes what is not written.
+            settle: Called once the commit is durable, before its future resolves.
 
         Requires:
             The commit before it is resolved.
@@ -43,7 +51,7 @@ class CommitThread:
         if self._closed:
             raise StoreClosedError(self._name)
         assert self._current is None or self._current.future.done(), "a commit is still under way"
-        self._current = _Commit(self._name, commit, wait_for, abandon)
+        self._current = _Commit(self._name, commit, wait_for, abandon, settle)
         self._current.thread.start()
         return self._current.future
 
@@ -53,7 +61,7 @@ class CommitThread:
             self._current.future.result()
 
     def close(self, *, timeout_seconds: float = 10.0) -> None:
-        """Abort a commit that still waits for appends; let one that writes end. Idempotent.
+        """Abort a commit that waits for appends or for its log; let one that writes end. Idempotent.
 
         Raises:
             TimeoutError: the commit is still writing.
@@ -73,9 +81,10 @@ class _Commit:
     def __init__(
         self,
         name: str,
-        commit: Callable[[], None],
+        commit: Callable[[], OpFuture | None],
         wait_for: Collection[Future[object]],
         abandon: Callable[[], None],
+        settle: Callable[[], None],
     ) -> None:
         self.future: OpFuture = Future()
         # Running from the start, so that nobody can cancel it: the application is given it, too.
@@ -85,6 +94,7 @@ class _Commit:
         self._commit = commit
         self._wait_for = wait_for
         self._abandon = abandon
+        self._settle = settle
         # Each awaited future puts itself here as it resolves; None is the order to abort.
         self._resolved: SimpleQueue[Future[object] | None] = SimpleQueue()
 
@@ -94,7 +104,10 @@ class _Commit:
     def _run(self) -> None:
         try:
             self._await_or_abandon()
-            self._commit()
+            durable = self._commit()
+            if durable is not None:
+                self._await_log(durable)
+            self._settle()
         except BaseException as error:  # the future carries it to whoever waits
             self.future.set_exception(error)
         else:
@@ -102,16 +115,27 @@ class _Commit:
 
     def _await_or_abandon(self) -> None:
         try:
-            self._await_appends()
+            if not self._await_all(self._wait_for):
+                raise StoreClosedError(self._name)
         except BaseException:
             self._abandon()
             raise
 
-    def _await_appends(self) -> None:
-        for future in self._wait_for:
+    def _await_log(self, durable: OpFuture) -> None:
+        if not self._await_all((cast("Future[object]", durable),)):
+            raise StoreError(
+                self._name,
+                "destroyed while a commit was on its way into the recovery log; "
+                "whoever restores next sees if it got there",
+            )
+
+    def _await_all(self, futures: Collection[Future[object]]) -> bool:
+        """Wait until all succeeded; False if the commit is aborted first. Raise what the first failure raised."""
+        for future in futures:
             future.add_done_callback(self._resolved.put)
-        for _ in range(len(self._wait_for)):
+        for _ in range(len(futures)):
             resolved = self._resolved.get()
             if resolved is None:
-                raise StoreClosedError(self._name)
+                return False
             resolved.result()
+        return True

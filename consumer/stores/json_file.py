@@ -6,7 +6,8 @@
 
 A commit writes next.json whole, syncs it and renames it over state.json, so a crash leaves either commit. Every restore
 raises the epoch, and a commit looks at it under the lock: a primary whose epoch is not the newest cannot commit. That
-holds among processes that see the directory through one kernel; for shards that move between machines use `SqlStore`.
+holds among processes that see the directory through one kernel; for shards that move between machines give the shard a
+recovery log, which then holds the file and is its fence (`consumer.local_state`), or use `SqlStore`.
 
 Source: gazette/core consumer/store_json_file.go (files and documents; the fence there is the recovery log's).
 """
@@ -14,12 +15,8 @@ Source: gazette/core consumer/store_json_file.go (files and documents; the fence
 from __future__ import annotations
 
 import copy
-import fcntl
-import os
-import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from concurrent.futures import Future
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -28,16 +25,14 @@ from urllib.parse import quote
 import msgspec
 
 from consumer.application import Shard
-from consumer.errors import CommitFencedError, StoreClosedError, StoreError
+from consumer.errors import StoreError
 from consumer.op_future import OpFuture, failed
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.stores.commit_thread import CommitThread
 from consumer.stores.json_document import decode_documents, encode_documents
+from consumer.stores.state_file import KeptStateFile, RecordedStateFile, StateFile
 
 StateT = TypeVar("StateT")
-
-_LOCK_POLL_SECONDS = 0.02
-"""`flock` cannot wait with a deadline; the lock is held for the milliseconds of one commit."""
 
 
 class JsonFileStore(Generic[StateT]):
@@ -56,24 +51,21 @@ class JsonFileStore(Generic[StateT]):
 
         Args:
             shard: The shard; its id names the directory of its files.
-            directory: Holds the files of any number of shards.
+            directory: Holds the files of any number of shards. Not used if the shard has a recovery log.
             initial: The state before the first commit, e.g. `{}`. Copied.
             state_type: What to decode the state as, e.g. `dict[str, int]` or a `msgspec.Struct`. None is the type of
                 `initial`.
             lock_wait_seconds: Longest wait for another primary of this shard that is just committing.
         """
         self._fqn = shard.fqn
-        self._directory = directory / quote(shard.id, safe="")
-        self._lock_wait_seconds = lock_wait_seconds
+        self._file = _file_of(shard, directory, lock_wait_seconds)
         self._initial = copy.deepcopy(initial)
         self._decoder: msgspec.json.Decoder[StateT] = msgspec.json.Decoder(
             state_type or type(initial)
         )
         self._encoder = msgspec.json.Encoder()
-        self._epoch = 0
         self._committed = self._encoder.encode(initial)
         self._commits = CommitThread(shard.fqn)
-        self._closed = False
         self.state: StateT = copy.deepcopy(initial)
         """The state of the running transaction; change it or replace it, on the worker thread."""
 
@@ -82,19 +74,16 @@ class JsonFileStore(Generic[StateT]):
         return self._decoder.decode(self._committed)
 
     def restore_checkpoint(self, shard: Shard) -> Checkpoint:
-        """Raise the epoch, and read the last committed state and checkpoint."""
+        """Fence older holders, and read the last committed state and checkpoint."""
         del shard
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            with self._locked() as epoch_file:
-                self._epoch = self._read_epoch(epoch_file) + 1
-                # One small write within a sector: it is whole or it is not there.
-                os.pwrite(epoch_file, f"{self._epoch:020}\n".encode(), 0)
-                os.fsync(epoch_file)
-                self._sync_directory()
-                return self._read_state()
+            content = self._file.restore()
         except OSError as error:
             raise StoreError(self._fqn, f"cannot restore: {error}") from error
+        if content is None:
+            self.state = copy.deepcopy(self._initial)
+            return Checkpoint()
+        return self._take_over(content)
 
     def start_commit(
         self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
@@ -106,91 +95,41 @@ class JsonFileStore(Generic[StateT]):
         except (TypeError, ValueError) as error:
             return failed(StoreError(self._fqn, f"the state cannot be written as JSON: {error}"))
         return self._commits.start(
-            partial(self._commit, state, encode_documents(state, checkpoint)),
+            partial(self._commit, encode_documents(state, checkpoint)),
             wait_for=wait_for,
             abandon=lambda: None,
+            settle=partial(self._settle, state),
         )
 
     def destroy(self) -> None:
-        """Abort a commit that still waits. The files stay: they are the store."""
-        self._closed = True
-        self._commits.close()
-
-    def _read_state(self) -> Checkpoint:
-        path = self._directory / "state.json"
-        if not path.exists():
-            self.state = copy.deepcopy(self._initial)
-            return Checkpoint()
+        """Abort a commit that still waits. The files stay, they are the store; unless a recovery log has them."""
         try:
-            state, checkpoint = decode_documents(path.read_bytes())
+            self._commits.close()
+        finally:
+            self._file.close()
+
+    def _take_over(self, content: bytes) -> Checkpoint:
+        try:
+            state, checkpoint = decode_documents(content)
             self.state = self._decoder.decode(state)
         except ValueError as error:
-            raise StoreError(self._fqn, f"{path} cannot be read: {error}") from error
+            raise StoreError(self._fqn, f"{self._file.path} cannot be read: {error}") from error
         self._committed = state
         return checkpoint
 
-    def _commit(self, state: bytes, content: bytes) -> None:
+    def _commit(self, content: bytes) -> OpFuture | None:
         try:
-            with self._locked() as epoch_file:
-                current = self._read_epoch(epoch_file)
-                if current != self._epoch:
-                    raise CommitFencedError(self._fqn, self._epoch, current)
-                self._replace_state(content)
+            return self._file.replace(content)
         except OSError as error:
             raise StoreError(self._fqn, f"cannot commit: {error}") from error
+
+    def _settle(self, state: bytes) -> None:
         self._committed = state
 
-    def _replace_state(self, content: bytes) -> None:
-        following = self._directory / "next.json"
-        with following.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        following.replace(self._directory / "state.json")
-        self._sync_directory()
 
-    @contextmanager
-    def _locked(self) -> Iterator[int]:
-        """Hold the lock of the epoch file, and yield its descriptor."""
-        if self._closed:
-            raise StoreClosedError(self._fqn)
-        path = self._directory / "epoch"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            self._lock(descriptor, path)
-            yield descriptor
-        finally:
-            os.close(descriptor)  # Releases the lock.
-
-    def _lock(self, descriptor: int, path: Path) -> None:
-        deadline = time.monotonic() + self._lock_wait_seconds
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise StoreError(
-                        self._fqn,
-                        f"{path} is locked by another process for {self._lock_wait_seconds} s; is it stopped?",
-                    ) from None
-                time.sleep(_LOCK_POLL_SECONDS)
-            else:
-                return
-
-    def _read_epoch(self, descriptor: int) -> int:
-        content = os.pread(descriptor, 64, 0).strip()
-        if not content:
-            return 0
-        try:
-            return int(content)
-        except ValueError:
-            raise StoreError(
-                self._fqn, f"{self._directory / 'epoch'} holds no number: {content!r}"
-            ) from None
-
-    def _sync_directory(self) -> None:
-        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def _file_of(shard: Shard, directory: Path, lock_wait_seconds: float) -> StateFile:
+    local_state = shard.local_state
+    if local_state is not None and local_state.recorder is not None:
+        return RecordedStateFile(shard.fqn, local_state.directory, local_state.recorder)
+    kept = directory / quote(shard.id, safe="")
+    return KeptStateFile(shard.fqn, kept, lock_wait_seconds=lock_wait_seconds)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from consumer.journal.client import JournalClient
+from consumer.local_state import LocalState
 from consumer.protocol.shard_pb2 import ShardSpec
 
 
@@ -15,6 +16,7 @@ class FixedShard:
 
     id: str = "shard-0001"
     root: str = "/test"
+    local_state: LocalState | None = None
 
     @property
     def fqn(self) -> str:

@@ -274,6 +274,7 @@ class _Named:
     def __init__(self, shard_id: str, fqn: str) -> None:
         self.id = shard_id
         self.fqn = fqn
+        self.local_state = None
 
 
 async def test_sources_added_to_the_spec_are_read(
@@ -364,11 +365,11 @@ async def test_reference_keeps_the_store_until_released(host: ShardHost, tmp_pat
         shard.acquire()
     with pytest.raises(ShardStoppedError):
         await reference.call(lambda store: store)
-    assert not application.stores[0]._closed
+    assert not application.stores[0]._commits._closed
     reference.release()
     reference.release()
     await stopping
-    assert application.stores[0]._closed
+    assert application.stores[0]._commits._closed
 
 
 async def test_stop_aborts_a_transaction_that_hangs(

@@ -1,0 +1,193 @@
+"""A recovery log in memory: takes what a store records, and replays it, cut off anywhere, into a directory.
+
+It is stricter than a log need be: it refuses operations that make no sense (a write to no file, a second creation), so
+that a store which passes here asks nothing special of its recorder. Newer recorders fence older ones, as logs do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from consumer.errors import StoreError
+from consumer.op_future import OpFuture
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedChange:
+    """One operation on one file."""
+
+    kind: str
+    """create, write, rename, remove or property."""
+    path: str
+    offset: int = 0
+    content: bytes = b""
+    to: str = ""
+
+
+@dataclass(slots=True)
+class RecordedLog:
+    """All operations of one shard's stores, in order."""
+
+    changes: list[RecordedChange] = field(default_factory=list)
+    barriers: list[int] = field(default_factory=list)
+    """How many changes stood before each barrier."""
+    recorders: int = 0
+    held: list[OpFuture] | None = None
+    """Barriers that wait for `release`; None: each resolves at once."""
+    files: MirroredFiles = field(default_factory=lambda: MirroredFiles())
+
+    def recorder(self) -> MirroringRecorder:
+        """Return a recorder that fences all before it."""
+        self.recorders += 1
+        return MirroringRecorder(self, self.recorders)
+
+    def hold(self) -> None:
+        """Have barriers wait: the broker is slow."""
+        self.held = []
+
+    def release(self) -> None:
+        """Resolve the barriers that wait, and those to come."""
+        held, self.held = self.held or [], None
+        for barrier in held:
+            barrier.set_result(None)
+
+    def cuts(self) -> Iterator[tuple[int, MirroredFiles]]:
+        """Yield every place where the log may end: (changes wholly there, files as replayed).
+
+        Also in the middle of each write: what is one change here may be several appends.
+        """
+        files = MirroredFiles()
+        yield 0, files
+        for count, change in enumerate(self.changes):
+            if change.kind == "write" and len(change.content) > 1:
+                torn = files.copy()
+                torn.apply(replace(change, content=change.content[: len(change.content) // 2]))
+                yield count, torn
+            files.apply(change)
+            yield count + 1, files
+
+    def append(self, change: RecordedChange) -> None:
+        """Add a change; it must make sense."""
+        self.files.apply(change)
+        self.changes.append(change)
+
+    def barrier(self) -> OpFuture:
+        """Return a barrier behind all changes so far."""
+        self.barriers.append(len(self.changes))
+        barrier: OpFuture = Future()
+        if self.held is None:
+            barrier.set_result(None)
+        else:
+            self.held.append(barrier)
+        return barrier
+
+
+class MirroredFiles:
+    """Files as a player of the log has them."""
+
+    def __init__(self, files: dict[str, bytearray] | None = None) -> None:
+        """Start from `files`, by path; from none."""
+        self._files = files if files is not None else {}
+
+    def copy(self) -> MirroredFiles:
+        """Return another that changes apart from this one."""
+        return MirroredFiles({path: bytearray(content) for path, content in self._files.items()})
+
+    def paths(self) -> Sequence[str]:
+        """Return the names, sorted."""
+        return sorted(self._files)
+
+    def size_bytes(self) -> int:
+        """Return the length of all files."""
+        return sum(map(len, self._files.values()))
+
+    def apply(self, change: RecordedChange) -> None:
+        """Perform one change.
+
+        Raises:
+            ValueError: it makes no sense.
+        """
+        path, files = change.path, self._files
+        if not path.startswith("/"):
+            raise ValueError(
+                f"{path} is not below the store's directory: it must begin with a slash"
+            )
+        if change.kind == "property":
+            files[path] = bytearray(change.content)
+            return
+        if change.kind == "create":
+            if path in files:
+                raise ValueError(f"{path} is created, but exists")
+            files[path] = bytearray()
+            return
+        if path not in files:
+            raise ValueError(f"{change.kind} of {path}, which does not exist")
+        if change.kind == "write":
+            file = files[path]
+            if change.offset > len(file):
+                raise ValueError(f"a write at {change.offset} leaves a hole in {path}")
+            file[change.offset : change.offset + len(change.content)] = change.content
+            return
+        content = files.pop(path)
+        if change.kind == "rename":
+            files[change.to] = content
+
+    def write_to(self, directory: Path) -> Path:
+        """Write the files as a player does; return the directory, which is made."""
+        directory.mkdir(parents=True, exist_ok=True)
+        for path, content in self._files.items():
+            target = directory / path[1:]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+        return directory
+
+
+class MirroringRecorder:
+    """Implements `consumer.recoverylog.file_recorder.FileRecorder`."""
+
+    def __init__(self, log: RecordedLog, number: int) -> None:
+        """Record into `log` until a recorder with a higher number is there."""
+        self._log = log
+        self._number = number
+
+    @property
+    def fenced(self) -> bool:
+        """Whether a newer recorder is there."""
+        return self._log.recorders != self._number
+
+    def create(self, path: str) -> None:
+        """Record a new file."""
+        self._append(RecordedChange("create", path))
+
+    def write(self, path: str, offset: int, content: bytes) -> None:
+        """Record a write."""
+        self._append(RecordedChange("write", path, offset, bytes(content)))
+
+    def rename(self, path: str, to: str) -> None:
+        """Record a rename."""
+        self._append(RecordedChange("rename", path, to=to))
+
+    def remove(self, path: str) -> None:
+        """Record a removal."""
+        self._append(RecordedChange("remove", path))
+
+    def set_property(self, path: str, content: str) -> None:
+        """Record a property."""
+        self._append(RecordedChange("property", path, content=content.encode()))
+
+    def barrier(self) -> OpFuture:
+        """Return a barrier; it fails if we are fenced."""
+        if self.fenced:
+            barrier: OpFuture = Future()
+            barrier.set_exception(
+                StoreError("in memory", "this recorder is fenced: a newer one records")
+            )
+            return barrier
+        return self._log.barrier()
+
+    def _append(self, change: RecordedChange) -> None:
+        if not self.fenced:
+            self._log.append(change)

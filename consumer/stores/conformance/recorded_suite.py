@@ -1,0 +1,163 @@
+"""The further promises of a store that records: a log that ends anywhere holds a commit, and the log is the fence."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from concurrent.futures import Future
+
+from consumer.errors import ConsumerError, StoreError
+from consumer.stores.conformance.recorded_log import MirroredFiles, RecordedLog
+from consumer.stores.conformance.subject import (
+    FixedShard,
+    Holders,
+    RecordedSubject,
+    failure_of,
+    offset_of,
+    reading,
+    wait,
+)
+from consumer.stores.conformance.suite import StoreConformance
+
+LIVES, COMMITS = 3, 12
+"""Of the shard whose log is cut off everywhere; a store under test is made so small that it does all it ever does."""
+
+
+class RecordedStoreConformance(StoreConformance):
+    """The suite for a store that records. A subclass defines a pytest fixture `subject`, a `RecordedSubject`."""
+
+    def test_log_that_ends_anywhere_opens_at_a_commit(self, subject: RecordedSubject) -> None:
+        """A process dies at any step of any commit. Who takes over finds a checkpoint with just its state, never older
+        than the last commit that was said to be durable.
+        """
+        shard = FixedShard()
+        self._commit_often(subject, shard)
+        log = subject.log_of(shard)
+        durable = self._durable_steps(log)
+
+        for changes, files in log.cuts():
+            passed = bisect_right(log.barriers, changes)
+            promised = durable[passed - 1] if passed else 0
+            step = self._open_cut(subject, shard, files)
+            assert step >= promised, f"cut after {changes} changes: {step} of {promised} commits"
+            if changes in log.barriers:
+                assert step == promised, f"cut after {changes} changes: commit {step} came early"
+
+    def test_commit_is_neither_done_nor_visible_before_its_barrier(
+        self, subject: RecordedSubject
+    ) -> None:
+        """Else a reader sees, and the shard acknowledges, what a standby may never learn of."""
+        shard = FixedShard()
+        with Holders(subject, shard) as holders:
+            store, _ = holders.following()
+            subject.log_of(shard).hold()
+            subject.put(store, "a", 1)
+
+            commit = store.start_commit(shard, reading(10), ())
+
+            assert isinstance(failure_of(lambda: commit.result(0.1)), TimeoutError)
+            assert subject.committed(store) == {}
+            subject.log_of(shard).release()
+            wait(commit)
+            assert subject.committed(store) == {"a": 1}
+
+    def test_nothing_is_recorded_before_what_the_commit_waits_for(
+        self, subject: RecordedSubject
+    ) -> None:
+        """The log is what a standby believes: state must not get there before the outputs it goes with."""
+        shard = FixedShard()
+        with Holders(subject, shard) as holders:
+            store, _ = holders.following()
+            subject.put(store, "a", 1)
+            recorded = len(subject.log_of(shard).changes)
+            append: Future[object] = Future()
+
+            commit = store.start_commit(shard, reading(10), (append,))
+
+            assert isinstance(failure_of(lambda: commit.result(0.1)), TimeoutError)
+            assert len(subject.log_of(shard).changes) == recorded
+            append.set_result(None)
+            wait(commit)
+            assert len(subject.log_of(shard).changes) > recorded
+
+    def test_fenced_commit_fails_and_is_not_visible(self, subject: RecordedSubject) -> None:
+        """The local files of a zombie are ahead of the log; nobody may see that, and it must not go on."""
+        shard = FixedShard()
+        with Holders(subject, shard) as holders:
+            store, _ = holders.following()
+            subject.log_of(shard).recorder()
+            subject.put(store, "a", 1)
+
+            commit = store.start_commit(shard, reading(10), ())
+
+            assert isinstance(failure_of(lambda: wait(commit)), ConsumerError)
+            assert subject.committed(store) == {}
+
+            def go_on() -> None:
+                subject.put(store, "b", 2)
+                wait(store.start_commit(shard, reading(20), ()))
+
+            assert isinstance(failure_of(go_on), ConsumerError)
+
+    def test_restore_of_a_fenced_recorder_fails(self, subject: RecordedSubject) -> None:
+        """A process that was stopped between its hand-over and its restore learns there that it is too late."""
+        shard = FixedShard()
+        with Holders(subject, shard) as holders:
+            store = holders.open()
+            subject.log_of(shard).recorder()
+
+            assert isinstance(failure_of(lambda: store.restore_checkpoint(shard)), ConsumerError)
+
+    def test_destroy_aborts_a_commit_that_waits_for_the_log(self, subject: RecordedSubject) -> None:
+        """A broker that never answers must not keep a shard from stopping, at this end either."""
+        shard = FixedShard()
+        with Holders(subject, shard) as holders:
+            store, _ = holders.following()
+            subject.log_of(shard).hold()
+            subject.put(store, "a", 1)
+            commit = store.start_commit(shard, reading(10), ())
+            assert isinstance(failure_of(lambda: commit.result(0.1)), TimeoutError)
+
+            store.destroy()
+
+            assert isinstance(failure_of(lambda: wait(commit)), StoreError)
+            assert subject.leftovers(shard) == []
+            subject.log_of(shard).release()
+
+    def _commit_often(self, subject: RecordedSubject, shard: FixedShard) -> None:
+        """Run several lives of several commits; at the n-th, every key has the value n and the checkpoint reads n."""
+        step = 0
+        for _ in range(LIVES):
+            with Holders(subject, shard) as holders:
+                store, checkpoint = holders.following()
+                assert offset_of(checkpoint) == step
+                for _ in range(COMMITS):
+                    step += 1
+                    for key in ("a", f"b{step % 5}", "c"):
+                        subject.put(store, key, step)
+                    wait(store.start_commit(shard, reading(step), ()))
+
+    def _durable_steps(self, log: RecordedLog) -> list[int]:
+        """Return which commit each barrier made durable; each life begins with one more, its restore's."""
+        assert len(log.barriers) == LIVES * (COMMITS + 1), (
+            "expected one barrier for each commit and one for each restore"
+        )
+        return [index - index // (COMMITS + 1) for index in range(len(log.barriers))]
+
+    def _open_cut(self, subject: RecordedSubject, shard: FixedShard, files: MirroredFiles) -> int:
+        """Open what a log that is cut off there replays to; check it, commit once more, and return its step."""
+        log = RecordedLog(files=files.copy())
+        store = subject.open_log(shard, log)
+        try:
+            step = offset_of(store.restore_checkpoint(shard))
+            self._check(subject.committed(store), step)
+            subject.put(store, "after", 1)
+            wait(store.start_commit(shard, reading(step + 1), ()))
+            assert subject.committed(store)["after"] == 1
+        finally:
+            store.destroy()
+        return step
+
+    def _check(self, state: dict[str, int], step: int) -> None:
+        expected = {"a": step, "c": step} if step else {}
+        expected |= {f"b{past % 5}": past for past in range(max(1, step - 4), step + 1)}
+        assert state == expected, f"state of the wrong commit: expected {expected}, got {state}"

@@ -1,0 +1,173 @@
+"""Ships what changed in a store's SQLite files into its recovery log.
+
+    commit            the frames appended to state.db-wal since the last one
+    checkpoint        the pages it copied into state.db, while the log still has every frame; then no state.db-wal
+    now and then      all of state.db as a new file, renamed over the old: else the log of its pages would grow for ever
+
+A log that ends anywhere replays to a committed state. Frames of a commit that is cut off do not check out, and SQLite
+passes over them. A checkpoint that is cut off left every frame in place, and frames come before the pages of the file.
+
+The descriptors here are open for the store's life: closing one would drop SQLite's own locks on the file, which belong
+to the process (sqlite.org/howtocorrupt.html, 2.2).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from consumer.recoverylog.file_recorder import FileRecorder
+from consumer.stores.recorded_files import (
+    CHUNK_BYTES,
+    record_write,
+    recorded_path,
+    remove_if_there,
+    replace_file,
+)
+from consumer.stores.sqlite.wal import HEADER_BYTES, committed_frames, pages_in, parse_header
+
+DATABASE, NEXT, WAL = "state.db", "state.db.next", "state.db-wal"
+
+REWRITE_RATIO = 2.0
+"""Bytes of pages recorded, by the length of the database, after which it is recorded anew as a whole. The log that
+a standby must play holds these pages and their frames at most: about 5 times the database; and a busy store ships a
+half more than it writes."""
+
+REWRITE_BYTES_MIN = 4 << 20
+"""Below this much there is nothing to gain."""
+
+
+class SqliteRecording:
+    """Knows what of the files the log has."""
+
+    def __init__(
+        self,
+        recorder: FileRecorder,
+        directory: Path,
+        *,
+        rewrite_bytes_min: int = REWRITE_BYTES_MIN,
+    ) -> None:
+        """Take over the files as they were played from the log.
+
+        Args:
+            recorder: Of this life.
+            directory: Of this life.
+            rewrite_bytes_min: Least bytes of pages after which the database is recorded anew.
+
+        Requires:
+            SQLite has not opened the database yet.
+        """
+        self._recorder = recorder
+        self._rewrite_bytes_min = rewrite_bytes_min
+        remove_if_there(recorder, directory, NEXT)
+        wal = directory / WAL
+        self._wal_in_log = wal.exists()
+        self._wal_path = wal
+        self._pages: set[int] = set(pages_in(wal.read_bytes())) if self._wal_in_log else set()
+        self.knows_database = (directory / DATABASE).exists()
+        """Whether the log has the database at all."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._file = os.open(directory / DATABASE, flags, 0o644)
+        self._wal_file = -1
+        self._wal_length = 0
+        """Bytes of the write-ahead log that are recorded, since it last began anew."""
+        self._file_length = os.fstat(self._file).st_size
+        self._page_bytes = 0
+        self._pages_recorded_bytes = 0
+
+    def record_commit(self) -> None:
+        """Record the frames of the transactions committed since the last call."""
+        if self._wal_file < 0:
+            self._wal_file = os.open(self._wal_path, os.O_RDONLY | os.O_CLOEXEC)
+        header = parse_header(os.pread(self._wal_file, HEADER_BYTES, 0))
+        if header is None:
+            return
+        self._page_bytes = header.page_bytes
+        begin = self._wal_length or HEADER_BYTES
+        frames = _read(self._wal_file, begin, os.fstat(self._wal_file).st_size)
+        committed = committed_frames(header, frames)
+        if committed is None:
+            return
+        if self._wal_length == 0:
+            self._recorder.create(recorded_path(WAL))
+            self._wal_in_log = True
+            self._recorder.write(recorded_path(WAL), 0, os.pread(self._wal_file, HEADER_BYTES, 0))
+        record_write(self._recorder, WAL, begin, frames[: committed.length_bytes])
+        self._wal_length = begin + committed.length_bytes
+        self._pages.update(committed.pages)
+
+    @property
+    def wal_length_bytes(self) -> int:
+        """Bytes of the write-ahead log recorded so far."""
+        return self._wal_length
+
+    def record_checkpoint(self) -> None:
+        """Record what a checkpoint did that copied every frame, and after which the write-ahead log is empty."""
+        length = os.fstat(self._file).st_size
+        if self._must_rewrite(length):
+            replace_file(self._recorder, DATABASE, self._content(length), by_way_of=NEXT)
+            self.knows_database = True
+            self._pages_recorded_bytes = 0
+        else:
+            self._record_pages()
+        self._file_length = length
+        self._pages.clear()
+        self._wal_length = 0
+        if self._wal_in_log:
+            self._recorder.remove(recorded_path(WAL))
+            self._wal_in_log = False
+
+    def close(self) -> None:
+        """Close the files. Idempotent.
+
+        Requires:
+            SQLite has closed them.
+        """
+        for descriptor in (self._file, self._wal_file):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._file = self._wal_file = -1
+
+    def _must_rewrite(self, length: int) -> bool:
+        if not self.knows_database or length < self._file_length:
+            return True  # The log cannot cut a file short.
+        recorded = self._pages_recorded_bytes + len(self._pages) * self._page_bytes
+        return recorded > max(REWRITE_RATIO * length, self._rewrite_bytes_min)
+
+    def _record_pages(self) -> None:
+        page_bytes = self._page_bytes or self._read_page_bytes()
+        for first, end in _runs(self._pages):
+            begin = (first - 1) * page_bytes
+            content = _read(self._file, begin, (end - 1) * page_bytes)
+            record_write(self._recorder, DATABASE, begin, content)
+            self._pages_recorded_bytes += len(content)
+
+    def _read_page_bytes(self) -> int:
+        stated = int.from_bytes(os.pread(self._file, 2, 16), "big")
+        return 65536 if stated == 1 else stated
+
+    def _content(self, length: int) -> Iterator[bytes]:
+        for begin in range(0, length, CHUNK_BYTES):
+            yield _read(self._file, begin, min(begin + CHUNK_BYTES, length))
+
+
+def _read(descriptor: int, begin: int, end: int) -> bytes:
+    """Return the bytes [begin, end) of a file, as far as it goes."""
+    content = os.pread(descriptor, max(0, end - begin), begin)
+    if begin + len(content) >= end or not content:
+        return content
+    return content + _read(descriptor, begin + len(content), end)
+
+
+def _runs(pages: set[int]) -> Iterator[tuple[int, int]]:
+    """Yield the runs [first, end) of consecutive numbers."""
+    first = end = 0
+    for page in sorted(pages):
+        if page != end:
+            if end:
+                yield first, end
+            first = page
+        end = page + 1
+    if end:
+        yield first, end

@@ -1,0 +1,330 @@
+"""A store in a SQLite file of the shard's own: SQL at the speed of a library call, recovered on any machine.
+
+    {directory}/state.db, state.db-wal     the application's tables, and
+    CREATE TABLE gazette_checkpoint (id INTEGER PRIMARY KEY CHECK (id = 0), checkpoint BLOB NOT NULL)
+
+The application's statements and the checkpoint go into one SQLite transaction. With a recovery log a commit is durable,
+and shows to queries, when the log has its frames; then another process may have taken over at any moment, and the log
+refuses ours. Without one a commit is durable in the file, and the directory's lock keeps others out.
+
+Statements run on the standard library's `sqlite3`, not through SQLAlchemy: for the short statements of a consumer the
+latter takes several times as long as SQLite itself. For one code on many databases there is `SqlStore`.
+
+Source: gazette/core consumer/store-sqlite (a database a shard, its checkpoint in a row; how it is recorded is ours).
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
+from functools import partial
+from typing import TypeVar
+
+from consumer.application import Shard
+from consumer.errors import StoreClosedError, StoreError
+from consumer.local_state import LocalState, local_state_of
+from consumer.op_future import OpFuture
+from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.stores.commit_thread import CommitThread
+from consumer.stores.directory_lock import DirectoryLock
+from consumer.stores.sqlite.connections import (
+    BEGIN,
+    COMMIT,
+    ROLLBACK,
+    TxnConnection,
+    open_writer,
+)
+from consumer.stores.sqlite.readers import CommittedReaders
+from consumer.stores.sqlite.recording import (
+    DATABASE,
+    REWRITE_BYTES_MIN,
+    WAL,
+    SqliteRecording,
+)
+
+ResultT = TypeVar("ResultT")
+
+_CREATE_CHECKPOINT = (
+    "CREATE TABLE IF NOT EXISTS gazette_checkpoint "
+    "(id INTEGER PRIMARY KEY CHECK (id = 0), checkpoint BLOB NOT NULL)"
+)
+_READ_CHECKPOINT = "SELECT checkpoint FROM gazette_checkpoint"
+_WRITE_CHECKPOINT = "INSERT OR REPLACE INTO gazette_checkpoint VALUES (0, ?)"
+
+WAL_BYTES_MAX = 4 << 20
+"""Length of the write-ahead log from which it is checkpointed; opening after a crash replays it in milliseconds."""
+
+_WAL_HARD_RATIO = 8
+"""A log so many times longer than that ends the queries which hold it back."""
+_QUIET_SECONDS = 0.05
+"""Longest wait of a checkpoint for queries under way; the next commit tries again."""
+
+
+class SqliteStore:
+    """Keeps a shard's state in SQLite tables of the application's."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        local_state: LocalState | None = None,
+        *,
+        schema: str = "",
+        wal_bytes_max: int = WAL_BYTES_MAX,
+        rewrite_bytes_min: int = REWRITE_BYTES_MIN,
+        cache_bytes: int = 32 << 20,
+        lock_wait_seconds: float = 10.0,
+    ) -> None:
+        """Create a store; nothing is opened before `restore_checkpoint`.
+
+        Args:
+            shard: The shard; if it has a recovery log, its `local_state` is where the files are.
+            local_state: Where they are if it has none.
+            schema: Statements run at each restore, separated by semicolons, e.g. CREATE TABLE IF NOT EXISTS.
+            wal_bytes_max: Length of the write-ahead log from which it is checkpointed.
+            rewrite_bytes_min: Least bytes of pages recorded after which the recovery log gets the file anew.
+            cache_bytes: Bound of SQLite's page cache.
+            lock_wait_seconds: Longest wait for another holder of a directory that stays.
+
+        Raises:
+            ValidationError: there is neither a recovery log nor a `local_state`.
+        """
+        self._fqn = shard.fqn
+        self._local_state = local_state_of(shard, local_state)
+        self._path = self._local_state.directory / DATABASE
+        self._schema = schema
+        self._wal_bytes_max = wal_bytes_max
+        self._rewrite_bytes_min = rewrite_bytes_min
+        self._cache_bytes = cache_bytes
+        self._lock_wait_seconds = lock_wait_seconds
+        self._lock: DirectoryLock | None = None
+        self._recording: SqliteRecording | None = None
+        self._writer: TxnConnection | None = None
+        self._readers = CommittedReaders(shard.fqn, self._path)
+        self._commits = CommitThread(shard.fqn)
+        self._begun = False
+        """The writer is in the worker thread's transaction."""
+        self._free = threading.Event()
+        """The commit under way needs the writer no more."""
+        self._free.set()
+        self._failure: BaseException | None = None
+        self._closed = False
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection of the current transaction, begun at first use; for the worker thread.
+
+        Savepoints are free to use; what begins or ends a transaction is refused. If the commit before is still waiting
+        for what it depends on, this waits for it; it does not wait for the recovery log.
+
+        Raises:
+            StoreError: the store is not restored, or a commit has failed.
+        """
+        if not self._begun:
+            self._free.wait()
+            self._writable().execute_own(BEGIN)
+            self._begun = True
+        assert self._writer is not None
+        return self._writer
+
+    def read(self, function: Callable[[sqlite3.Connection], ResultT]) -> ResultT:
+        """Return `function(connection)` on a connection that sees the last durable commit; for queries.
+
+        May be called on any thread. The connection is good only within the call, and cannot write.
+        """
+        return self._readers.read(function)
+
+    def restore_checkpoint(self, shard: Shard) -> Checkpoint:
+        """Open the files if they are not open, and return the last committed checkpoint."""
+        del shard
+        try:
+            if self._writer is None:
+                self._open()
+            else:
+                self._writable()
+                self._roll_back()
+            return self._read_checkpoint()
+        except (sqlite3.Error, OSError) as error:
+            raise self._error("cannot restore", error) from error
+
+    def start_commit(
+        self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
+    ) -> OpFuture:
+        """Commit the current transaction and `checkpoint` together, on a thread of its own, after `wait_for`."""
+        del shard
+        self._writable()
+        begun, self._begun = self._begun, False
+        self._free.clear()
+        commit = self._commits.start(
+            partial(self._commit, begun, checkpoint.SerializeToString(deterministic=True)),
+            wait_for=wait_for,
+            abandon=self._roll_back,
+            settle=self._settle,
+        )
+        commit.add_done_callback(self._on_commit_done)
+        return commit
+
+    def destroy(self) -> None:
+        """Roll back and close; remove the files if the recovery log has them."""
+        self._closed = True
+        try:
+            self._commits.close()
+            self._close()
+        finally:
+            if self._local_state.temporary:
+                shutil.rmtree(self._local_state.directory, ignore_errors=True)
+            elif self._lock is not None:
+                self._lock.release()
+
+    # -- opening and closing, on the worker thread
+
+    def _open(self) -> None:
+        self._check_open()
+        directory, recorder = self._local_state.directory, self._local_state.recorder
+        if recorder is None:
+            self._lock = self._lock or DirectoryLock(
+                self._fqn, directory, wait_seconds=self._lock_wait_seconds
+            )
+        else:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._recording = SqliteRecording(
+                recorder, directory, rewrite_bytes_min=self._rewrite_bytes_min
+            )
+        self._writer = open_writer(
+            self._path, fqn=self._fqn, durable=recorder is None, cache_bytes=self._cache_bytes
+        )
+        # A life begins with an empty write-ahead log: whatever an earlier one left in it is done with.
+        known = self._recording is None or self._recording.knows_database
+        if known:
+            self._checkpoint()
+        self._set_up()
+        if not known:
+            self._checkpoint()  # The log gets the database as a whole, with its tables.
+        elif self._recording is not None:
+            self._recording.record_commit()
+        if recorder is not None:
+            recorder.barrier().result()
+        self._readers.advance()
+
+    def _set_up(self) -> None:
+        assert self._writer is not None
+        self._writer.execute_own(BEGIN)
+        for statement in (_CREATE_CHECKPOINT, *_statements(self._schema)):
+            self._writer.execute(statement)
+        self._writer.execute_own(COMMIT)
+
+    def _read_checkpoint(self) -> Checkpoint:
+        assert self._writer is not None
+        row = self._writer.execute(_READ_CHECKPOINT).fetchone()
+        return Checkpoint.FromString(row[0]) if row else Checkpoint()
+
+    def _close(self) -> None:
+        self._readers.close()
+        if self._writer is not None:
+            self._roll_back()
+            self._writer.close_own()
+            self._writer = None
+        if self._recording is not None:
+            self._recording.close()
+
+    def _writable(self) -> TxnConnection:
+        self._check_open()
+        if self._failure is not None:
+            raise StoreError(
+                self._fqn, f"a commit has failed, open a new store: {self._failure}"
+            ) from self._failure
+        if self._writer is None:
+            raise StoreError(self._fqn, "not restored yet: call restore_checkpoint first")
+        return self._writer
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError(self._fqn)
+
+    def _roll_back(self) -> None:
+        self._begun = False
+        if self._writer is not None and self._writer.in_transaction:
+            self._writer.execute_own(ROLLBACK)
+
+    # -- committing, on the commit's thread
+
+    def _commit(self, begun: bool, checkpoint: bytes) -> OpFuture | None:
+        writer = self._writer
+        assert writer is not None
+        try:
+            if not begun:
+                writer.execute_own(BEGIN)
+            if not writer.in_transaction:
+                raise StoreError(
+                    self._fqn,
+                    "the database rolled back the transaction after an error that the application passed over; "
+                    "let the error out of the callback",
+                )
+            writer.execute_own(_WRITE_CHECKPOINT, (checkpoint,))
+            writer.execute_own(COMMIT)
+            durable = self._record_commit()
+        except (sqlite3.Error, OSError) as error:
+            self._roll_back()
+            raise self._error("cannot commit", error) from error
+        if not self._checkpoint_due():
+            self._free.set()
+        return durable
+
+    def _record_commit(self) -> OpFuture | None:
+        if self._recording is None or self._local_state.recorder is None:
+            return None
+        self._recording.record_commit()
+        return self._local_state.recorder.barrier()
+
+    def _settle(self) -> None:
+        self._readers.advance()
+        if not self._free.is_set():
+            self._checkpoint()
+
+    def _checkpoint_due(self) -> bool:
+        return self._wal_length_bytes() >= self._wal_bytes_max
+
+    def _wal_length_bytes(self) -> int:
+        if self._recording is not None:
+            return self._recording.wal_length_bytes
+        wal = self._local_state.directory / WAL
+        return wal.stat().st_size if wal.exists() else 0
+
+    def _checkpoint(self) -> None:
+        """Copy the write-ahead log into the file and begin it anew, unless queries still look at older snapshots."""
+        assert self._writer is not None
+        pressing = self._wal_length_bytes() >= _WAL_HARD_RATIO * self._wal_bytes_max
+        with self._readers.pause(wait_seconds=_QUIET_SECONDS, interrupt=pressing) as quiet:
+            if not quiet:
+                return
+            try:
+                checkpoint = self._writer.execute_own("PRAGMA wal_checkpoint(TRUNCATE)")
+                busy, _, _ = checkpoint.fetchone()
+                assert not busy, "somebody else has the database open"
+                if self._recording is not None:
+                    self._recording.record_checkpoint()
+            except (sqlite3.Error, OSError) as error:
+                raise self._error("cannot copy the write-ahead log", error) from error
+
+    def _on_commit_done(self, commit: OpFuture) -> None:
+        self._failure = commit.exception()
+        self._free.set()
+
+    def _error(self, what: str, error: Exception) -> StoreError:
+        return StoreError(self._fqn, f"{what}: {error}")
+
+
+def _statements(script: str) -> list[str]:
+    """Return the statements of a script, in order."""
+    statements: list[str] = []
+    pending = ""
+    for part in script.split(";"):
+        pending += part + ";"
+        if sqlite3.complete_statement(pending):
+            statements.append(pending)
+            pending = ""
+    if pending.rstrip(";").strip():
+        statements.append(pending)
+    return [statement for statement in statements if statement.strip(" \n\t;")]

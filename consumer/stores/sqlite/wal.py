@@ -1,0 +1,85 @@
+"""What stands in a SQLite write-ahead log: which frames are committed, and which pages they hold. Pure.
+
+    header (32 bytes): magic, version, page size, sequence, salt 1, salt 2, checksum (8)
+    frame:             page number, database size in pages if the frame ends a transaction (else 0), salts (8),
+                       checksum (8), then the page
+
+Frames whose salts are not the header's are left from before the log began anew.
+
+Source: sqlite.org/fileformat2.html, section 4 (the format).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+HEADER_BYTES: Final = 32
+FRAME_HEADER_BYTES: Final = 24
+
+_MAGICS: Final = (0x377F0682, 0x377F0683)
+_HEADER: Final = struct.Struct(">4xII4x8s8x")
+_FRAME: Final = struct.Struct(">II8s")
+
+
+@dataclass(frozen=True, slots=True)
+class WalHeader:
+    """How to read the frames behind it."""
+
+    page_bytes: int
+    salts: bytes
+
+    @property
+    def frame_bytes(self) -> int:
+        """Length of a frame with its header."""
+        return FRAME_HEADER_BYTES + self.page_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedFrames:
+    """The frames up to and with the last that ends a transaction."""
+
+    length_bytes: int
+    pages: frozenset[int]
+    """Numbers of the pages they hold, from 1."""
+
+
+def parse_header(content: bytes) -> WalHeader | None:
+    """Return the header at the beginning of a log; None if the log is empty or not begun."""
+    if len(content) < HEADER_BYTES:
+        return None
+    if struct.unpack_from(">I", content)[0] not in _MAGICS:
+        return None
+    _, page_bytes, salts = _HEADER.unpack_from(content)
+    return WalHeader(65536 if page_bytes == 1 else page_bytes, salts)
+
+
+def committed_frames(header: WalHeader, frames: bytes) -> CommittedFrames | None:
+    """Return what of `frames` (whole frames, from some frame's beginning) is committed; None if nothing is."""
+    pages: set[int] = set()
+    committed: CommittedFrames | None = None
+    for end, page, database_pages in _frames(header, frames):
+        pages.add(page)
+        if database_pages:
+            committed = CommittedFrames(end, frozenset(pages))
+    return committed
+
+
+def pages_in(content: bytes) -> frozenset[int]:
+    """Return the numbers of all pages that a whole log, header and frames, may hold; committed or not."""
+    header = parse_header(content)
+    if header is None:
+        return frozenset()
+    return frozenset(page for _, page, _ in _frames(header, content[HEADER_BYTES:]))
+
+
+def _frames(header: WalHeader, frames: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield (end in bytes, page, database pages or 0) of frames with the header's salts."""
+    size = header.frame_bytes
+    for begin in range(0, len(frames) - size + 1, size):
+        page, database_pages, salts = _FRAME.unpack_from(frames, begin)
+        if salts != header.salts:
+            return
+        yield begin + size, page, database_pages

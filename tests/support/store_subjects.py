@@ -1,0 +1,146 @@
+"""Each kind of store that we ship, for the suite of `consumer.stores.conformance`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+import sqlalchemy as sa
+
+from consumer.application import Shard
+from consumer.local_state import LocalState
+from consumer.stores.json_file import JsonFileStore
+from consumer.stores.sql import SqlStore
+from consumer.stores.sqlite import SqliteStore
+from tests.support.failing_disk import descriptors_under
+
+LOCK_WAIT_SECONDS = 0.2
+
+
+class JsonSubject:
+    """`JsonFileStore` in a directory that stays."""
+
+    excludes = False
+    open_txn_blocks = False
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def open(self, shard: Shard) -> JsonFileStore[dict[str, int]]:
+        """Open it."""
+        return JsonFileStore(
+            shard, self._directory, initial={}, state_type=dict[str, int], lock_wait_seconds=2
+        )
+
+    def put(self, store: JsonFileStore[dict[str, int]], key: str, value: int) -> None:
+        """Set a key."""
+        store.state[key] = value
+
+    def committed(self, store: JsonFileStore[dict[str, int]]) -> dict[str, int]:
+        """Read it back."""
+        return store.committed_state()
+
+    def leftovers(self, shard: Shard) -> list[str]:
+        """Open files, and unfinished ones."""
+        del shard
+        unfinished = [str(path) for path in self._directory.rglob("next.json")]
+        return descriptors_under(self._directory) + unfinished
+
+
+class SqlSubject:
+    """`SqlStore` with a table of its own."""
+
+    excludes = False
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self.open_txn_blocks = engine.dialect.name == "sqlite"
+        self._table = sa.Table(
+            f"state_{uuid4().hex}",
+            sa.MetaData(),
+            sa.Column("shard", sa.String(255), primary_key=True),
+            sa.Column("key", sa.String(255), primary_key=True),
+            sa.Column("value", sa.Integer),
+        )
+        self._table.create(engine)
+
+    def open(self, shard: Shard) -> SqlStore:
+        """Open it."""
+        return SqlStore(shard, self._engine, lock_wait_seconds=5, takeover_seconds=0.1)
+
+    def put(self, store: SqlStore, key: str, value: int) -> None:
+        """Insert or update a row."""
+        table, fqn = self._table, store._fqn
+        mine = sa.and_(table.c.shard == fqn, table.c.key == key)
+        store.connection.execute(sa.delete(table).where(mine))
+        store.connection.execute(sa.insert(table).values(shard=fqn, key=key, value=value))
+
+    def committed(self, store: SqlStore) -> dict[str, int]:
+        """Read the shard's rows."""
+        query = sa.select(self._table.c.key, self._table.c.value).where(
+            self._table.c.shard == store._fqn
+        )
+        return store.read(
+            lambda connection: {row.key: row.value for row in connection.execute(query)}
+        )
+
+    def leftovers(self, shard: Shard) -> list[str]:
+        """Connections that were not returned."""
+        del shard
+        held = self._engine.pool.checkedout()  # type: ignore[attr-defined]  # Of the pools we use.
+        return ["connection"] * int(held)
+
+
+SQLITE_SCHEMA = "CREATE TABLE IF NOT EXISTS state (key TEXT PRIMARY KEY, value INTEGER)"
+
+
+def put_row(store: SqliteStore, key: str, value: int) -> None:
+    """Insert or update a row."""
+    store.connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (key, value))
+
+
+def committed_rows(store: SqliteStore) -> dict[str, int]:
+    """Read all rows."""
+    return store.read(lambda connection: dict(connection.execute("SELECT key, value FROM state")))
+
+
+def recorded_sqlite(shard: Shard) -> SqliteStore:
+    """Return a store that copies its log back every few commits, and records its file anew now and then."""
+    return SqliteStore(
+        shard, schema=SQLITE_SCHEMA, wal_bytes_max=32 << 10, rewrite_bytes_min=64 << 10
+    )
+
+
+class SqliteSubject:
+    """`SqliteStore` in a directory that stays."""
+
+    excludes = True
+    open_txn_blocks = False
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def open(self, shard: Shard) -> SqliteStore:
+        """Open it."""
+        return SqliteStore(
+            shard,
+            LocalState(self._directory / quote(shard.id, safe="")),
+            schema=SQLITE_SCHEMA,
+            wal_bytes_max=32 << 10,
+            lock_wait_seconds=LOCK_WAIT_SECONDS,
+        )
+
+    def put(self, store: Any, key: str, value: int) -> None:
+        """Insert or update a row."""
+        put_row(store, key, value)
+
+    def committed(self, store: Any) -> dict[str, int]:
+        """Read all rows."""
+        return committed_rows(store)
+
+    def leftovers(self, shard: Shard) -> list[str]:
+        """Open files."""
+        del shard
+        return descriptors_under(self._directory)

@@ -1,40 +1,45 @@
-"""The allocation loop: every member runs it, the oldest one acts.
+"""The allocation loop: every member runs it, the one that leads acts.
 
-    wake (a change, or a timer) ──► snapshot ──► in a thread: plan if the demand changed, verify, next steps
+    wake (a change, or a timer) ──► snapshot of what is open ──► off the loop: plan if the demand changed, next steps
          ▲                                                              │
-         └── wait for our own writes to show ◄── transactions, each fenced by our member key ◄┘
+         └── wait for our own writes to show ◄── transactions, each fenced by the epoch ◄┘
 
 Invariants: the event loop is never held for a solve, and no lock is held at all: a decision is made on a frozen
 snapshot, and every write compares what it was decided upon. A refused step, an unreachable etcd or a defective plan is
 tried again on a timer, never only when something unrelated changes; until a plan is good, the last good one is kept to.
+What is looked at is what changed, or what could not be done yet; everything only for a new plan, and now and then.
 
-Source: gazette/core allocator/allocate.go (the loop); threads, quarantine and timers are ours.
+Source: gazette/core allocator/allocate.go (the loop); the rest is ours.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
+from typing import Protocol, TypeVar
 
 import structlog
 
 from allocator.core.consistency import Consistency
+from allocator.core.decision import Decision, Question, decide
 from allocator.core.keys import ItemKey
-from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
-from allocator.core.ops import Compare
+from allocator.core.model import Assignment, ItemId, MemberId
 from allocator.core.placement.problem import Solver
-from allocator.core.plan import Plan, PlanRefused, plan_for
-from allocator.core.state import AllocState
-from allocator.core.transition.converge import Convergence, Step, Tally, converge
-from allocator.core.transition.failures import FailedReplicas
+from allocator.core.plan import Plan, PlanRefused
+from allocator.core.policy import AllocationPolicy
+from allocator.core.stored_plan import StoredPlan
+from allocator.core.tracker import Snapshot, Tracker
+from allocator.core.transition.converge import Step, Tally
 from allocator.core.transition.quarantine import Quarantine
 from allocator.errors import EtcdError, KeyDecodeError, MemberKeyLostError
 from allocator.etcd.api import Etcd
 from allocator.etcd.txn_batch import BatchReport, apply_checkpoints
 from allocator.key_space import KeySpace
+from allocator.leadership.leadership import Fence, Leadership
+from allocator.leadership.plan_store import PlanStore
 from allocator.metrics import AllocatorMetrics
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
@@ -48,46 +53,50 @@ busy deciding. After a quiet time a change is still acted on at once."""
 REST_SECONDS_MAX = 1.0
 
 _log = structlog.get_logger()
+T = TypeVar("T")
+
+
+class Offload(Protocol):
+    """Runs a function elsewhere than on the event loop, and returns its result."""
+
+    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]:
+        """Run `work`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationConfig:
-    """Times of the loop."""
+    """Times of the loop, and an operator's choices."""
 
     recheck_seconds: float = 30.0
     """Longest pause between two looks of a leader, with up to a tenth of jitter."""
+    audit_seconds: float = 300.0
+    """Longest time between two looks at everything, changed or not."""
     retry_seconds_max: float = 5.0
     """Longest delay before a round that an error ended is tried again."""
     replace_failed_after_seconds: float = 60.0
     """How long a standby may stay failed before it is placed elsewhere."""
+    decide_seconds_max: float = 600.0
+    """A decision that takes longer is given up and made again. Another member, if there is one, takes over long before."""
+    policy: AllocationPolicy = field(default_factory=AllocationPolicy)
 
 
-@dataclass(frozen=True, slots=True)
-class _Inputs:
-    """The key space's values at one revision, unsorted; taking them is cheap, deriving from them is not."""
+@dataclass(slots=True)
+class _Term:
+    """What a leader remembers; it begins and ends with its leadership."""
 
-    revision: int
-    members: tuple[Member, ...]
-    items: tuple[Item, ...]
-    assignments: tuple[Assignment, ...]
-    unreadable_items: tuple[ItemId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Decision:
-    """What a thread made of the inputs."""
-
-    state: AllocState
-    failed: FailedReplicas
-    plan: Plan
-    plan_seconds: float
-    convergence: Convergence
-    refused: PlanRefused | None = None
-    """Why `plan` is still the one before, made for another demand."""
+    fence: Fence
+    stored: StoredPlan | None
+    plan: Plan | None = None
+    planned_demand: int = -1
+    """The tracker's demand that `plan` answers."""
+    quarantine: Quarantine = field(default_factory=Quarantine)
+    audited_monotonic_seconds: float = 0.0
+    rests_until_monotonic_seconds: float = 0.0
 
 
 class AllocationLoop:
-    """Leads while the local member is the oldest; ends when it is exiting and holds nothing."""
+    """Allocates while the local member leads; ends when it is exiting and holds nothing."""
 
     def __init__(
         self,
@@ -95,6 +104,8 @@ class AllocationLoop:
         key_space: KeySpace,
         *,
         member_id: MemberId,
+        leadership: Leadership,
+        plan_store: PlanStore,
         consistency: Consistency,
         is_failed: Callable[[Assignment], bool],
         solver: Solver,
@@ -102,10 +113,13 @@ class AllocationLoop:
         metrics: AllocatorMetrics,
         config: AllocationConfig,
         random: Random,
+        offload: Offload = asyncio.to_thread,
     ) -> None:
         self._etcd = etcd
         self._key_space = key_space
         self._member_id = member_id
+        self._leadership = leadership
+        self._plan_store = plan_store
         self._consistency = consistency
         self._is_failed = is_failed
         self._solver = solver
@@ -113,11 +127,13 @@ class AllocationLoop:
         self._metrics = metrics
         self._config = config
         self._random = random
+        self._offload = offload
         self._backoff = Backoff(max_seconds=config.retry_seconds_max, random=random)
-        self._plan: Plan | None = None
-        self._failed = FailedReplicas()
-        self._quarantine = Quarantine()
-        self._rests_until_monotonic_seconds = 0.0
+        self._wake = asyncio.Event()
+        self._tracker: Tracker | None = None
+        self._term: _Term | None = None
+        key_space.observe(self._on_update)
+        leadership.observe(self._wake.set)
 
     async def run(self) -> None:
         """Allocate until the local member is exiting and holds nothing.
@@ -126,14 +142,22 @@ class AllocationLoop:
             MemberKeyLostError: the local member's key is gone.
         """
         while not self._is_drained():
-            seen = self._key_space.header.revision
+            self._wake.clear()
             pause_seconds: float | None = None
-            if self._leads():
-                await self._rest()
-                seen, pause_seconds = await self._round()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause_seconds):
-                    await self._key_space.wait_for_update(after_revision=seen)
+            fence = self._leadership.fence
+            if fence is None:
+                self._end_term()
+            else:
+                self._vouch_for_a_turn()
+                term = await self._term_under(fence)
+                await self._rest(term)
+                pause_seconds = await self._round(term)
+            await self._wait(pause_seconds)
+
+    def _on_update(self) -> None:
+        if self._tracker is not None:
+            self._tracker.apply(self._key_space.changes)
+        self._wake.set()
 
     def _is_drained(self) -> bool:
         key_space = self._key_space
@@ -143,62 +167,102 @@ class AllocationLoop:
             if key_space.kv_or_none(key) is None:
                 raise MemberKeyLostError(key.decode())
             return False
-        return member.value.is_exiting() and not any(
-            member_id == self._member_id and item_id in key_space.items
-            for item_id, member_id, _ in key_space.assignments
-        )
+        return member.value.is_exiting() and not self._tracked().holds_items(self._member_id)
 
-    def _leads(self) -> bool:
-        oldest = min(
-            self._key_space.members.values(),
-            key=lambda member: (member.kv.create_revision, member.member_id),
-            default=None,
-        )
-        return oldest is not None and oldest.member_id == self._member_id
+    def _tracked(self) -> Tracker:
+        """Return what is derived of the key space; members that neither lead nor leave need not derive anything."""
+        if self._tracker is None:
+            self._tracker = Tracker(
+                self._key_space,
+                local_id=self._member_id,
+                is_failed=self._is_failed,
+                consistency=self._consistency,
+                replace_failed_after_seconds=self._config.replace_failed_after_seconds,
+            )
+        return self._tracker
 
-    async def _rest(self) -> None:
-        rest_seconds = self._rests_until_monotonic_seconds - self._clock.monotonic_seconds()
+    async def _term_under(self, fence: Fence) -> _Term:
+        """Return what is remembered of this leadership; a new one begins with the plan that its predecessor stored."""
+        if self._term is None or self._term.fence.epoch != fence.epoch:
+            self._end_term()
+            found = await self._plan_store.load()
+            self._term = _Term(fence, None if found is None else found.plan)
+        self._term.fence = fence
+        return self._term
+
+    def _end_term(self) -> None:
+        if self._term is not None:
+            self._term = None
+            self._tracker = None
+
+    def _vouch_for_a_turn(self) -> None:
+        self._leadership.vouch(self._leadership.config.turn_seconds_max)
+
+    async def _rest(self, term: _Term) -> None:
+        rest_seconds = term.rests_until_monotonic_seconds - self._clock.monotonic_seconds()
         if rest_seconds > 0.0:
             await asyncio.sleep(rest_seconds)
 
-    async def _round(self) -> tuple[int, float]:
-        """Decide and act once. Return the revision acted upon, and how long to wait at most for a newer one."""
-        inputs = self._inputs()
+    async def _wait(self, pause_seconds: float | None) -> None:
+        """Wait for a change; a leader vouches for itself meanwhile."""
+        if pause_seconds is None:
+            await self._wake.wait()
+            return
+        deadline = self._clock.monotonic_seconds() + pause_seconds
+        while not self._wake.is_set():
+            left = deadline - self._clock.monotonic_seconds()
+            if left <= 0.0:
+                return
+            self._vouch_for_a_turn()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left, self._leadership.config.beat_seconds)):
+                    await self._wake.wait()
+
+    async def _round(self, term: _Term) -> float:
+        """Decide and act once. Return how long to wait at most for a change."""
+        tracker = self._tracked()
         started = self._clock.monotonic_seconds()
-        decision = await asyncio.to_thread(self._decide, inputs, self._plan, self._failed)
-        ended = self._clock.monotonic_seconds()
-        self._rests_until_monotonic_seconds = ended + min(
-            REST_SECONDS_MAX, REST_PER_WORK * (ended - started)
+        tracker.observe_failures(started)
+        demand = tracker.demand
+        opened = tracker.take_open()
+        is_whole = demand != term.planned_demand or self._audit_is_due(term, started)
+        if not opened and not is_whole:
+            return self._pause_seconds(term)
+        decision = await self._decision(term, self._snapshot(opened, is_whole=is_whole))
+        seconds = self._clock.monotonic_seconds() - started
+        term.rests_until_monotonic_seconds = (
+            started + seconds + min(REST_SECONDS_MAX, REST_PER_WORK * seconds)
         )
         if isinstance(decision, PlanRefused):
-            return inputs.revision, self._refuse(decision)
+            tracker.open(opened)
+            return self._refuse(decision)
+        tracker.open(decision.unsettled)
         retry_seconds = None if decision.refused is None else self._refuse(decision.refused)
-        self._failed = decision.failed
-        if decision.plan is not self._plan:
-            self._adopt(decision)
-        self._metrics.on_decided(decision.state, decision.convergence)
+        if is_whole:
+            term.audited_monotonic_seconds = started
+        await self._adopt(term, decision, demand, seconds)
+        self._metrics.on_decided(decision.state, decision.convergence, items=tracker.item_count)
         try:
-            await self._act(decision.convergence.steps)
+            lost = await self._act(term, decision.convergence.steps)
         except EtcdError as error:
             self._metrics.on_round_failed()
             pause_seconds = self._backoff.next_seconds()
             _log.warning("allocation.round_failed", cause=str(error), retry_seconds=pause_seconds)
-            return inputs.revision, pause_seconds
-        if retry_seconds is not None:
-            return inputs.revision, min(retry_seconds, self._pause_seconds())
+            return pause_seconds
+        if lost or retry_seconds is not None:
+            return min(retry_seconds or self._backoff.next_seconds(), self._pause_seconds(term))
         self._backoff.reset()
-        return inputs.revision, self._pause_seconds()
+        return self._pause_seconds(term)
 
-    def _inputs(self) -> _Inputs:
-        key_space = self._key_space
-        return _Inputs(
-            revision=key_space.header.revision,
-            # Values of the plain dict below: a copy at once, where sorted views go through Python one by one.
-            members=tuple(dict.values(key_space.members)),
-            items=tuple(dict.values(key_space.items)),
-            assignments=tuple(dict.values(key_space.assignments)),
-            unreadable_items=tuple(self._unreadable_items()),
-        )
+    def _audit_is_due(self, term: _Term, now: float) -> bool:
+        return now - term.audited_monotonic_seconds >= self._config.audit_seconds
+
+    def _snapshot(self, opened: frozenset[ItemId], *, is_whole: bool) -> Snapshot:
+        tracker, revision = self._tracked(), self._key_space.header.revision
+        unreadable = self._unreadable_items()
+        if is_whole:
+            return tracker.whole(revision=revision, unreadable_items=unreadable)
+        return tracker.partial(opened, revision=revision, unreadable_items=unreadable)
 
     def _unreadable_items(self) -> list[ItemId]:
         found: list[ItemId] = []
@@ -209,57 +273,46 @@ class AllocationLoop:
                     found.append(parsed.item_id)
         return found
 
-    def _decide(
-        self, inputs: _Inputs, plan: Plan | None, failed: FailedReplicas
-    ) -> _Decision | PlanRefused:
-        """Run in a thread: reads frozen values only."""
-        state = AllocState.observe(
-            revision=inputs.revision,
-            local_id=self._member_id,
-            members=sorted(inputs.members, key=_key),
-            items=sorted(inputs.items, key=_key),
-            assignments=sorted(inputs.assignments, key=_key),
-            unreadable_items=inputs.unreadable_items,
-        )
-        started = self._clock.monotonic_seconds()
-        failed = failed.observed(
-            state,
-            is_failed=self._is_failed,
+    async def _decision(self, term: _Term, snapshot: Snapshot) -> Decision | PlanRefused:
+        question = Question(
+            snapshot=snapshot,
+            plan=term.plan,
+            stored=term.stored,
+            solver=self._solver,
             consistency=self._consistency,
-            now_monotonic_seconds=started,
+            keys=self._key_space.keys,
         )
-        state = failed.avoided_in(
-            state,
-            after_seconds=self._config.replace_failed_after_seconds,
-            now_monotonic_seconds=started,
-        )
-        new_plan = plan_for(state, plan, self._solver)
-        plan_seconds = self._clock.monotonic_seconds() - started
-        refused = new_plan if isinstance(new_plan, PlanRefused) else None
-        # Each step is safe whatever the plan, so the last good one still promotes and replaces what is lost.
-        usable = plan if isinstance(new_plan, PlanRefused) else new_plan
-        if usable is None:
-            assert refused is not None, "there is a plan unless it was refused"
-            return refused
-        convergence = converge(
-            state, usable.desired, consistency=self._consistency, keys=self._key_space.keys
-        )
-        return _Decision(state, failed, usable, plan_seconds, convergence, refused)
+        self._leadership.vouch(self._leadership.config.solve_seconds_max)
+        try:
+            async with asyncio.timeout(self._config.decide_seconds_max):
+                decision = await self._offload(lambda: decide(question))
+        except TimeoutError as error:
+            return PlanRefused(error=error)
+        self._vouch_for_a_turn()
+        return decision
 
-    def _adopt(self, decision: _Decision) -> None:
-        self._plan = decision.plan
-        self._metrics.on_solved(decision.plan_seconds)
+    async def _adopt(self, term: _Term, decision: Decision, demand: int, seconds: float) -> None:
+        if decision.refused is None and decision.state.is_whole:
+            term.planned_demand = demand
+            term.stored = None
+        if decision.plan is term.plan:
+            return
+        term.plan = decision.plan
+        self._metrics.on_solved(seconds)
         placed = sum(map(len, decision.plan.desired.values()))
         log = _log.warning if placed < decision.state.item_slots else _log.info
         log(
-            "allocation.solved",
+            "allocation.plan_continued" if decision.continued else "allocation.solved",
             revision=decision.state.revision,
+            epoch=term.fence.epoch,
             items=len(decision.state.items),
             members=len(decision.state.members),
             replicas_wanted=decision.state.item_slots,
             replicas_placed=placed,
-            solve_seconds=round(decision.plan_seconds, 4),
+            solve_seconds=round(seconds, 4),
         )
+        if decision.packed is not None:
+            await self._plan_store.store(decision.packed, term.fence)
 
     def _refuse(self, refused: PlanRefused) -> float:
         """Report a defective plan and return when to look again; what runs goes on running."""
@@ -271,33 +324,33 @@ class AllocationLoop:
         )
         return self._backoff.next_seconds()
 
-    async def _act(self, steps: tuple[Step, ...]) -> None:
+    async def _act(self, term: _Term, steps: tuple[Step, ...]) -> bool:
+        """Perform steps, and wait until they show. Return whether the right to do so was lost."""
         now = self._clock.monotonic_seconds()
-        tried = self._quarantine.admitted(steps, now)
+        tried = term.quarantine.admitted(steps, now)
         if not tried:
-            self._quarantine = self._quarantine.after(
+            term.quarantine = term.quarantine.after(
                 steps, tried=(), refused=(), now_monotonic_seconds=now
             )
-            return
-        own_key = self._key_space.keys.member(self._member_id)
-        own = self._key_space.kv_or_none(own_key)
-        if own is None:
-            # The key vanished while we decided; the next turn of the loop says so.
-            return
+            return False
         report = await apply_checkpoints(
             self._etcd,
             [step.checkpoint for step in tried],
-            fixed=(Compare.mod_revision(own_key, own.mod_revision),),
+            fixed=term.fence.compares,
+            on_progress=self._vouch_for_a_turn,
         )
-        self._note(steps, tried, report)
+        self._note(term, steps, tried, report)
         with suppress(TimeoutError):
             async with asyncio.timeout(OWN_WRITE_WAIT_SECONDS):
                 await self._key_space.wait_for_revision(report.revision)
+        return report.leadership_lost
 
-    def _note(self, steps: tuple[Step, ...], tried: tuple[Step, ...], report: BatchReport) -> None:
+    def _note(
+        self, term: _Term, steps: tuple[Step, ...], tried: tuple[Step, ...], report: BatchReport
+    ) -> None:
         applied = frozenset(report.applied)
         done = sum((step.tally for step in tried if step.checkpoint.subject in applied), Tally())
-        self._quarantine = self._quarantine.after(
+        term.quarantine = term.quarantine.after(
             steps,
             tried=tried,
             refused=[culprit.checkpoint for culprit in report.culprits],
@@ -321,12 +374,13 @@ class AllocationLoop:
                 cause=str(culprit.cause),
             )
 
-    def _pause_seconds(self) -> float:
-        recheck = self._config.recheck_seconds * self._random.uniform(0.9, 1.1)
-        retry = self._quarantine.next_try_seconds(self._clock.monotonic_seconds())
-        return recheck if retry is None else min(recheck, retry + self._random.uniform(0.0, 0.05))
-
-
-def _key(value: Member | Item | Assignment) -> bytes:
-    """Order by key, which is the order by id: the separator sorts below every character of an id."""
-    return value.kv.key
+    def _pause_seconds(self, term: _Term) -> float:
+        now = self._clock.monotonic_seconds()
+        pauses = [self._config.recheck_seconds * self._random.uniform(0.9, 1.1)]
+        retry = term.quarantine.next_try_seconds(now)
+        if retry is not None:
+            pauses.append(retry + self._random.uniform(0.0, 0.05))
+        failure = self._tracked().next_failure_seconds(now)
+        if failure is not None:
+            pauses.append(failure)
+        return min(pauses)

@@ -60,10 +60,16 @@ class AllocatorMetrics:
         """Count a plan that was not used."""
         self._invalid.inc()
 
-    def on_decided(self, state: AllocState, convergence: Convergence) -> None:
-        """Show what a round found."""
+    def on_decided(self, state: AllocState, convergence: Convergence, *, items: int) -> None:
+        """Show what a round found.
+
+        Args:
+            state: What was looked at; perhaps not all items.
+            convergence: What is to be done about it.
+            items: How many items there are.
+        """
         self._slots.set(state.item_slots)
-        self._items.set(len(state.items))
+        self._items.set(items)
         self._members.set(len(state.members))
         self._adds_blocked.set(convergence.adds_blocked)
         self._removes_blocked.set(convergence.removes_blocked)

@@ -26,9 +26,10 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from allocator.allocate import AllocationConfig, AllocationLoop
+from allocator.allocate import AllocationConfig, AllocationLoop, Offload
 from allocator.announcement import Announced, announce, revoke_predecessors, update
 from allocator.core.consistency import Consistency
+from allocator.core.keys import AuxiliaryKeys
 from allocator.core.model import Assignment, MemberId
 from allocator.core.ops import LeaseId
 from allocator.core.placement.flow import FlowSolver
@@ -37,6 +38,9 @@ from allocator.errors import EtcdUnavailableError, RevisionCompactedError, TxnCo
 from allocator.etcd.api import Etcd
 from allocator.etcd.lease import LeaseKeeper
 from allocator.key_space import KeySpace
+from allocator.leadership.election import LeadershipConfig
+from allocator.leadership.leadership import Leadership
+from allocator.leadership.plan_store import PlanStore
 from allocator.metrics import AllocatorMetrics
 from allocator.runtime.clock import Clock, SystemClock
 from allocator.runtime.task_group import TaskGroup
@@ -56,6 +60,7 @@ class SessionConfig:
     revoke_predecessors_prefix: str | None = None
     """Shared start of the suffixes of this member's incarnations; earlier ones are known to be dead and are revoked."""
     allocation: AllocationConfig = field(default_factory=AllocationConfig)
+    leadership: LeadershipConfig = field(default_factory=LeadershipConfig)
 
 
 def _never_failed(_: Assignment) -> bool:
@@ -77,6 +82,7 @@ class Session:
         clock: Clock | None = None,
         metrics: AllocatorMetrics | None = None,
         random: Random | None = None,
+        offload: Offload = asyncio.to_thread,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -90,6 +96,7 @@ class Session:
             clock: Time.
             metrics: Where to count; a registry of its own if none is given.
             random: Source of jitter.
+            offload: Runs what takes long, away from the event loop.
         """
         self._etcd = etcd
         self._key_space = key_space
@@ -99,17 +106,29 @@ class Session:
         self._announced: Announced | None = None
         self._stopping = asyncio.Event()
         self.metrics = metrics or AllocatorMetrics()
+        random = random or Random()
+        self._leadership = Leadership(
+            etcd,
+            key_space,
+            member_id=config.member_id,
+            config=config.leadership,
+            clock=self._clock,
+            random=random,
+        )
         self._allocation = AllocationLoop(
             etcd,
             key_space,
             member_id=config.member_id,
+            leadership=self._leadership,
+            plan_store=PlanStore(etcd, AuxiliaryKeys(key_space.keys.root)),
             consistency=consistency,
             is_failed=is_failed,
             solver=solver or FlowSolver(),
             clock=self._clock,
             metrics=self.metrics,
             config=config.allocation,
-            random=random or Random(),
+            random=random,
+            offload=offload,
         )
 
     @property
@@ -161,9 +180,12 @@ class Session:
         async with TaskGroup() as group:
             group.start_soon(keeper.run(), name="session keep-alive")
             group.start_soon(self._key_space.watch(), name="session watch")
+            group.start_soon(self._leadership.run(), name="session leadership")
             group.start_soon(self._stop_when_drained(), name="session allocate")
             await self._stopping.wait()
             if wind_down is not None:
+                # It may take long, and the others need not wait for our lease to end.
+                group.start_soon(self._leadership.resign(), name="session resign")
                 await wind_down()
             group.stop()
 

@@ -15,6 +15,7 @@ from itertools import groupby
 
 from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
 from allocator.core.placement.problem import Problem, ProblemItem, ProblemMember
+from allocator.core.policy import Objective
 from allocator.core.shedding import leadership_order, shed_capacity
 
 PRIMARY_SLOT = 0
@@ -54,6 +55,7 @@ class Demand:
     """Those that may hold anything: one that comes or goes without room changes nothing."""
     items: tuple[tuple[ItemId, int], ...]
     avoided: Avoided
+    objective: Objective = field(default_factory=Objective)
     loads: tuple[tuple[ItemId, int], ...] = ()
     """Items that weigh more than 1, and what they weigh."""
 
@@ -85,6 +87,8 @@ class AllocState:
     """What one replica weighs on its member, from 1; items that are absent weigh 1."""
     capacities: Mapping[MemberId, int] = field(default_factory=dict)
     """Load that each member can carry, in units of its own against other members; absent ones: their limit."""
+    objective: Objective = field(default_factory=Objective)
+    """What makes one placement better than another at present."""
     is_whole: bool = True
     """Whether all items are here; a demand and a problem can be stated only then."""
 
@@ -186,6 +190,7 @@ class AllocState:
             members=tuple(member for member in self._problem_members() if member.limit > 0),
             items=tuple((i, item.value.desired_replication()) for i, item in self.items.items()),
             avoided=self.avoided,
+            objective=self.objective,
             loads=tuple((i, self.item_loads[i]) for i in self.items if self._load(i) != 1),
         )
 
@@ -195,6 +200,7 @@ class AllocState:
         return Problem(
             members=self._problem_members(),
             items=tuple(self._problem_item(item) for item in self.items.values()),
+            objective=self.objective,
         )
 
     def _problem_members(self) -> tuple[ProblemMember, ...]:

@@ -15,7 +15,7 @@ sent: that is no culprit, but the end of the right to write.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from allocator.core.ops import (
@@ -71,7 +71,11 @@ class BatchReport:
 
 
 async def apply_checkpoints(
-    etcd: Etcd, checkpoints: Sequence[TxnCheckpoint], *, fixed: tuple[Compare, ...] = ()
+    etcd: Etcd,
+    checkpoints: Sequence[TxnCheckpoint],
+    *,
+    fixed: tuple[Compare, ...] = (),
+    on_progress: Callable[[], None] = lambda: None,
 ) -> BatchReport:
     """Apply checkpoints in their order where they touch the same key, and at once where they do not.
 
@@ -79,11 +83,12 @@ async def apply_checkpoints(
         etcd: Where to.
         checkpoints: None is split; each needs at most 128 operations and, with `fixed`, 128 comparisons.
         fixed: Comparisons of every transaction.
+        on_progress: Called after every transaction that was answered.
 
     Raises:
         EtcdUnavailableError: some transactions may or may not be applied. Compare with the key space, then plan again.
     """
-    run = _Run(etcd, fixed)
+    run = _Run(etcd, fixed, on_progress)
     for wave in _waves(checkpoints):
         if run.fixed_failed:
             break
@@ -102,6 +107,7 @@ class _Run:
 
     etcd: Etcd
     fixed: tuple[Compare, ...]
+    on_progress: Callable[[], None]
     revision: int = 0
     applied: list[str] = field(default_factory=list)
     culprits: list[Culprit] = field(default_factory=list)
@@ -142,7 +148,9 @@ class _Run:
         compares = _compares(self.fixed, batch)
         operations = tuple(operation for each in batch for operation in each.operations)
         read_back = tuple(Get(key) for key in dict.fromkeys(compare.key for compare in compares))
-        return await self.etcd.txn(compares, operations, read_back)
+        result = await self.etcd.txn(compares, operations, read_back)
+        self.on_progress()
+        return result
 
     def _sort_out(
         self, batch: Sequence[TxnCheckpoint], result: TxnResult

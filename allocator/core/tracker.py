@@ -1,0 +1,344 @@
+"""What the allocator derives from the key space, kept up to date change by change.
+
+    changes of a step ──► Tracker ──► partial()  what may have something to do now: converge
+                             │   └──► whole()    everything: a new plan
+                             └──────► demand     a number that grows when a plan must be made anew
+
+Looking at everything costs as much as everything; a status write should cost as much as a status write. So sums are
+kept, and each item is *open* or not. An item is opened by any change of its own keys. The caller looks at the open ones
+and closes those with which there is nothing to do until they change again.
+
+Invariants: the sums are what `AllocState.observe` would count from scratch. What a snapshot is given is never changed
+afterwards.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from allocator.core.consistency import Consistency
+from allocator.core.failed_replicas import FailedSince
+from allocator.core.keys import AssignmentKey
+from allocator.core.mirror import Changes
+from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
+from allocator.core.policy import Objective
+from allocator.core.state import PRIMARY_SLOT, AllocState, Avoided, Loads, effective_limits
+
+
+class Contents(Protocol):
+    """The mirrored keys; `allocator.key_space.KeySpace` and `allocator.core.mirror.Mirror` have them."""
+
+    @property
+    def items(self) -> Mapping[ItemId, Item]:
+        """Items by id."""
+        ...
+
+    @property
+    def members(self) -> Mapping[MemberId, Member]:
+        """Members by id."""
+        ...
+
+    @property
+    def assignments(self) -> Mapping[tuple[ItemId, MemberId, int], Assignment]:
+        """Assignments by item, member and slot."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Values of one moment, not yet sorted: taking them is cheap, and the rest can be done in a thread."""
+
+    revision: int
+    local_id: MemberId
+    members: Mapping[MemberId, Member]
+    items: Mapping[ItemId, Item]
+    groups: Mapping[ItemId, tuple[Assignment, ...]]
+    limits: Mapping[MemberId, int]
+    loads: Loads
+    item_slots: int
+    unreadable_items: frozenset[ItemId]
+    avoided: Avoided
+    item_loads: Mapping[ItemId, int]
+    capacities: Mapping[MemberId, int]
+    objective: Objective
+    is_whole: bool
+
+    def state(self) -> AllocState:
+        """Return the snapshot sorted."""
+        return AllocState(
+            revision=self.revision,
+            local_id=self.local_id,
+            members=self.members,
+            items=dict(sorted(self.items.items())),
+            assignments=dict(sorted(self.groups.items())),
+            limits=self.limits,
+            loads=self.loads,
+            item_slots=self.item_slots,
+            member_slots=sum(self.limits.values()),
+            unreadable_items=self.unreadable_items,
+            avoided=self.avoided,
+            item_loads=self.item_loads,
+            capacities=self.capacities,
+            objective=self.objective,
+            is_whole=self.is_whole,
+        )
+
+
+@dataclass(slots=True)
+class _Counts:
+    """A member's replicas of items that exist; the member itself need not."""
+
+    total: int = 0
+    primary: int = 0
+
+
+@dataclass(slots=True)
+class _Global:
+    """What is derived from members and sums; made anew when they changed."""
+
+    members: Mapping[MemberId, Member] = field(default_factory=dict)
+    limits: Mapping[MemberId, int] = field(default_factory=dict)
+
+
+class Tracker:
+    """Derived state of one key space. Not thread-safe: it lives where the changes arrive."""
+
+    def __init__(
+        self,
+        contents: Contents,
+        *,
+        local_id: MemberId,
+        is_failed: Callable[[Assignment], bool],
+        consistency: Consistency,
+        replace_failed_after_seconds: float,
+    ) -> None:
+        """Look at everything once.
+
+        Args:
+            contents: What changes are about; read again with each of them.
+            local_id: The member on whose behalf to look.
+            is_failed: Tells which replicas have failed.
+            consistency: Tells which replicas may be relied upon.
+            replace_failed_after_seconds: How long a standby may stay failed before it is better placed elsewhere.
+        """
+        self._contents = contents
+        self._local_id = local_id
+        self._items: dict[ItemId, Item] = {}
+        self._groups: dict[ItemId, tuple[Assignment, ...]] = {}
+        self._counts: dict[MemberId, _Counts] = {}
+        self._replications: Counter[int] = Counter()
+        self._item_slots = 0
+        self._failed = FailedSince(
+            is_failed, consistency, after_seconds=replace_failed_after_seconds
+        )
+        self._open: set[ItemId] = set()
+        self._unobserved: set[ItemId] = set()
+        """Items that changed since the last look for failed replicas."""
+        self._global: _Global | None = None
+        self._item_loads: Mapping[ItemId, int] = {}
+        self._capacities: Mapping[MemberId, int] = {}
+        self._objective = Objective()
+        self._demand_changes = 0
+        self.apply(
+            Changes(
+                items=frozenset(contents.items),
+                members=frozenset(contents.members),
+                assignments=frozenset(AssignmentKey(*key) for key in contents.assignments),
+            )
+        )
+
+    @property
+    def demand(self) -> int:
+        """A number that is another one after every change that asks for a new plan."""
+        return self._demand_changes
+
+    @property
+    def open_items(self) -> Collection[ItemId]:
+        """Items that changed since they were closed, dead ones included."""
+        return self._open
+
+    @property
+    def item_count(self) -> int:
+        """How many items there are."""
+        return len(self._items)
+
+    def holds_items(self, member_id: MemberId) -> bool:
+        """Return whether any item that exists has a replica on the member."""
+        counts = self._counts.get(member_id)
+        return counts is not None and counts.total > 0
+
+    def apply(self, changes: Changes) -> None:
+        """Take over what the contents show of all that changed. Costs as much as there are changes."""
+        for item_id in changes.items:
+            self._update_item(item_id)
+        for key in changes.assignments:
+            self._update_assignment(key)
+        if changes.members:
+            self._global = None
+            # Any change of a member, for most are of its limit or of its wish to leave; and they are rare.
+            self._demand_changes += 1
+
+    def observe_failures(self, now_monotonic_seconds: float) -> None:
+        """Look for failed replicas among the items that changed, and for those that have failed for too long."""
+        for item_id in self._unobserved:
+            item = self._items.get(item_id)
+            group = self._groups.get(item_id, ()) if item is not None else ()
+            self._failed.observe(item_id, item, group, now_monotonic_seconds)
+        self._unobserved = set()
+        if self._failed.expire(now_monotonic_seconds):
+            self._demand_changes += 1
+
+    def set_loads(
+        self, item_loads: Mapping[ItemId, int], capacities: Mapping[MemberId, int]
+    ) -> None:
+        """Take over what replicas weigh and members carry. Both are kept, and must not be changed afterwards."""
+        if item_loads != self._item_loads or capacities != self._capacities:
+            self._item_loads, self._capacities = item_loads, capacities
+            self._demand_changes += 1
+
+    def set_objective(self, objective: Objective) -> None:
+        """Take over what makes one placement better than another from now on."""
+        if objective != self._objective:
+            self._objective = objective
+            self._demand_changes += 1
+
+    def next_failure_seconds(self, now_monotonic_seconds: float) -> float | None:
+        """Return how long until the next replica has failed for too long, if it stays so; None if there is none."""
+        return self._failed.next_seconds(now_monotonic_seconds)
+
+    def take_open(self) -> frozenset[ItemId]:
+        """Return the open items, and close them: those with something left to do must be opened again."""
+        taken, self._open = frozenset(self._open), set()
+        return taken
+
+    def open(self, item_ids: Iterable[ItemId]) -> None:
+        """Have these looked at again, although they did not change."""
+        self._open.update(item_ids)
+
+    def whole(self, *, revision: int, unreadable_items: Iterable[ItemId] = ()) -> Snapshot:
+        """Return everything."""
+        return self._snapshot(revision, self._items, self._groups, unreadable_items, is_whole=True)
+
+    def partial(
+        self,
+        item_ids: Iterable[ItemId],
+        *,
+        revision: int,
+        unreadable_items: Iterable[ItemId] = (),
+    ) -> Snapshot:
+        """Return these items and all that is global."""
+        wanted = tuple(item_ids)
+        return self._snapshot(
+            revision,
+            {i: self._items[i] for i in wanted if i in self._items},
+            {i: self._groups[i] for i in wanted if i in self._groups},
+            unreadable_items,
+            is_whole=False,
+        )
+
+    def _snapshot(
+        self,
+        revision: int,
+        items: Mapping[ItemId, Item],
+        groups: Mapping[ItemId, tuple[Assignment, ...]],
+        unreadable_items: Iterable[ItemId],
+        *,
+        is_whole: bool,
+    ) -> Snapshot:
+        overall = self._overall()
+        return Snapshot(
+            revision=revision,
+            local_id=self._local_id,
+            members=overall.members,
+            items=dict(items),
+            groups=dict(groups),
+            limits=overall.limits,
+            loads=self._loads(overall.members),
+            item_slots=self._item_slots,
+            unreadable_items=frozenset(unreadable_items),
+            avoided=self._failed.avoided,
+            item_loads=self._item_loads,
+            capacities=self._capacities,
+            objective=self._objective,
+            is_whole=is_whole,
+        )
+
+    def _loads(self, members: Iterable[MemberId]) -> Loads:
+        none = _Counts()
+        counts = {member_id: self._counts.get(member_id, none) for member_id in members}
+        return Loads(
+            {member_id: each.total for member_id, each in counts.items()},
+            {member_id: each.primary for member_id, each in counts.items()},
+        )
+
+    def _overall(self) -> _Global:
+        if self._global is None:
+            members = dict(sorted(self._contents.members.items()))
+            limits = effective_limits(
+                members,
+                item_slots=self._item_slots,
+                replication_max=max(self._replications, default=0),
+            )
+            self._global = _Global(members, limits)
+        return self._global
+
+    def _update_item(self, item_id: ItemId) -> None:
+        old, new = self._items.get(item_id), self._contents.items.get(item_id)
+        self._open.add(item_id)
+        self._unobserved.add(item_id)
+        wanted_before = None if old is None else old.value.desired_replication()
+        wanted = None if new is None else new.value.desired_replication()
+        if (old is None) != (new is None):
+            for assignment in self._groups.get(item_id, ()):
+                self._count(assignment, 1 if old is None else -1)
+        if new is not None:
+            self._items[item_id] = new
+        elif old is not None:
+            del self._items[item_id]
+        if wanted == wanted_before:
+            return
+        self._demand_changes += 1
+        # What members shed follows from what the items want.
+        self._global = None
+        if wanted_before is not None:
+            self._item_slots -= wanted_before
+            self._replications[wanted_before] -= 1
+            self._replications += Counter()
+        if wanted is not None:
+            self._item_slots += wanted
+            self._replications[wanted] += 1
+
+    def _update_assignment(self, key: AssignmentKey) -> None:
+        self._open.add(key.item_id)
+        self._unobserved.add(key.item_id)
+        group = self._groups.get(key.item_id, ())
+        identity = (key.member_id, key.slot)
+        old = next((a for a in group if (a.member_id, a.slot) == identity), None)
+        new = self._contents.assignments.get((key.item_id, key.member_id, key.slot))
+        if key.item_id in self._items:
+            if old is not None:
+                self._count(old, -1)
+            if new is not None:
+                self._count(new, 1)
+        others = [a for a in group if a is not old]
+        if new is not None:
+            others.append(new)
+        if others:
+            self._groups[key.item_id] = tuple(sorted(others, key=_position))
+        else:
+            self._groups.pop(key.item_id, None)
+
+    def _count(self, assignment: Assignment, difference: int) -> None:
+        counts = self._counts.setdefault(assignment.member_id, _Counts())
+        counts.total += difference
+        if assignment.slot == PRIMARY_SLOT:
+            counts.primary += difference
+        if counts.total == 0:
+            del self._counts[assignment.member_id]
+
+
+def _position(assignment: Assignment) -> tuple[MemberId, int]:
+    return (assignment.member_id, assignment.slot)

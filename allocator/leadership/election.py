@@ -1,0 +1,198 @@
+"""Who should lead, and when to claim it. Pure: time comes in, a verdict comes out.
+
+Members that know of elections say so with a candidate key on their lease. Others (the model's) know one rule: the
+oldest member leads. A candidate may therefore lead only while it is older than every member that is no candidate; such
+a member then cannot be the oldest as long as the candidate's own key is there, which every write of a leader compares.
+
+Among those who may lead the oldest that is not exiting is preferred, for in a rollout the oldest is drained first. It
+claims at once where nobody leads; the others a little later each, in their order, in case that it does not. A leader
+whose beat stands still is suspected, then asked after once more, and then superseded. A leader that is exiting gives
+way to one that is not.
+
+    nobody leads          rank 0 claims at once, rank n after n graces
+    beat stands still     the same, counted from the end of a suspicion and of its confirmation
+    leader exiting        rank 0 claims, if it is not exiting itself
+
+The beat is timed by the observer's own monotonic clock. A claim compares the leader's key as it was observed, so it
+fails if the leader moved after all. The confirmation makes sure that etcd answered all the while: a leader that could
+not write its beat because etcd was away must not be superseded for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from allocator.core.keys import AuxiliaryKeys
+from allocator.core.model import Member, MemberId
+from allocator.core.ops import KeyValue
+from allocator.leadership.records import (
+    CandidateRecord,
+    EpochRecord,
+    LeaderRecord,
+    decoded_or_none,
+    name_of,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadershipConfig:
+    """Times of an election."""
+
+    beat_seconds: float = 2.0
+    """Pause between two beats of a leader."""
+    suspect_after_seconds: float = 6.0
+    """A leader whose beat stands still for so long is suspected; some beats, for one may be late."""
+    confirm_seconds: float = 4.0
+    """A suspected leader has so long to beat after etcd has answered."""
+    claim_grace_seconds: float = 1.0
+    """How much longer than the one before each candidate waits."""
+    turn_seconds_max: float = 10.0
+    """How long one turn of the allocation loop may take without a solve and still count as getting on."""
+    solve_seconds_max: float = 60.0
+    """The same with a solve. Where others wait to lead, a solve that takes longer is one of theirs to try."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """An election as one member sees it."""
+
+    own_id: MemberId
+    members: Mapping[MemberId, Member]
+    candidates: Mapping[MemberId, CandidateRecord]
+    """Those whose key is on the lease of the member's present life."""
+    leader_kv: KeyValue | None
+    leader: LeaderRecord | None
+    epoch_kv: KeyValue | None
+    epoch: EpochRecord | None
+
+    @classmethod
+    def of(
+        cls,
+        own_id: MemberId,
+        keys: AuxiliaryKeys,
+        members: Mapping[MemberId, Member],
+        kvs: Mapping[bytes, KeyValue],
+    ) -> View:
+        """Read the keys of an election.
+
+        Args:
+            own_id: Whose view it is.
+            keys: The syntax of the keys.
+            members: Members of the key space.
+            kvs: Auxiliary keys of the election.
+        """
+        candidates: dict[MemberId, CandidateRecord] = {}
+        for member_id, member in members.items():
+            kv = kvs.get(keys.candidate(member_id))
+            if kv is not None and kv.lease == member.kv.lease:
+                record = decoded_or_none(kv.value, CandidateRecord)
+                candidates[member_id] = record or CandidateRecord()
+        leader_kv, epoch_kv = kvs.get(keys.leader), kvs.get(keys.epoch)
+        return cls(
+            own_id=own_id,
+            members=members,
+            candidates=candidates,
+            leader_kv=leader_kv,
+            leader=None if leader_kv is None else decoded_or_none(leader_kv.value, LeaderRecord),
+            epoch_kv=epoch_kv,
+            epoch=None if epoch_kv is None else decoded_or_none(epoch_kv.value, EpochRecord),
+        )
+
+    def order(self) -> list[MemberId]:
+        """Return those who may lead, the preferred one first."""
+        others = [m for m in self.members if m not in self.candidates]
+        oldest_other = min((self._age(m) for m in others), default=None)
+        able = [
+            member_id
+            for member_id, record in self.candidates.items()
+            if record.may_lead and (oldest_other is None or self._age(member_id) < oldest_other)
+        ]
+        return sorted(able, key=lambda m: (self._is_exiting(m), self._age(m)))
+
+    def own_leadership(self) -> KeyValue | None:
+        """Return the epoch's key if the own member leads, and may."""
+        own = self.members.get(self.own_id)
+        if own is None or self.leader_kv is None or self.leader is None or self.epoch is None:
+            return None
+        named = name_of(self.own_id)
+        is_ours = (
+            self.leader.member == self.epoch.member == named
+            and self.leader.epoch == self.epoch.epoch
+            and self.leader_kv.lease == own.kv.lease
+        )
+        return self.epoch_kv if is_ours and self.own_id in self.order() else None
+
+    def leading_member(self) -> MemberId | None:
+        """Return the member that leads and may; None if there is none."""
+        if self.leader_kv is None or self.leader is None:
+            return None
+        for member_id in self.order():
+            member = self.members[member_id]
+            if name_of(member_id) == self.leader.member and member.kv.lease == self.leader_kv.lease:
+                return member_id
+        return None
+
+    def is_exiting(self, member_id: MemberId) -> bool:
+        """Return whether a member wants to leave."""
+        return self._is_exiting(member_id)
+
+    def _is_exiting(self, member_id: MemberId) -> bool:
+        return self.members[member_id].value.is_exiting()
+
+    def _age(self, member_id: MemberId) -> tuple[int, MemberId]:
+        return (self.members[member_id].kv.create_revision, member_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do now, and when to look again if nothing changes before."""
+
+    claim: bool = False
+    confirm: bool = False
+    """Ask etcd whether it answers at all, and report with `Election.confirmed`."""
+    again_after_seconds: float | None = None
+
+
+class Election:
+    """Remembers since when things are as they are. One for each member."""
+
+    def __init__(self, config: LeadershipConfig) -> None:
+        self._config = config
+        self._observed: tuple[MemberId | None, int, int] | None = None
+        self._since_monotonic_seconds = 0.0
+        self._confirmed_monotonic_seconds: float | None = None
+
+    def confirmed(self, now_monotonic_seconds: float) -> None:
+        """Etcd answered, and the leader's key is still the one suspected."""
+        self._confirmed_monotonic_seconds = now_monotonic_seconds
+
+    def verdict(self, view: View, now_monotonic_seconds: float) -> Verdict:
+        """Return what the own member should do."""
+        leader = view.leading_member()
+        beat = (view.leader.epoch, view.leader.beat) if leader and view.leader else (0, 0)
+        observed = (leader, *beat)
+        if observed != self._observed:
+            self._observed = observed
+            self._since_monotonic_seconds = now_monotonic_seconds
+            self._confirmed_monotonic_seconds = None
+        order = [m for m in view.order() if m != leader]
+        if view.own_id not in order:
+            return Verdict()
+        rank = order.index(view.own_id)
+        grace = rank * self._config.claim_grace_seconds
+        if leader is None:
+            return _at(self._since_monotonic_seconds + grace, now_monotonic_seconds)
+        if rank == 0 and view.is_exiting(leader) and not view.is_exiting(view.own_id):
+            return Verdict(claim=True)
+        suspected = self._since_monotonic_seconds + self._config.suspect_after_seconds
+        if now_monotonic_seconds < suspected:
+            return Verdict(again_after_seconds=suspected - now_monotonic_seconds)
+        if self._confirmed_monotonic_seconds is None:
+            return Verdict(confirm=True)
+        deadline = self._confirmed_monotonic_seconds + self._config.confirm_seconds + grace
+        return _at(deadline, now_monotonic_seconds)
+
+
+def _at(deadline: float, now: float) -> Verdict:
+    return Verdict(claim=True) if now >= deadline else Verdict(again_after_seconds=deadline - now)

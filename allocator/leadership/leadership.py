@@ -1,0 +1,267 @@
+"""A member's part in elections: it stands, claims, beats while its allocation gets on, and resigns.
+
+    claim     compares  leader key and epoch as observed, own key there    puts epoch + 1, and the leader key
+    beat      compares  epoch unchanged, own key there                     puts the leader key, one beat further
+    resign    compares  epoch unchanged, own key there                     deletes the leader key
+    allocate  compares  epoch unchanged, own key there                     whatever is decided, with `fence`
+
+The fence is the revision of the *epoch's* key, which only a claim changes: beats do not disturb what the leader writes,
+and everything that a superseded leader sends is refused, however late.
+
+Whether we lead is read from the mirror alone. A claim whose answer is lost is thus found out like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+
+import structlog
+
+from allocator.core.keys import AuxiliaryKeys
+from allocator.core.model import MemberId
+from allocator.core.ops import Compare, Delete, KeyValue, Put
+from allocator.errors import EtcdError
+from allocator.etcd.api import Etcd
+from allocator.etcd.prefix_mirror import PrefixMirror
+from allocator.key_space import KeySpace
+from allocator.leadership.election import Election, LeadershipConfig, View
+from allocator.leadership.records import (
+    CandidateRecord,
+    EpochRecord,
+    LeaderRecord,
+    encoded,
+    name_of,
+)
+from allocator.runtime.backoff import Backoff
+from allocator.runtime.clock import Clock
+from allocator.runtime.task_group import TaskGroup
+
+RESIGN_SECONDS_MAX = 0.5
+"""A member that leaves does not wait longer for etcd: its lease says the same a little later."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The right to allocate."""
+
+    epoch: int
+    """Grows with every leadership of the root, over all members and times."""
+    compares: tuple[Compare, ...]
+    """What every write of the leader compares."""
+
+
+class Leadership:
+    """Follows the election of one root. `run` it beside the session."""
+
+    def __init__(
+        self,
+        etcd: Etcd,
+        key_space: KeySpace,
+        *,
+        member_id: MemberId,
+        config: LeadershipConfig,
+        clock: Clock,
+        random: Random,
+    ) -> None:
+        self._etcd = etcd
+        self._key_space = key_space
+        self._keys = AuxiliaryKeys(key_space.keys.root)
+        self._member_id = member_id
+        self._config = config
+        self._clock = clock
+        self._backoff = Backoff(max_seconds=config.claim_grace_seconds, random=random)
+        self._election = Election(config)
+        self._changed = asyncio.Event()
+        self._observers: list[Callable[[], None]] = []
+        self._vouched_until_monotonic_seconds = float("-inf")
+        self._resigned = False
+        self._mirror = PrefixMirror(
+            etcd,
+            self._keys.leader,
+            on_update=self._on_update,
+            backoff=Backoff(random=random),
+        )
+        self.fence: Fence | None = None
+        """What to compare with every write; None while we do not lead."""
+        key_space.observe(self._on_key_space_update)
+
+    @property
+    def config(self) -> LeadershipConfig:
+        """The times."""
+        return self._config
+
+    def observe(self, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever `fence` became another one."""
+        self._observers.append(callback)
+
+    def vouch(self, seconds: float) -> None:
+        """Say that the allocation gets on, and for how long that may be believed without another word."""
+        self._vouched_until_monotonic_seconds = self._clock.monotonic_seconds() + seconds
+
+    async def run(self) -> None:
+        """Take part, for ever."""
+        async with TaskGroup() as group:
+            group.start_soon(self._mirror.watch(), name="leadership watch")
+            group.start_soon(self._campaign(), name="leadership campaign")
+            group.start_soon(self._beat(), name="leadership beat")
+
+    async def resign(self) -> None:
+        """Give leadership up, if we have it, and do not claim it again. Bounded; etcd need not answer."""
+        self._resigned = True
+        fence, self.fence = self.fence, None
+        candidate = self._candidate_put(may_lead=False)
+        if fence is None or candidate is None:
+            return
+        with suppress(EtcdError, TimeoutError):
+            async with asyncio.timeout(RESIGN_SECONDS_MAX):
+                await self._etcd.txn(fence.compares, (Delete(self._keys.leader), candidate))
+                _log.info("leadership.resigned", epoch=fence.epoch)
+
+    def _on_key_space_update(self) -> None:
+        if self._key_space.changes.members:
+            self._on_update()
+
+    def _on_update(self) -> None:
+        before, self.fence = self.fence, self._fence_now()
+        if self.fence != before:
+            self._tell(before)
+        self._changed.set()
+
+    def _tell(self, before: Fence | None) -> None:
+        if self.fence is not None:
+            _log.info("leadership.taken", member=str(self._member_id), epoch=self.fence.epoch)
+        elif before is not None:
+            _log.warning("leadership.lost", member=str(self._member_id), epoch=before.epoch)
+        for observer in self._observers:
+            observer()
+
+    def _view(self) -> View:
+        return View.of(self._member_id, self._keys, self._key_space.members, self._mirror.kvs)
+
+    def _fence_now(self) -> Fence | None:
+        view = self._view()
+        epoch_kv = view.own_leadership()
+        if epoch_kv is None or view.epoch is None or self._resigned:
+            return None
+        return Fence(
+            view.epoch.epoch,
+            (
+                Compare.mod_revision(epoch_kv.key, epoch_kv.mod_revision),
+                self._own_key_compare(view),
+            ),
+        )
+
+    def _own_key_compare(self, view: View) -> Compare:
+        kv = view.members[self._member_id].kv
+        return Compare.create_revision(kv.key, kv.create_revision)
+
+    async def _campaign(self) -> None:
+        await self._mirror.wait_until_loaded()
+        while True:
+            self._changed.clear()
+            try:
+                pause_seconds = await self._step()
+            except EtcdError as error:
+                pause_seconds = self._backoff.next_seconds()
+                _log.warning("leadership.step_failed", cause=str(error))
+            else:
+                self._backoff.reset()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_seconds):
+                    await self._changed.wait()
+
+    async def _step(self) -> float | None:
+        """Do what is due, and return when to look again if nothing changes."""
+        view = self._view()
+        if self._resigned or self._member_id not in view.members:
+            return None
+        if self._member_id not in view.candidates:
+            await self._stand()
+            return self._config.claim_grace_seconds
+        verdict = self._election.verdict(view, self._clock.monotonic_seconds())
+        if verdict.confirm:
+            await self._confirm(view)
+            return 0.0
+        if verdict.claim:
+            await self._claim(view)
+            # What became of it shows in the mirror.
+            return self._config.claim_grace_seconds
+        return verdict.again_after_seconds
+
+    async def _stand(self) -> None:
+        candidate = self._candidate_put(may_lead=True)
+        if candidate is not None:
+            await self._etcd.txn((self._own_key_compare(self._view()),), (candidate,))
+
+    def _candidate_put(self, *, may_lead: bool) -> Put | None:
+        member = self._key_space.members.get(self._member_id)
+        if member is None:
+            return None
+        value = encoded(CandidateRecord(may_lead=may_lead))
+        return Put(self._keys.candidate(self._member_id), value, lease=member.kv.lease)
+
+    async def _confirm(self, view: View) -> None:
+        found = await self._etcd.get_range(self._keys.leader)
+        suspected = 0 if view.leader_kv is None else view.leader_kv.mod_revision
+        if [kv.mod_revision for kv in found.kvs] == [suspected]:
+            _log.warning("leadership.suspected", leader=view.leader and view.leader.member)
+        # If it moved, the mirror is about to show it, and the time starts anew.
+        self._election.confirmed(self._clock.monotonic_seconds())
+
+    async def _claim(self, view: View) -> None:
+        epoch = self._next_epoch(view)
+        name = name_of(self._member_id)
+        lease = view.members[self._member_id].kv.lease
+        leader = LeaderRecord(member=name, epoch=epoch, beat=0)
+        result = await self._etcd.txn(
+            (
+                _as_observed(self._keys.leader, view.leader_kv),
+                _as_observed(self._keys.epoch, view.epoch_kv),
+                self._own_key_compare(view),
+            ),
+            (
+                Put(self._keys.epoch, encoded(EpochRecord(member=name, epoch=epoch))),
+                Put(self._keys.leader, encoded(leader), lease=lease),
+            ),
+        )
+        _log.info(
+            "leadership.claimed" if result.succeeded else "leadership.claim_refused",
+            member=name,
+            epoch=epoch,
+            superseded=view.leader and view.leader.member,
+        )
+
+    def _next_epoch(self, view: View) -> int:
+        if view.epoch is not None:
+            return view.epoch.epoch + 1
+        # Nobody remembers: a revision is larger than any epoch, for each epoch took one.
+        return max(self._mirror.revision, 1)
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.beat_seconds)
+            view, fence = self._view(), self.fence
+            vouched = self._clock.monotonic_seconds() < self._vouched_until_monotonic_seconds
+            if fence is None or view.leader is None or view.leader_kv is None:
+                continue
+            if not vouched:
+                _log.warning("leadership.stuck", epoch=fence.epoch)
+                continue
+            leader = LeaderRecord(
+                member=view.leader.member, epoch=fence.epoch, beat=view.leader.beat + 1
+            )
+            put = Put(self._keys.leader, encoded(leader), lease=view.leader_kv.lease)
+            try:
+                await self._etcd.txn(fence.compares, (put,))
+            except EtcdError as error:
+                _log.warning("leadership.beat_failed", epoch=fence.epoch, cause=str(error))
+
+
+def _as_observed(key: bytes, kv: KeyValue | None) -> Compare:
+    return Compare.mod_revision(key, 0 if kv is None else kv.mod_revision)

@@ -1,0 +1,126 @@
+"""The stored plan in etcd: a head that names its parts, and the parts.
+
+    plan          {"epoch": 7, "generation": 3, "chunks": 2, "digest": "…"}
+    plan/000000   bytes
+    plan/000001   bytes
+
+Parts are written first, the head last, each write fenced by the epoch. A reader that finds parts that do not make up
+the digest finds no plan: the writer died half way, or is at it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import msgspec
+import structlog
+
+from allocator.core.keys import AuxiliaryKeys
+from allocator.core.ops import Delete, Get, Put, prefix_range_end
+from allocator.core.stored_plan import StoredPlan, unpack_or_none
+from allocator.errors import EtcdError
+from allocator.etcd.api import Etcd
+from allocator.leadership.leadership import Fence
+
+CHUNK_BYTES = 1024 * 1024
+"""Below etcd's default limit of a request, 1.5 MiB."""
+
+_log = structlog.get_logger()
+
+
+class PlanHead(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes up a stored plan."""
+
+    epoch: int
+    """Leadership that stored it."""
+    generation: int
+    """Grows with every plan that was stored, over all leaders."""
+    chunks: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPlan:
+    """A plan that was read back."""
+
+    head: PlanHead
+    plan: StoredPlan
+
+
+class PlanStore:
+    """Reads and writes the plan of one root. It is a help for the next leader: failing to write it stops nobody."""
+
+    def __init__(self, etcd: Etcd, keys: AuxiliaryKeys) -> None:
+        self._etcd = etcd
+        self._keys = keys
+        self._generation = 0
+
+    async def load(self) -> FoundPlan | None:
+        """Return the stored plan, if it is complete."""
+        head_key = self._keys.plan()
+        try:
+            found = await self._etcd.txn(
+                (),
+                (
+                    Get(head_key),
+                    Get(self._keys.plan_prefix, prefix_range_end(self._keys.plan_prefix)),
+                ),
+            )
+        except EtcdError as error:
+            _log.warning("plan.load_failed", cause=str(error))
+            return None
+        heads, chunks = found.gets
+        if not heads:
+            return None
+        try:
+            head = msgspec.json.decode(heads[0].value, type=PlanHead)
+        except msgspec.MsgspecError as error:
+            _log.warning("plan.unreadable", cause=str(error))
+            return None
+        self._generation = max(self._generation, head.generation)
+        packed = b"".join(kv.value for kv in chunks)
+        plan = unpack_or_none(packed) if _digest(packed) == head.digest else None
+        if plan is None:
+            _log.warning("plan.incomplete", epoch=head.epoch, generation=head.generation)
+            return None
+        return FoundPlan(head, plan)
+
+    async def store(self, packed: bytes, fence: Fence) -> bool:
+        """Replace the stored plan. False if that did not work; leadership may be lost then.
+
+        Args:
+            packed: A packed `StoredPlan`.
+            fence: Of the leadership in force.
+        """
+        self._generation += 1
+        chunks = [packed[at : at + CHUNK_BYTES] for at in range(0, len(packed), CHUNK_BYTES)]
+        head = PlanHead(
+            epoch=fence.epoch,
+            generation=self._generation,
+            chunks=len(chunks),
+            digest=_digest(packed),
+        )
+        end = prefix_range_end(self._keys.plan_prefix)
+        try:
+            for number, chunk in enumerate(chunks[:-1]):
+                put = Put(self._keys.plan(number), chunk)
+                if not (await self._etcd.txn(fence.compares, (put,))).succeeded:
+                    return False
+            last = len(chunks) - 1
+            result = await self._etcd.txn(
+                fence.compares,
+                (
+                    Put(self._keys.plan(last), chunks[last]),
+                    Delete(self._keys.plan(last + 1), end),
+                    Put(self._keys.plan(), msgspec.json.encode(head)),
+                ),
+            )
+        except EtcdError as error:
+            _log.warning("plan.store_failed", cause=str(error))
+            return False
+        return result.succeeded
+
+
+def _digest(packed: bytes) -> str:
+    return blake2b(packed, digest_size=16).hexdigest()

@@ -77,7 +77,7 @@ class AllocationConfig:
     replace_failed_after_seconds: float = 60.0
     """How long a standby may stay failed before it is placed elsewhere."""
     decide_seconds_max: float = 600.0
-    """A decision that takes longer is given up and made again. Another member, if there is one, takes over long before."""
+    """A decision that takes longer is given up and made again. Another member, if there is one, leads long before."""
     policy: AllocationPolicy = field(default_factory=AllocationPolicy)
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from allocator.allocate import AllocationConfig
+from allocator.allocate import AllocationConfig, Offload
 from allocator.core.keys import Keys
 from allocator.core.model import ItemId, MemberId
 from allocator.core.ops import Compare, KeyValue, Put
 from allocator.core.placement.problem import Solver
+from allocator.core.policy import AllocationPolicy
 from allocator.errors import EtcdUnavailableError, ValidationError
 from allocator.etcd.client import EtcdClient
 from allocator.key_space import KeySpace
+from allocator.leadership.election import LeadershipConfig
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.task_group import TaskGroup
 from allocator.session import Session, SessionConfig
@@ -81,6 +84,7 @@ class JsonMemberProcess:
         *,
         config: SessionConfig | None = None,
         solver: Solver | None = None,
+        offload: Offload = asyncio.to_thread,
     ) -> JsonMemberProcess:
         """Make a member `zone#suffix`."""
         zone, suffix = name.split("#")
@@ -92,6 +96,7 @@ class JsonMemberProcess:
             config or session_config(member_id),
             ValueConsistency(),
             solver=solver,
+            offload=offload,
         )
         return cls(etcd, key_space, session, member_id)
 
@@ -142,6 +147,8 @@ def session_config(
     lease_ttl_seconds: float = 10.0,
     announce_timeout_seconds: float = 10.0,
     revoke_predecessors_prefix: str | None = None,
+    leadership: LeadershipConfig | None = None,
+    policy: AllocationPolicy | None = None,
 ) -> SessionConfig:
     """Return a configuration whose timers are short enough for a test."""
     return SessionConfig(
@@ -149,7 +156,10 @@ def session_config(
         lease_ttl_seconds=lease_ttl_seconds,
         announce_timeout_seconds=announce_timeout_seconds,
         revoke_predecessors_prefix=revoke_predecessors_prefix,
-        allocation=AllocationConfig(recheck_seconds=1.0, retry_seconds_max=0.5),
+        allocation=AllocationConfig(
+            recheck_seconds=1.0, retry_seconds_max=0.5, policy=policy or AllocationPolicy()
+        ),
+        leadership=leadership or LeadershipConfig(),
     )
 
 

@@ -12,6 +12,8 @@ ConsumerError
 ├── UnauthenticatedError(detail)            missing or bad credentials
 ├── ProxyHeaderError(detail)                a request proxied to the wrong cluster or process
 ├── BoundExceededError(detail)              more than one request may carry; says how to split it
+├── UnsupportedSpecError(field_path, problem)   also a ValidationError: only another spec helps
+├── AssignmentLostError                     etcd no longer has the assignment that this process believes in
 ├── CommitFencedError(shard_fqn, held, current)
 ├── StoreError(shard_fqn, detail)           a store cannot be opened, read or committed
 │   └── StoreClosedError                    it was destroyed; the commit was not made
@@ -39,6 +41,7 @@ ConsumerError
 
 from __future__ import annotations
 
+from allocator.errors import ValidationError
 from consumer.protocol import journal_pb2
 
 
@@ -112,6 +115,14 @@ class ProxyHeaderError(ConsumerError):
 
 class BoundExceededError(ConsumerError):
     """A request is larger than the service takes; the message names the bound and how to stay below it."""
+
+
+class UnsupportedSpecError(ConsumerError, ValidationError):
+    """The spec asks for what this version cannot do: only another spec helps."""
+
+
+class AssignmentLostError(ConsumerError):
+    """Etcd no longer has the assignment that this process believes in: it must not touch the store."""
 
 
 class CommitFencedError(ConsumerError):

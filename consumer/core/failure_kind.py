@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 
-from allocator.errors import EtcdError, ValidationError
+from allocator.errors import EtcdError
 from consumer.errors import (
     AppendOutcomeUnknownError,
+    AssignmentLostError,
     BrokerDataError,
     CommitFencedError,
     EndpointError,
@@ -25,6 +26,7 @@ from consumer.errors import (
     RegisterMismatchError,
     ReplayError,
     RpcFailedError,
+    UnsupportedSpecError,
 )
 
 
@@ -39,12 +41,12 @@ class FailureKind(Enum):
 
 
 _KINDS: tuple[tuple[FailureKind, tuple[type[BaseException], ...]], ...] = (
-    (FailureKind.FENCED, (CommitFencedError, RegisterMismatchError)),
+    (FailureKind.FENCED, (AssignmentLostError, CommitFencedError, RegisterMismatchError)),
     (
         FailureKind.DATA_LOSS,
         (BrokerDataError, IndexHasGreaterOffsetError, ReplayError),
     ),
-    (FailureKind.SPEC, (ValidationError,)),
+    (FailureKind.SPEC, (UnsupportedSpecError,)),
     (
         FailureKind.TRANSIENT,
         (

@@ -91,6 +91,15 @@ class TransactionMachine:
         """What input the machine can take, as of the last event."""
         return self._demand
 
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction has begun, or the one before is not complete."""
+        return (
+            self._phase is not _Phase.CONSUMING
+            or self._running.began is not None
+            or self._prior is not None
+        )
+
     def start(self, now: float) -> tuple[Instruction, ...]:
         """Begin: as if the transaction of the restored checkpoint had just committed, and acknowledge it again.
 

@@ -35,7 +35,17 @@ PREFIX = "prefix"
 """Meta-label of a journal: a path that its name starts with. Not allowed in specs."""
 ID = "id"
 """Meta-label of a shard: its id. Not allowed in specs."""
-SINGLE_VALUED = (CONTENT_TYPE, INSTANCE, MANAGED_BY, MESSAGE_SUBTYPE, MESSAGE_TYPE, REGION)
+DEAD_LETTER_JOURNAL = "broadsheet.dev/dead-letter-journal"
+"""Of a shard: the journal that takes messages at which the application fails again and again. JSON lines."""
+SINGLE_VALUED = (
+    CONTENT_TYPE,
+    DEAD_LETTER_JOURNAL,
+    INSTANCE,
+    MANAGED_BY,
+    MESSAGE_SUBTYPE,
+    MESSAGE_TYPE,
+    REGION,
+)
 """Names that may have one value at most."""
 CONTENT_TYPE_JSON_LINES = "application/x-ndjson"
 """One JSON document a line."""

@@ -20,7 +20,7 @@ from consumer.protocol.alphabet import (
     validate_token,
     within,
 )
-from consumer.protocol.labels import ID, SINGLE_VALUED, values_of
+from consumer.protocol.labels import DEAD_LETTER_JOURNAL, ID, SINGLE_VALUED, values_of
 from consumer.protocol.recorded_op_pb2 import FSMHints, Segment
 from consumer.protocol.shard_pb2 import (
     ApplyRequest,
@@ -77,6 +77,8 @@ def validate_shard_spec(spec: ShardSpec) -> None:
     require(
         not values_of(spec.labels, ID), "labels", f"expected no label {ID!r}: it is a meta-label"
     )
+    for journal in values_of(spec.labels, DEAD_LETTER_JOURNAL):
+        validate_journal_name(journal, f"labels[{DEAD_LETTER_JOURNAL}]")
     _validate_sources(spec)
 
 

@@ -21,12 +21,14 @@ from consumer.application import (
     Shard,
     Store,
 )
+from consumer.core.supervision import Place
 from consumer.errors import ApplicationError, ConsumerError, FramingError
 from consumer.message.batch import Envelope, MessageBatch
 from consumer.message.clock import MessageClock
 from consumer.message.publisher import PendingAppend, Publisher
 from consumer.op_future import OpFuture, failed
 from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.shard.dead_letters import DeadLetters, publish_dead_letter
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class Callbacks:
         producer_id: int,
         clock: Clock,
         clock_delta_seconds: float,
+        dead_letters: DeadLetters,
     ) -> None:
         """Bind the callbacks.
 
@@ -68,12 +71,18 @@ class Callbacks:
             producer_id: Of what this attempt publishes; fresh, 48 bits.
             clock: Tells wall time.
             clock_delta_seconds: Added to wall time in the UUIDs of published messages.
+            dead_letters: What to leave out and what to consume with care.
         """
+        self.failed_at: Place | None = None
+        """What the application was consuming when it failed; None if it did not, or failed elsewhere."""
+        self.deliveries = 0
+        """Batches that it was handed so far."""
         self._shard = shard
         self._application = application
         self._store = store
         self._clock = clock
         self._clock_delta_seconds = clock_delta_seconds
+        self._dead_letters = dead_letters
         self._message_clock = MessageClock()
         self._publisher = Publisher(self._message_clock, producer_id)
         self._begun = False
@@ -89,14 +98,17 @@ class Callbacks:
 
     def deliver(self, batch: MessageBatch, first: bool) -> Delivered:
         """Have the application consume `batch`; at least one message if it is the `first` of its transaction."""
-        if isinstance(self._application, BatchConsumer):
-            consumed = self._consume_batch(batch)
-        else:
-            consumed = self._consume_messages(batch)
+        consumed = 0
+        for part, poison in self._dead_letters.parts(batch):
+            taken = self._consume(part) if poison is None else self._leave_out(part, poison)
+            consumed += taken
+            if taken < len(part):
+                break
         if first and consumed == 0:
             raise self._error(
                 "consume_message", ValueError("deferred the first message of a transaction")
             )
+        self.deliveries += 1
         return Delivered(consumed, self._publisher.take_appends())
 
     def finalize(self) -> Finalized:
@@ -132,6 +144,20 @@ class Callbacks:
         if self._begun:
             self.finish(failed(cause))
 
+    def _leave_out(self, message: MessageBatch, cause: str) -> int:
+        publish_dead_letter(self._publisher, self._shard.spec, message, cause, self._clock)
+        return len(message)
+
+    def _consume(self, batch: MessageBatch) -> int:
+        """Have the application consume a part."""
+        if not isinstance(self._application, BatchConsumer):
+            return self._consume_messages(batch)
+        try:
+            return self._consume_batch(batch)
+        except BaseException:
+            self.failed_at = _place_of(batch)
+            raise
+
     def _consume_batch(self, batch: MessageBatch) -> int:
         assert isinstance(self._application, BatchConsumer)
         with self._named("consume_batch"):
@@ -148,13 +174,17 @@ class Callbacks:
     def _consume_messages(self, batch: MessageBatch) -> int:
         consume = self._application.consume_message
         consumed = 0
-        with self._named("consume_message"):
-            for envelope in _decoded(batch):
-                try:
-                    consume(self._shard, self._store, envelope, self._publisher)
-                except DeferToNextTxnError:
-                    return consumed
-                consumed += 1
+        try:
+            with self._named("consume_message"):
+                for envelope in _decoded(batch):
+                    try:
+                        consume(self._shard, self._store, envelope, self._publisher)
+                    except DeferToNextTxnError:
+                        return consumed
+                    consumed += 1
+        except BaseException:
+            self.failed_at = _place_of(batch.span(consumed, consumed + 1))
+            raise
         return consumed
 
     @contextmanager
@@ -168,6 +198,10 @@ class Callbacks:
 
     def _error(self, operation: str, error: BaseException) -> ApplicationError:
         return ApplicationError(self._shard.id, operation, error)
+
+
+def _place_of(batch: MessageBatch) -> Place:
+    return Place(batch.journal, batch.begins[0], batch.ends[-1], messages=len(batch))
 
 
 def _decoded(batch: MessageBatch) -> Iterator[Envelope]:

@@ -14,6 +14,7 @@ from allocator.core.keys import Keys
 from allocator.etcd.api import Etcd
 from allocator.runtime.clock import Clock
 from consumer.application import Application
+from consumer.core.supervision import RestartPolicy
 from consumer.journal.client import JournalClient
 from consumer.shard.metrics import ShardMetrics
 
@@ -39,12 +40,33 @@ class ShardConfig:
     restart_delay_seconds_max: float = 30.0
     healthy_seconds: float = 60.0
     """A primary that served for so long has its restart delay reset."""
+    attempts_max: int = 12
+    """Failures of the application in a row after which a shard is quarantined; 0: never."""
+    poison_attempts: int = 3
+    """Failures in a row at one message after which it goes to the shard's dead-letter journal, if it has one."""
+    quarantine_seconds: float = 900.0
+    """A quarantined shard is tried again after this; 0: only once its spec changes or it is assigned anew."""
+    stall_seconds: float = 300.0
+    """A primary with work that stands still for so long is reported as stalled; 0: never."""
+    stall_hand_over: bool = False
+    """Whether a stalled primary gives its assignment up, so that another member takes the shard."""
     publish_clock_delta_seconds: float = 0.0
     """Added to the wall clock that stamps published messages. Only tests and recoveries of old data change it."""
     input_bytes_max: int = 32 << 20
     """What a shard may read ahead, bytes of journal; the spec's `read_channel_size` bounds the messages."""
     publish_bytes_max: int = 64 << 20
     """Published bytes that wait for the broker; above it the application is not called."""
+
+    @property
+    def restarts(self) -> RestartPolicy:
+        """When a failed shard is tried again."""
+        return RestartPolicy(
+            delay_seconds=self.restart_delay_seconds,
+            delay_seconds_max=self.restart_delay_seconds_max,
+            attempts_max=self.attempts_max,
+            poison_attempts=self.poison_attempts,
+            quarantine_seconds=self.quarantine_seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

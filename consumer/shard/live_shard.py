@@ -21,21 +21,22 @@ from typing import Any, Self, TypeVar
 import structlog
 
 from allocator.core.model import Assignment, ItemId
-from allocator.runtime.backoff import Backoff
+from allocator.core.ops import Compare, Delete
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Store
+from consumer.core.failure_kind import failure_kind
 from consumer.core.replica_status import failed_status
+from consumer.core.supervision import Supervision, Verdict
+from consumer.errors import AssignmentLostError, UnsupportedSpecError
 from consumer.journal.client import JournalClient
 from consumer.local_state import LocalState
 from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
+from consumer.shard.admission import check_supported
+from consumer.shard.dead_letters import DeadLetters, dead_letter_journal
 from consumer.shard.environment import ShardEnvironment
-from consumer.shard.primary import (
-    AssignmentLostError,
-    PrimaryAttempt,
-    UnsupportedSpecError,
-    check_supported,
-)
+from consumer.shard.primary import PrimaryAttempt
 from consumer.shard.replica_status_writer import ReplicaStatusWriter
+from consumer.shard.stall_watch import StallWatch
 
 ResultT = TypeVar("ResultT")
 
@@ -146,11 +147,8 @@ class LiveShard:
             lambda: self._assignment,
             random=self._random,
         )
-        self._backoff = Backoff(
-            initial_seconds=environment.config.restart_delay_seconds,
-            max_seconds=environment.config.restart_delay_seconds_max,
-            random=self._random,
-        )
+        self._supervision = Supervision(environment.config.restarts)
+        self._dead_letters = DeadLetters()
         self._promoted = asyncio.Event()
         self._spec_changed = asyncio.Event()
         self._stopping = False
@@ -259,7 +257,7 @@ class LiveShard:
     # -- life
 
     def _new_attempt(self) -> PrimaryAttempt:
-        return PrimaryAttempt(self, lambda: self._assignment, self._environment)
+        return PrimaryAttempt(self, lambda: self._assignment, self._environment, self._dead_letters)
 
     async def _run(self) -> None:
         await self._stand_by()
@@ -293,12 +291,22 @@ class LiveShard:
         except UnsupportedSpecError as error:
             attempt.terminal.set_result(error)
             return error
-        cause = await attempt.run(self._say_primary)
-        if cause is not None:
-            self._environment.metrics.record_failure(self.fqn)
-            if self._was_healthy(attempt):
-                self._backoff.reset()
-        return cause
+        return await attempt.run(self._serve_primary)
+
+    async def _serve_primary(self) -> None:
+        """Say PRIMARY, then watch for a stall as long as the attempt lasts."""
+        await self._say_primary()
+        _log.info("shard.primary", shard=self.id, attempt=self._supervision.failures + 1)
+        if self._environment.config.stall_seconds > 0:
+            await StallWatch(
+                self._attempt,
+                self._environment,
+                shard_id=self.id,
+                fqn=self.fqn,
+                sources=lambda: [source.journal for source in self._spec.sources],
+                say_stalled=self._say_stalled,
+                say_moving=self._say_primary,
+            ).run()
 
     def _was_healthy(self, attempt: PrimaryAttempt) -> bool:
         since = attempt.ready_at_monotonic_seconds
@@ -307,31 +315,59 @@ class LiveShard:
 
     async def _say_primary(self) -> None:
         await self._status.replace(ReplicaStatus(code=ReplicaStatus.PRIMARY))
-        _log.info("shard.primary", shard=self.id, attempt=self._backoff.attempt + 1)
+
+    async def _say_stalled(self, description: str) -> None:
+        await self._status.replace(failed_status((description,)))
+        if self._environment.config.stall_hand_over:
+            _log.warning("shard.gives_up", shard=self.id)
+            key = self._assignment.kv.key
+            await self._environment.etcd.txn(
+                (Compare.create_revision(key, self._assignment.kv.create_revision),), (Delete(key),)
+            )
+
+    def _judge(self, cause: BaseException) -> Verdict:
+        """Decide what to do about a failure, and take note of what to leave out."""
+        attempt = self._attempt
+        verdict = self._supervision.on_failure(
+            failure_kind(cause),
+            place=attempt.failed_at,
+            healthy=self._was_healthy(attempt),
+            can_skip=bool(dead_letter_journal(self._spec)),
+            jitter=self._random.random(),
+        )
+        self._environment.metrics.record_failure(self.fqn)
+        if verdict.poison is not None:
+            self._dead_letters.leave_out(verdict.poison, _text(cause))
+            self._environment.metrics.record_dead_letter(self.fqn)
+        self._dead_letters.suspect = verdict.suspect or self._dead_letters.suspect
+        return verdict
 
     async def _back_off(self, cause: BaseException) -> None:
         """Say FAILED and why; wait for the next attempt, or for another spec if only that can help."""
-        delay = self._backoff.next_seconds()
-        hopeless = isinstance(cause, UnsupportedSpecError)
-        outlook = self._outlook(None if hopeless else delay)
+        verdict = self._judge(cause)
+        outlook = self._outlook(verdict)
         _log.warning("shard.failed", shard=self.id, error=str(cause), outlook=outlook)
         async with TaskGroup() as group:
             if not isinstance(cause, AssignmentLostError):
                 status = failed_status((_text(cause), outlook))
                 group.start_soon(self._status.replace(status), name=f"failed {self.id}")
             try:
-                async with asyncio.timeout(None if hopeless else delay):
+                async with asyncio.timeout(verdict.delay_seconds):
                     await self._spec_changed.wait()
             except TimeoutError:
                 pass  # The delay is over.
             group.stop()
 
-    def _outlook(self, delay_seconds: float | None) -> str:
-        attempt = f"attempt {self._backoff.attempt} failed"
-        if delay_seconds is None:
-            return f"{attempt}; not retried before the spec changes"
-        at = self._environment.clock.wall_seconds() + delay_seconds
-        return f"{attempt}; next at {datetime.fromtimestamp(at, UTC).isoformat(timespec='seconds')}"
+    def _outlook(self, verdict: Verdict) -> str:
+        """Return what a status says of what comes next."""
+        kind = f"attempt {verdict.attempt} failed ({verdict.kind.value})"
+        if verdict.poison is not None:
+            kind += f"; the message at {verdict.poison.begin} goes to the dead-letter journal"
+        quarantined = "; QUARANTINED" if verdict.quarantined else ""
+        if verdict.delay_seconds is None:
+            return f"{kind}{quarantined}; not retried before the spec changes"
+        at = self._environment.clock.wall_seconds() + verdict.delay_seconds
+        return f"{kind}{quarantined}; next at {datetime.fromtimestamp(at, UTC).isoformat(timespec='seconds')}"
 
 
 def _text(cause: BaseException) -> str:

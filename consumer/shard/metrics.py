@@ -79,6 +79,27 @@ class ShardMetrics:
             registry=registry,
         )
 
+        self._stalled = Gauge(
+            "broadsheet_shard_stalled",
+            "1 while a primary has work and stands still.",
+            ("shard",),
+            registry=registry,
+        )
+        self._dead_letters = Counter(
+            "broadsheet_shard_dead_letters",
+            "Messages found to be poison and left out from then on.",
+            ("shard",),
+            registry=registry,
+        )
+
+    def record_stalled(self, shard: str, stalled: bool) -> None:
+        """Note whether a primary stands still."""
+        self._stalled.labels(shard).set(stalled)
+
+    def record_dead_letter(self, shard: str) -> None:
+        """Count a message that is left out."""
+        self._dead_letters.labels(shard).inc()
+
     def record_sequenced(self, record: RecordSequenced) -> None:
         """Count what became of the messages of one batch."""
         for outcome, messages in record.outcomes.items():

@@ -9,18 +9,19 @@ Source: gazette/core consumer/shard.go (servePrimary, completeRecovery).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
 import structlog
 
 from allocator.core.model import Assignment
-from allocator.errors import ValidationError
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Shard, Store
 from consumer.core import transaction_events as tx
 from consumer.core.checkpoint import read_through_of
+from consumer.core.stall import Look
+from consumer.core.supervision import Place
 from consumer.core.transaction import TransactionMachine
 from consumer.core.transaction_events import TxnLimits
 from consumer.errors import ApplicationError, ConsumerError, ShardStoppedError
@@ -29,7 +30,9 @@ from consumer.message.outcome import Outcome
 from consumer.message.sequencer import RING_MESSAGES, Sequencer
 from consumer.message.uuid import new_producer_id
 from consumer.protocol.shard_pb2 import Checkpoint, ShardSpec
+from consumer.shard.admission import prove_assignment
 from consumer.shard.callbacks import Callbacks
+from consumer.shard.dead_letters import DeadLetters
 from consumer.shard.environment import ShardEnvironment
 from consumer.shard.progress import Progress
 from consumer.shard.sources import Sources
@@ -50,19 +53,15 @@ _WORTH_KNOWING = {
 """What an operator should know of messages that were read, and the event that tells it: one a batch at most."""
 
 
-class UnsupportedSpecError(ValidationError):
-    """The spec asks for what this version cannot do: only another spec helps."""
-
-
-class AssignmentLostError(ConsumerError):
-    """Etcd no longer has the assignment that this process believes in: it must not touch the store."""
-
-
 class PrimaryAttempt:
     """Serves a shard once."""
 
     def __init__(
-        self, shard: Shard, assignment: Callable[[], Assignment], environment: ShardEnvironment
+        self,
+        shard: Shard,
+        assignment: Callable[[], Assignment],
+        environment: ShardEnvironment,
+        dead_letters: DeadLetters,
     ) -> None:
         """Create an attempt; it can be referenced and waited for before it runs.
 
@@ -70,11 +69,14 @@ class PrimaryAttempt:
             shard: Given to the application.
             assignment: Returns our assignment as last observed.
             environment: The services and limits of this process.
+            dead_letters: Messages to leave out, and to consume with care.
         """
         loop = asyncio.get_running_loop()
         self._shard = shard
         self._assignment = assignment
         self._environment = environment
+        self._dead_letters = dead_letters
+        self._sequenced_to: dict[str, int] = {}
         self._references = 0
         self._unreferenced = asyncio.Event()
         self._unreferenced.set()
@@ -91,6 +93,29 @@ class PrimaryAttempt:
         self.terminal: asyncio.Future[BaseException | None] = loop.create_future()
         """Resolves, with the cause or None for a stop that was asked for, as soon as the attempt has ended."""
         self.ready_at_monotonic_seconds: float | None = None
+
+    @property
+    def failed_at(self) -> Place | None:
+        """What the application was consuming when it failed, if it was."""
+        return self._callbacks.failed_at if self._callbacks is not None else None
+
+    def look(self, heads: Mapping[str, int]) -> Look:
+        """Return what can be seen of its progress.
+
+        Args:
+            heads: The sources' write heads, bytes by journal.
+        """
+        return Look(
+            read=dict(self._sequenced_to),
+            committed=self.progress.copies()[0],
+            deliveries=self._callbacks.deliveries if self._callbacks is not None else 0,
+            in_transaction=self._loop is not None and self._loop.in_transaction,
+            heads=heads,
+        )
+
+    def stack(self) -> str:
+        """Return where the application's thread is now."""
+        return self._worker.stack() if self._worker is not None else ""
 
     # -- references
 
@@ -178,7 +203,7 @@ class PrimaryAttempt:
 
     async def _serve(self, on_ready: Callable[[], Awaitable[None]]) -> None:
         environment, shard = self._environment, self._shard
-        await self._prove_assignment()
+        await prove_assignment(environment.etcd, self._assignment())
         worker = self._worker = Worker(shard.id)
         store = await worker.run(self._new_store)
         checkpoint: Checkpoint = await worker.run(store.restore_checkpoint, shard)
@@ -226,6 +251,7 @@ class PrimaryAttempt:
             producer_id=new_producer_id(),
             clock=environment.clock,
             clock_delta_seconds=environment.config.publish_clock_delta_seconds,
+            dead_letters=self._dead_letters,
         )
 
     async def _run_transactions(
@@ -273,6 +299,7 @@ class PrimaryAttempt:
     def on_sequenced(self, record: tx.RecordSequenced) -> None:
         """Count what was read, and say what an operator should know."""
         self._environment.metrics.record_sequenced(record)
+        self._sequenced_to[record.journal] = record.end
         for outcome, text in _WORTH_KNOWING.items():
             messages = record.outcomes.get(outcome, 0)
             if messages:
@@ -305,21 +332,6 @@ class PrimaryAttempt:
         """Destroy it, if there is one."""
         if self.store is not None:
             self.store.destroy()
-
-    async def _prove_assignment(self) -> None:
-        """Ask etcd itself whether the shard is still ours, before a restore fences whoever has it.
-
-        A process that was stopped for long believes in assignments that are gone. Its commits are fenced; were it to
-        restore again, it would fence its successor, which would restore, and so on.
-        """
-        observed = self._assignment().kv
-        result = await self._environment.etcd.get_range(observed.key)
-        created = result.kvs[0].create_revision if result.kvs else 0
-        if created != observed.create_revision:
-            now = f"was made anew at revision {created}" if created else "is gone"
-            raise AssignmentLostError(
-                f"assignment {observed.key.decode()} {now}; this process no longer serves the shard"
-            )
 
     def _abandon_txn(self, cause: BaseException | None) -> None:
         """Tell the application that its running transaction will not commit; what it raises then changes nothing."""
@@ -364,21 +376,6 @@ def limits_of(spec: ShardSpec) -> TxnLimits:
         max_seconds=spec.max_txn_duration.ToTimedelta().total_seconds(),
         wait_for_ack=not spec.disable_wait_for_ack,
     )
-
-
-def check_supported(spec: ShardSpec) -> None:
-    """Refuse what this version cannot serve.
-
-    Raises:
-        UnsupportedSpecError: the spec has a recovery log.
-    """
-    # Standbys of such shards will play the log here, and primaries record into it.
-    if spec.recovery_log_prefix:
-        raise UnsupportedSpecError(
-            "recovery_log_prefix",
-            f"expected none, got {spec.recovery_log_prefix!r}: recovery logs come in a later version; "
-            "leave the field empty and keep the state in an SqlStore or a JsonFileStore",
-        )
 
 
 async def _awaited(wait: Awaitable[None]) -> None:

@@ -108,6 +108,11 @@ class TransactionLoop:
         )
         """Where readers put what they read; close it when no more will come."""
 
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is under way."""
+        return self._machine.in_transaction
+
     def post(self, event: Event) -> None:
         """Have the machine take in an event; for the event loop."""
         self._events.append(event)

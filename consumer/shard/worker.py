@@ -6,7 +6,9 @@ The event loop hands it whole batches, so that the hop between threads costs not
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -48,6 +50,11 @@ class Worker:
     async def run(self, function: Callable[..., ResultT], *args: Any) -> ResultT:
         """Return `function(*args)`; if the caller is cancelled, a call that has not begun is dropped."""
         return await asyncio.wrap_future(self.submit(function, *args))
+
+    def stack(self) -> str:
+        """Return where the thread is now, innermost call last; empty if it has ended."""
+        frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001 - documented, for debugging
+        return "".join(traceback.format_stack(frame)) if frame is not None else ""
 
     def close(self) -> None:
         """Let the thread end after the calls it was given. Idempotent."""

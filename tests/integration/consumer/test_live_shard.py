@@ -12,7 +12,7 @@ import pytest
 
 from allocator.core.model import ItemId
 from consumer.application import Shard
-from consumer.errors import CommitFencedError, ShardStoppedError
+from consumer.errors import AssignmentLostError, CommitFencedError, ShardStoppedError
 from consumer.journal.client import JournalClient
 from consumer.message.batch import MessageBatch
 from consumer.message.clock import MessageClock
@@ -24,7 +24,6 @@ from consumer.message.uuid import new_producer_id
 from consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
 from consumer.shard.environment import ShardConfig
 from consumer.shard.live_shard import LiveShard
-from consumer.shard.primary import AssignmentLostError
 from consumer.stores.json_file import JsonFileStore
 from tests.support.eventually import eventually
 from tests.support.live_shards import (

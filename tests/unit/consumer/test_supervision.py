@@ -13,6 +13,7 @@ from consumer.errors import (
     ConsumerError,
     JournalUnavailableError,
     ReplayError,
+    UnsupportedSpecError,
 )
 
 POLICY = RestartPolicy(
@@ -38,7 +39,8 @@ def _caused(error: Exception, cause: Exception) -> Exception:
         (EtcdUnavailableError(("e:1",), "gone"), FailureKind.TRANSIENT),
         (CommitFencedError("/c/items/s", 1, 2), FailureKind.FENCED),
         (ReplayError("in/000"), FailureKind.DATA_LOSS),
-        (ValidationError("sources", "expected one"), FailureKind.SPEC),
+        (UnsupportedSpecError("sources", "expected one"), FailureKind.SPEC),
+        (ValidationError("offset", "expected another"), FailureKind.APPLICATION),
         (ApplicationError("s", "consume_message", KeyError("k")), FailureKind.APPLICATION),
         (ConsumerError("of no kind"), FailureKind.APPLICATION),
         (

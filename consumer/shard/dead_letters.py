@@ -1,0 +1,97 @@
+"""Messages that are left out because the application fails at them, and the journal that keeps them.
+
+A dead letter is published within the transaction that passes its message by: it is recorded exactly once, and nothing
+is left out that is not recorded.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import structlog
+
+from allocator.runtime.clock import Clock
+from consumer.core.supervision import Place
+from consumer.message.batch import MessageBatch
+from consumer.message.framing import NDJSON
+from consumer.message.json_type import JsonType
+from consumer.message.mapping import MappedJournal
+from consumer.message.publisher import Publisher
+from consumer.protocol.labels import DEAD_LETTER_JOURNAL, values_of
+from consumer.protocol.shard_pb2 import ShardSpec
+
+_log = structlog.get_logger()
+
+_JSON = JsonType()
+
+
+def dead_letter_journal(spec: ShardSpec) -> str:
+    """Return the journal that a shard's dead letters go to; empty if it has none."""
+    return next(iter(values_of(spec.labels, DEAD_LETTER_JOURNAL)), "")
+
+
+@dataclass(slots=True)
+class DeadLetters:
+    """What one shard leaves out, and consumes with care. Changed between attempts only."""
+
+    poison: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Why each message, by journal and offset, is left out."""
+    suspect: Place | None = None
+    """A range to consume message by message."""
+
+    def leave_out(self, place: Place, cause: str) -> None:
+        """Leave out the one message at `place` from now on, because of `cause`."""
+        self.poison[place.journal, place.begin] = cause
+
+    def parts(self, batch: MessageBatch) -> Iterator[tuple[MessageBatch, str | None]]:
+        """Yield a batch in parts that the application takes at once, each with why it is left out, if it is."""
+        if not self.poison and self.suspect is None:
+            yield batch, None
+            return
+        start = 0
+        for index, begin in enumerate(batch.begins):
+            cause = self.poison.get((batch.journal, begin))
+            if cause is None and not self._is_suspect(batch.journal, begin):
+                continue
+            if start < index:
+                yield batch.span(start, index), None
+            yield batch.span(index, index + 1), cause
+            start = index + 1
+        if start < len(batch):
+            yield batch.span(start, len(batch)), None
+
+    def _is_suspect(self, journal: str, offset: int) -> bool:
+        place = self.suspect
+        return place is not None and place.journal == journal and place.begin <= offset < place.end
+
+
+def publish_dead_letter(
+    publisher: Publisher, spec: ShardSpec, message: MessageBatch, cause: str, clock: Clock
+) -> None:
+    """Publish a message that is left out, with why, to the shard's dead-letter journal.
+
+    Args:
+        publisher: Of the transaction that passes the message by.
+        spec: The shard's.
+        message: The one message.
+        cause: What the application raised.
+        clock: Tells when.
+    """
+    journal, begin, end = message.journal, message.begins[0], message.ends[0]
+    at = datetime.fromtimestamp(clock.wall_seconds(), UTC).isoformat(timespec="milliseconds")
+    letter = {
+        "shard": spec.id,
+        "journal": journal,
+        "begin": begin,
+        "end": end,
+        "cause": cause,
+        "at": at,
+        "payload_base64": b64encode(message.payloads[0]).decode(),
+    }
+    publisher.publish_uncommitted(MappedJournal(dead_letter_journal(spec), NDJSON), letter, _JSON)
+    _log.warning(
+        "shard.dead_letter", shard=spec.id, journal=journal, begin=begin, end=end, cause=cause
+    )

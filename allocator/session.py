@@ -107,7 +107,7 @@ class Session:
         self._stopping = asyncio.Event()
         self.metrics = metrics or AllocatorMetrics()
         random = random or Random()
-        self._leadership = Leadership(
+        self.leadership = Leadership(
             etcd,
             key_space,
             member_id=config.member_id,
@@ -119,7 +119,7 @@ class Session:
             etcd,
             key_space,
             member_id=config.member_id,
-            leadership=self._leadership,
+            leadership=self.leadership,
             plan_store=PlanStore(etcd, AuxiliaryKeys(key_space.keys.root)),
             consistency=consistency,
             is_failed=is_failed,
@@ -180,12 +180,12 @@ class Session:
         async with TaskGroup() as group:
             group.start_soon(keeper.run(), name="session keep-alive")
             group.start_soon(self._key_space.watch(), name="session watch")
-            group.start_soon(self._leadership.run(), name="session leadership")
+            group.start_soon(self.leadership.run(), name="session leadership")
             group.start_soon(self._stop_when_drained(), name="session allocate")
             await self._stopping.wait()
             if wind_down is not None:
                 # It may take long, and the others need not wait for our lease to end.
-                group.start_soon(self._leadership.resign(), name="session resign")
+                group.start_soon(self.leadership.resign(), name="session resign")
                 await wind_down()
             group.stop()
 

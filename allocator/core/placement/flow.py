@@ -1,59 +1,77 @@
-"""Placement as a minimum-cost flow.
+"""Placement as a minimum-cost flow, in plain Python.
 
 Items that want the same and stand on the same members form one *class*: to the network they are one node of `n` times
-the capacity, so 1,000 items on 10 members become some hundred classes.
+the capacity. What a class keeps has an arc to its member; what is new goes through its zone's *hub*, which all classes
+share: so there are some arcs for each class and zone, not for each class and member.
 
                        first two zones: free                    n, first of the
              ┌──────────► spread ──┬─ item in its zone
     n each   │   others: `zone`              ▼
-    source ──► class                      (class, zone) ── n, kept: free ──► member ── fair share ──► sink
-    k-th: k × `cover`  │                      ▲               new: `move`           └─ to limit: `overload` ─►
-             └──────────────────────────────┘
+    source ──► class                    (class, zone) ── n, kept: free ─────────► member ── see `outlets` ──► sink
+    k-th: k × `cover`  │                      ▲  └─ new: `move` ──► hub of zone ──►  ▲
+             └──────────────────────────────┘                      members that stay
                `zone` + `spread`: another of the item in this zone
 
-Why a class can be taken apart again: sort its members by zone and deal the units of its flow round the items like
-cards. No member has more units than there are items, so no item gets a member twice; a zone's units are adjacent, so
-each item gets its share of the zone rounded down or up. Every bound of the class holds for each of its items.
+A hub forgets whose units it passes on. Should an item get a member twice, `dealing` swaps within the zone; where nobody
+can swap, the class gets arcs to the members themselves, and the network is solved again. An exiting member has no arc
+from a hub: nothing new can reach it.
 
 Source: the network of gazette/core allocator (item → item-zone → member → sink) with costs in place of its order of
-discharge; classes and costs are ours.
+discharge; hubs, classes and costs are ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from allocator.core.model import ItemId, MemberId
-from allocator.core.placement.leveling import Outlet, level_loads
+from allocator.core.model import MemberId
+from allocator.core.placement.dealing import deal_order, pair_hub_units
 from allocator.core.placement.min_cost_flow import Network
 from allocator.core.placement.objective_costs import MOVES_OF_A_FAILED_REPLICA, Weights
+from allocator.core.placement.outlets import outlet
 from allocator.core.placement.problem import (
     ZONES_WANTED,
     Desired,
     Problem,
     ProblemItem,
-    ProblemMember,
-    attainable_replication,
-    fair_shares,
     usable,
 )
+from allocator.core.placement.shares import Totals, load_windows
+
+Likeness: TypeAlias = "tuple[int, tuple[MemberId, ...], MemberId | None, tuple[MemberId, ...]]"
+"""What items of a class have in common: attainable replication, current members, primary, avoided."""
 
 
 @dataclass(frozen=True, slots=True)
+class _Way:
+    """An arc out of a (class, zone)."""
+
+    zone: int
+    member: int
+    """-1: to the hub."""
+    arc: int
+
+
+@dataclass(slots=True)
 class _ItemClass:
     """Items alike in everything that costs depend on."""
 
-    replication: int
-    current: frozenset[MemberId]
-    primary: MemberId | None
-    avoided: frozenset[MemberId]
-    item_ids: tuple[ItemId, ...]
+    likeness: Likeness
+    indices: list[int] = field(default_factory=list)
+    """Of its items in the problem."""
+    current: frozenset[int] = frozenset()
+    ways: list[_Way] = field(default_factory=list)
 
     @property
     def size(self) -> int:
-        return len(self.item_ids)
+        return len(self.indices)
+
+    @property
+    def replication(self) -> int:
+        return self.likeness[0]
 
 
 class FlowSolver:
@@ -61,9 +79,7 @@ class FlowSolver:
 
     def solve(self, problem: Problem) -> Desired:
         """Return the cheapest placement (see the module); the same problem always gives the same answer."""
-        flow = PlacementFlow(problem)
-        flow.solve()
-        return flow.placement()
+        return PlacementFlow.solved(problem).desired
 
 
 class PlacementFlow:
@@ -72,126 +88,204 @@ class PlacementFlow:
     SOURCE = 0
     SINK = 1
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, explicit: frozenset[Likeness] = frozenset()) -> None:
+        """Build the network.
+
+        Args:
+            problem: What to place.
+            explicit: Classes with arcs to members in place of hubs.
+        """
         self.network = Network()
         self.network.add_node()
         self.network.add_node()
         self._problem = problem
+        self._explicit = explicit
         self._members = usable(problem.members)
-        self._classes = list(_classes(problem.items, len(self._members)))
-        self._weights = Weights.for_units(
-            sum(each.replication * each.size for each in self._classes)
+        self._index = {member.member_id: n for n, member in enumerate(self._members)}
+        zones = sorted({member.member_id.zone for member in self._members})
+        zone_index = {zone: n for n, zone in enumerate(zones)}
+        self._zone_of = [zone_index[member.member_id.zone] for member in self._members]
+        self._staying: list[list[int]] = [[] for _ in zones]
+        for n, member in enumerate(self._members):
+            if not member.exiting:
+                self._staying[self._zone_of[n]].append(n)
+        self._weights = Weights.for_cluster(
+            members=len(self._members), zones=len(zones), objective=problem.objective
         )
-        self._placing: list[list[tuple[MemberId, int]]] = []
-        """By class: the arc that ends in each member, members in id order, hence by zone."""
-        self._outlets = self._add_members()
+        self._nodes = self._add_members()
+        self._hubs, self._hub_ways = self._add_hubs()
+        self._classes = self._make_classes(problem.items)
         for item_class in self._classes:
-            self._placing.append(self._add_class(item_class))
+            self._add_class(item_class)
+        self.desired: Desired = {}
 
-    def solve(self) -> None:
-        """Find the flow, then level loads as far as that costs nothing."""
-        self.network.solve(self.SOURCE, self.SINK)
-        level_loads(self.network, tuple(self._outlets.values()), fixed={self.SOURCE, self.SINK})
+    @classmethod
+    def solved(cls, problem: Problem) -> PlacementFlow:
+        """Return the solved network of a problem, with explicit arcs where hubs led to no placement."""
+        explicit: frozenset[Likeness] = frozenset()
+        while True:
+            flow = cls(problem, explicit)
+            flow.network.solve(cls.SOURCE, cls.SINK)
+            stuck = flow.read_back()
+            if not stuck:
+                return flow
+            # Each turn adds a class, so this ends: with explicit arcs alone nothing can be stuck.
+            explicit |= stuck
 
-    def placement(self) -> Desired:
-        """Read the flow back, item by item."""
-        desired: dict[ItemId, tuple[MemberId, ...]] = {
-            item.item_id: () for item in self._problem.items
+    def read_back(self) -> frozenset[Likeness]:
+        """Set `desired` from the flow; return the classes that hubs gave a member twice."""
+        placed: dict[int, list[int]] = {
+            index: [] for each in self._classes for index in each.indices
         }
-        for item_class, placing in zip(self._classes, self._placing, strict=True):
-            units = [member_id for member_id, arc in placing for _ in range(self.network.flow(arc))]
-            for index, item_id in enumerate(item_class.item_ids):
-                desired[item_id] = tuple(units[index :: item_class.size])
-        return desired
+        hub_units: list[list[int]] = [[] for _ in self._hubs]
+        for item_class in self._classes:
+            self._deal(item_class, placed, hub_units)
+        current = {i: each.current for each in self._classes for i in each.indices}
+        stuck: set[int] = set()
+        for zone, units in enumerate(hub_units):
+            quotas = {m: self.network.flow(arc) for m, arc in self._hub_ways[zone]}
+            units.sort()
+            members, again = pair_hub_units(
+                units,
+                quotas,
+                members=len(self._members),
+                taken=lambda item: current[item].union(placed[item]),
+            )
+            stuck.update(again)
+            for item, member in zip(units, members, strict=True):
+                placed[item].append(member)
+        ids = [member.member_id for member in self._members]
+        self.desired = {
+            item.item_id: tuple(ids[m] for m in sorted(placed.get(n, ())))
+            for n, item in enumerate(self._problem.items)
+        }
+        return frozenset(
+            each.likeness for each in self._classes if not stuck.isdisjoint(each.indices)
+        )
 
-    def _add_members(self) -> Mapping[MemberId, Outlet]:
-        shares = fair_shares(self._problem)
-        outlets: dict[MemberId, Outlet] = {}
+    def _deal(
+        self,
+        item_class: _ItemClass,
+        placed: Mapping[int, list[int]],
+        hub_units: Sequence[list[int]],
+    ) -> None:
+        by_zone: dict[int, list[int]] = {}
+        for way in item_class.ways:
+            if flow := self.network.flow(way.arc):
+                by_zone.setdefault(way.zone, []).extend([way.member] * flow)
+        position = 0
+        for zone in deal_order({zone: len(units) for zone, units in by_zone.items()}):
+            for member in by_zone[zone]:
+                item = item_class.indices[position % item_class.size]
+                if member < 0:
+                    hub_units[zone].append(item)
+                else:
+                    placed[item].append(member)
+                position += 1
+
+    def _add_members(self) -> list[int]:
+        windows = load_windows(
+            self._problem.members, Totals.of(self._problem), self._problem.objective
+        )
+        nodes: list[int] = []
         for member in self._members:
             node = self.network.add_node()
-            share = shares[member.member_id]
-            fair = self.network.add_arc(node, self.SINK, capacity=share)
-            over = self.network.add_arc(
-                node, self.SINK, capacity=member.limit - share, cost=self._weights.overload
-            )
-            outlets[member.member_id] = Outlet(node=node, arcs=(fair, over), weight=member.limit)
-        return outlets
+            begin = 0
+            for piece in outlet(windows[member.member_id], member.limit):
+                self.network.add_arc(
+                    node,
+                    self.SINK,
+                    capacity=piece.upto - begin,
+                    cost=piece.overload * self._weights.overload
+                    + piece.level * self._weights.level,
+                )
+                begin = piece.upto
+            nodes.append(node)
+        return nodes
 
-    def _add_class(self, item_class: _ItemClass) -> list[tuple[MemberId, int]]:
-        node, size = self.network.add_node(), item_class.size
-        for replica in range(item_class.replication):
+    def _add_hubs(self) -> tuple[list[int], list[list[tuple[int, int]]]]:
+        hubs: list[int] = []
+        ways: list[list[tuple[int, int]]] = []
+        for staying in self._staying:
+            hub = self.network.add_node()
+            hubs.append(hub)
+            ways.append(
+                [
+                    (
+                        m,
+                        self.network.add_arc(hub, self._nodes[m], capacity=self._members[m].limit),
+                    )
+                    for m in staying
+                ]
+            )
+        return hubs, ways
+
+    def _make_classes(self, items: Iterable[ProblemItem]) -> list[_ItemClass]:
+        classes: dict[Likeness, _ItemClass] = {}
+        for index, item in enumerate(items):
+            replication = min(item.replication, len(self._members))
+            if replication <= 0:
+                continue
+            likeness = (replication, item.current, item.primary, item.avoided)
+            item_class = classes.get(likeness)
+            if item_class is None:
+                current = frozenset(self._index[m] for m in item.current if m in self._index)
+                item_class = classes[likeness] = _ItemClass(likeness, current=current)
+            item_class.indices.append(index)
+        return list(classes.values())
+
+    def _add_class(self, item_class: _ItemClass) -> None:
+        node, size, replication = self.network.add_node(), item_class.size, item_class.replication
+        for replica in range(replication):
             self.network.add_arc(
                 self.SOURCE, node, capacity=size, cost=replica * self._weights.cover
             )
-        by_zone = [
-            (zone, list(group))
-            for zone, group in groupby(self._members, lambda m: m.member_id.zone)
-        ]
-        if item_class.replication < ZONES_WANTED or len(by_zone) < ZONES_WANTED:
-            return self._add_placing(item_class, node, self._members)
-        spread = self._add_spread(item_class, node)
-        placing: list[tuple[MemberId, int]] = []
-        for _, members in by_zone:
+        zones = range(len(self._staying))
+        if replication < ZONES_WANTED or len(zones) < ZONES_WANTED:
+            for zone in zones:
+                self._add_ways(item_class, node, zone)
+            return
+        spread = self.network.add_node()
+        self.network.add_arc(node, spread, capacity=size * ZONES_WANTED)
+        self.network.add_arc(
+            node,
+            spread,
+            capacity=size * (replication - ZONES_WANTED),
+            cost=self._weights.zone,
+        )
+        held = Counter(self._zone_of[m] for m in item_class.current if self._members[m].exiting)
+        for zone in zones:
+            room = min(replication, len(self._staying[zone]) + held[zone])
+            if room == 0:
+                continue
             zone_node = self.network.add_node()
             self.network.add_arc(spread, zone_node, capacity=size)
             self.network.add_arc(
                 node,
                 zone_node,
-                capacity=size * (item_class.replication - 1),
+                capacity=size * (room - 1),
                 cost=self._weights.zone + self._weights.spread,
             )
-            placing += self._add_placing(item_class, zone_node, members)
-        return placing
+            self._add_ways(item_class, zone_node, zone)
 
-    def _add_spread(self, item_class: _ItemClass, node: int) -> int:
-        spread = self.network.add_node()
-        further = item_class.replication - ZONES_WANTED
-        self.network.add_arc(node, spread, capacity=item_class.size * ZONES_WANTED)
-        self.network.add_arc(
-            node, spread, capacity=item_class.size * further, cost=self._weights.zone
-        )
-        return spread
-
-    def _add_placing(
-        self, item_class: _ItemClass, tail: int, members: Sequence[ProblemMember]
-    ) -> list[tuple[MemberId, int]]:
-        return [
-            (
-                member.member_id,
-                self.network.add_arc(
-                    tail,
-                    self._outlets[member.member_id].node,
-                    capacity=item_class.size,
-                    cost=self._placing_cost(item_class, member),
-                ),
-            )
-            for member in members
-        ]
-
-    def _placing_cost(self, item_class: _ItemClass, member: ProblemMember) -> int:
-        weights, member_id = self._weights, member.member_id
-        if member_id not in item_class.current:
-            return weights.move + weights.keep + (weights.exiting if member.exiting else 0)
-        cost = 0 if member_id == item_class.primary else weights.keep
-        if member_id in item_class.avoided:
-            cost += MOVES_OF_A_FAILED_REPLICA * weights.move
-        return cost
-
-
-def _classes(items: Iterable[ProblemItem], usable_members: int) -> Iterator[_ItemClass]:
-    ids_by_likeness: dict[
-        tuple[int, tuple[MemberId, ...], MemberId | None, tuple[MemberId, ...]], list[ItemId]
-    ] = {}
-    for item in items:
-        replication = attainable_replication(item, usable_members)
-        if replication > 0:
-            likeness = (replication, item.current, item.primary, item.avoided)
-            ids_by_likeness.setdefault(likeness, []).append(item.item_id)
-    for (replication, current, primary, avoided), item_ids in ids_by_likeness.items():
-        yield _ItemClass(
-            replication=replication,
-            current=frozenset(current),
-            primary=primary,
-            avoided=frozenset(avoided),
-            item_ids=tuple(item_ids),
-        )
+    def _add_ways(self, item_class: _ItemClass, tail: int, zone: int) -> None:
+        size, weights = item_class.size, self._weights
+        _, _, primary, avoided = item_class.likeness
+        new = weights.move + weights.keep
+        targets: list[tuple[int, int]] = []
+        for m in sorted(item_class.current):
+            if self._zone_of[m] == zone:
+                member_id = self._members[m].member_id
+                cost = 0 if member_id == primary else weights.keep
+                if member_id in avoided:
+                    cost += MOVES_OF_A_FAILED_REPLICA * weights.move
+                targets.append((m, cost))
+        if item_class.likeness in self._explicit:
+            targets += [(m, new) for m in self._staying[zone] if m not in item_class.current]
+        else:
+            capacity = size * item_class.replication
+            arc = self.network.add_arc(tail, self._hubs[zone], capacity=capacity, cost=new)
+            item_class.ways.append(_Way(zone, -1, arc))
+        for m, cost in targets:
+            arc = self.network.add_arc(tail, self._nodes[m], capacity=size, cost=cost)
+            item_class.ways.append(_Way(zone, m, arc))

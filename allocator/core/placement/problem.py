@@ -1,7 +1,8 @@
 """The question the solver answers, its answer, and the seam between them.
 
-The order of what matters is fixed: coverage first (every item its first replica, then every item its second, …), then
-two zones an item, then no new replica on an exiting member, then fair shares, then the fewest moves.
+Nothing new comes to an exiting member, whatever it costs. Beyond that, what matters has an order: coverage first (every
+item its first replica, then every item its second, …), then two zones an item, then fair shares, then the fewest moves
+(`Objective` may swap these two), then kept primaries, then further zones.
 """
 
 from __future__ import annotations
@@ -69,28 +70,9 @@ class Solver(Protocol):
         ...
 
 
-def attainable_replication(item: ProblemItem, usable_members: int) -> int:
-    """Return how many distinct members the item can have at best."""
-    return min(item.replication, usable_members)
-
-
 def usable(members: Iterable[ProblemMember]) -> list[ProblemMember]:
     """Return the members that may hold anything."""
     return [member for member in members if member.limit > 0]
-
-
-def fair_shares(problem: Problem) -> Mapping[MemberId, int]:
-    """Return the most replicas each member should hold if load follows limits, rounded up.
-
-    Without spare capacity a fair share is the limit itself.
-    """
-    members = usable(problem.members)
-    member_slots = sum(member.limit for member in members)
-    item_slots = sum(attainable_replication(item, len(members)) for item in problem.items)
-    return {
-        member.member_id: min(member.limit, -(-member.limit * item_slots // member_slots))
-        for member in members
-    }
 
 
 def zones_spanned(members: Iterable[MemberId]) -> int:

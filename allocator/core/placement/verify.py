@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from allocator.core.model import ItemId, MemberId
 from allocator.core.placement.problem import (
@@ -16,9 +17,10 @@ from allocator.core.placement.problem import (
     Desired,
     Problem,
     ProblemItem,
-    ProblemMember,
+    usable,
     zones_spanned,
 )
+from allocator.core.placement.shares import Totals, load_windows
 
 VIOLATIONS_REPORTED_MAX = 10
 """Enough to see what is wrong; a broken solver may break every item."""
@@ -51,66 +53,107 @@ def verify(problem: Problem, desired: Desired) -> tuple[Violation, ...]:
 
 
 class _Check:
+    """Looks at a million items in about a second: members are ranks, and an item without any doubt costs no call."""
+
     def __init__(self, problem: Problem, desired: Desired) -> None:
         self._problem = problem
         self._desired = desired
-        self._members = {member.member_id: member for member in problem.members}
-        self._loads = Counter(m for placed in desired.values() for m in placed)
+        self._members = problem.members
+        self._ranks = {member.member_id: rank for rank, member in enumerate(problem.members)}
+        # Few values, many mentions: a member is looked up by value once for each object that stands for it.
+        mentions = Counter(map(id, chain.from_iterable(desired.values())))
+        values = {id(m): m for m in chain.from_iterable(desired.values())}
+        self._rank_of = {key: self._ranks.get(m, -1) for key, m in values.items()}
+        self._loads: Counter[MemberId] = Counter()
+        for key, count in mentions.items():
+            self._loads[values[key]] += count
         self._room = [
             member for member in problem.members if self._loads[member.member_id] < member.limit
         ]
+        self._exiting = {member.member_id for member in problem.members if member.exiting}
 
     def violations(self) -> Iterator[Violation]:
         for member_id, load in self._loads.items():
-            if member_id not in self._members:
+            if member_id not in self._ranks:
                 yield Violation(None, member_id, "is no member")
-            elif load > self._members[member_id].limit:
-                limit = self._members[member_id].limit
+            elif load > (limit := self._members[self._ranks[member_id]].limit):
                 yield Violation(None, member_id, f"holds {load}, its limit is {limit}")
         if unknown := self._desired.keys() - {item.item_id for item in self._problem.items}:
             yield Violation(min(unknown), None, "is no item")
+        zone_of = [member.member_id.zone for member in self._members]
+        rank_of, desired, exiting = self._rank_of, self._desired, self._exiting
         for item in self._problem.items:
-            yield from self._item_violations(item)
+            placed = desired.get(item.item_id)
+            if placed is None:
+                yield Violation(item.item_id, None, "has no answer")
+                continue
+            ranks = [rank_of[id(m)] for m in placed]
+            last, zone, zones = -1, None, 0
+            for rank in ranks:
+                if rank <= last:
+                    break
+                last = rank
+                if zone_of[rank] != zone:
+                    zone = zone_of[rank]
+                    zones += 1
+            else:
+                if (
+                    len(ranks) == item.replication
+                    and (zones >= ZONES_WANTED or len(ranks) < ZONES_WANTED)
+                    and (not exiting or exiting.isdisjoint(placed))
+                ):
+                    continue
+            yield from self._item_violations(item, placed)
+        yield from self._balance_violations()
 
-    def _item_violations(self, item: ProblemItem) -> Iterator[Violation]:
-        placed = self._desired.get(item.item_id)
-        if placed is None:
-            yield Violation(item.item_id, None, "has no answer")
-            return
+    def _item_violations(
+        self, item: ProblemItem, placed: tuple[MemberId, ...]
+    ) -> Iterator[Violation]:
         if len(set(placed)) != len(placed):
             yield Violation(item.item_id, None, "has a member twice")
         if list(placed) != sorted(placed):
             yield Violation(item.item_id, None, "has members out of order")
         if len(placed) > item.replication:
             yield Violation(item.item_id, None, f"has {len(placed)} of {item.replication} replicas")
-        others = [member for member in self._room if member.member_id not in placed]
-        if len(placed) < item.replication and others:
-            yield Violation(item.item_id, others[0].member_id, "is short of a replica that fits")
-        if len(placed) >= ZONES_WANTED and zones_spanned(placed) < ZONES_WANTED:
-            yield from self._zone_violations(item, placed, others)
-        yield from self._target_violations(item, placed, others)
-
-    def _zone_violations(
-        self, item: ProblemItem, placed: tuple[MemberId, ...], others: list[ProblemMember]
-    ) -> Iterator[Violation]:
-        elsewhere = [member for member in others if member.member_id.zone != placed[0].zone]
-        if elsewhere:
-            yield Violation(
-                item.item_id, elsewhere[0].member_id, "stands in one zone, another has room"
-            )
-
-    def _target_violations(
-        self, item: ProblemItem, placed: tuple[MemberId, ...], others: list[ProblemMember]
-    ) -> Iterator[Violation]:
-        """Find new replicas on exiting members for which a member of the same zone that stays has room."""
         for member_id in placed:
-            member = self._members.get(member_id)
-            if member is None or not member.exiting or member_id in item.current:
-                continue
-            staying = [m for m in others if not m.exiting and m.member_id.zone == member_id.zone]
-            if staying:
-                yield Violation(
-                    item.item_id,
-                    member_id,
-                    f"is new on an exiting member, {staying[0].member_id} stays",
-                )
+            if member_id in self._exiting and member_id not in item.current:
+                yield Violation(item.item_id, member_id, "is new on an exiting member")
+        others = (
+            member.member_id
+            for member in self._room
+            if member.member_id not in placed
+            and (not member.exiting or member.member_id in item.current)
+        )
+        if len(placed) < item.replication and (other := next(others, None)) is not None:
+            yield Violation(item.item_id, other, "is short of a replica that fits")
+        if len(placed) >= ZONES_WANTED and zones_spanned(placed) < ZONES_WANTED:
+            elsewhere = (other for other in others if other.zone != placed[0].zone)
+            if (other := next(elsewhere, None)) is not None:
+                yield Violation(item.item_id, other, "stands in one zone, another has room")
+
+    def _balance_violations(self) -> Iterator[Violation]:
+        """Find items that could go from a member with too many to one of the same zone with too few."""
+        if self._problem.objective.moves_before_balance:
+            return
+        windows = load_windows(self._members, Totals.of(self._problem), self._problem.objective)
+        takers: dict[str, list[tuple[MemberId, int]]] = {}
+        for member in usable(self._members):
+            load, window = self._loads[member.member_id], windows[member.member_id]
+            if load < window.ceiling and not member.exiting:
+                gain = 2 if load < window.floor else 1
+                takers.setdefault(member.member_id.zone, []).append((member.member_id, gain))
+        pairs: dict[MemberId, list[MemberId]] = {}
+        for giver, load in self._loads.items():
+            if giver in windows:
+                window = windows[giver]
+                loss = (load > window.floor) + (load > window.ceiling)
+                better = [m for m, gain in takers.get(giver.zone, ()) if gain + loss > 2]
+                if better:
+                    pairs[giver] = better
+        if not pairs:
+            return
+        for item_id, placed in self._desired.items():
+            for giver in pairs.keys() & set(placed):
+                taker = next((m for m in pairs[giver] if m not in placed), None)
+                if taker is not None:
+                    yield Violation(item_id, giver, f"has too many, {taker} too few")

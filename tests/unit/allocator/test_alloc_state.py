@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from allocator.core.model import ItemId, MemberId
-from allocator.core.placement.problem import Problem, ProblemItem, ProblemMember, fair_shares
+from allocator.core.placement.problem import Problem, ProblemItem, ProblemMember
+from allocator.core.placement.shares import Totals, load_windows
 from tests.support.memory_cluster import MemoryCluster
 
 ONE, TWO, THREE, FOUR = (MemberId("a", name) for name in ("one", "two", "three", "four"))
@@ -151,7 +152,8 @@ def test_fair_share_is_proportional_to_limits_and_rounded_up() -> None:
         ),
     )
 
-    assert {m.suffix: share for m, share in fair_shares(problem).items()} == {
+    windows = load_windows(problem.members, Totals.of(problem), problem.objective)
+    assert {m.suffix: window.ceiling for m, window in windows.items()} == {
         "p": 2,
         "q": 2,
         "r": 3,

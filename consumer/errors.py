@@ -13,6 +13,7 @@ ConsumerError
 ├── ProxyHeaderError(detail)                a request proxied to the wrong cluster or process
 ├── BoundExceededError(detail)              more than one request may carry; says how to split it
 ├── UnsupportedSpecError(field_path, problem)   also a ValidationError: only another spec helps
+├── ShardHeldBackError(members, seconds)    its primaries died one after another; it waits
 ├── AssignmentLostError                     etcd no longer has the assignment that this process believes in
 ├── CommitFencedError(shard_fqn, held, current)
 ├── StoreError(shard_fqn, detail)           a store cannot be opened, read or committed
@@ -119,6 +120,19 @@ class BoundExceededError(ConsumerError):
 
 class UnsupportedSpecError(ConsumerError, ValidationError):
     """The spec asks for what this version cannot do: only another spec helps."""
+
+
+class ShardHeldBackError(ConsumerError):
+    """The shard's primaries died one after another: it is not started again before `seconds` have passed."""
+
+    def __init__(self, shard_id: str, *, members: tuple[str, ...], seconds: float) -> None:
+        super().__init__(
+            f"shard {shard_id} is held back for {seconds:.0f} s: its last {len(members)} primaries died soon after "
+            f"they took it ({', '.join(members)}); look at their logs, then unassign it or wait"
+        )
+        self.shard_id = shard_id
+        self.members = members
+        self.seconds = seconds
 
 
 class AssignmentLostError(ConsumerError):

@@ -180,6 +180,10 @@ class AuxiliaryKeys:
         """Return the key of what a member measured."""
         return self.loads_prefix + _member_part(member_id)
 
+    def death(self, item_id: ItemId) -> bytes:
+        """Return the key of the record of an item's primaries that died young."""
+        return self.prefix + b"deaths/" + item_id.encode()
+
 
 def member_id_below(prefix: bytes, key: bytes) -> MemberId:
     """Return the member that an auxiliary key is about.

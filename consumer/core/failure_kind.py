@@ -26,6 +26,7 @@ from consumer.errors import (
     RegisterMismatchError,
     ReplayError,
     RpcFailedError,
+    ShardHeldBackError,
     UnsupportedSpecError,
 )
 
@@ -38,6 +39,7 @@ class FailureKind(Enum):
     DATA_LOSS = "data loss"
     FENCED = "fenced"
     SPEC = "spec"
+    HELD_BACK = "held back"
 
 
 _KINDS: tuple[tuple[FailureKind, tuple[type[BaseException], ...]], ...] = (
@@ -46,6 +48,7 @@ _KINDS: tuple[tuple[FailureKind, tuple[type[BaseException], ...]], ...] = (
         FailureKind.DATA_LOSS,
         (BrokerDataError, IndexHasGreaterOffsetError, ReplayError),
     ),
+    (FailureKind.HELD_BACK, (ShardHeldBackError,)),
     (FailureKind.SPEC, (UnsupportedSpecError,)),
     (
         FailureKind.TRANSIENT,

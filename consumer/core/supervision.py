@@ -5,6 +5,7 @@
                                        journal, without it: it is recorded there in the same transaction
     application, at a whole batch   ─► again, but that batch message by message, to find the one
     too many in a row, data loss    ─► quarantine: tried again after `quarantine_seconds` only
+    held back                       ─► quarantine, until the hold is over
     spec                            ─► not before the spec changes
 
 Pure: times and chance come in as values.
@@ -82,6 +83,7 @@ class Supervision:
         place: Place | None = None,
         healthy: bool = False,
         can_skip: bool = False,
+        held_seconds: float = 0.0,
         jitter: float = 0.5,
     ) -> Verdict:
         """Take in a failure and return what to do.
@@ -91,6 +93,7 @@ class Supervision:
             place: What the application was consuming, if it was.
             healthy: It had served long enough that what failed before no longer counts.
             can_skip: There is a dead-letter journal.
+            held_seconds: How long it is held back, if it is.
             jitter: Evenly drawn from [0, 1).
         """
         if healthy:
@@ -99,6 +102,11 @@ class Supervision:
         self._note(kind, place)
         if kind is FailureKind.SPEC:
             return self._verdict(kind, None)
+        if kind is FailureKind.HELD_BACK:
+            self._failures -= 1  # It was not even tried.
+            return Verdict(
+                attempt=self._failures, kind=kind, delay_seconds=held_seconds, quarantined=True
+            )
         if kind is FailureKind.DATA_LOSS:
             return self._quarantine(kind)
         if kind is FailureKind.APPLICATION:

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 from prometheus_client import CollectorRegistry
 
-from allocator.core.keys import Keys
+from allocator.core.keys import AuxiliaryKeys, Keys
 from allocator.etcd.api import Etcd
 from allocator.key_space import KeySpace
 from allocator.metrics import AllocatorMetrics
@@ -20,6 +20,7 @@ from consumer.config import MemberConfig
 from consumer.errors import EndpointError
 from consumer.journal.client import JournalClient
 from consumer.key_space import ReplicaConsistency, ShardDecoder, is_failed, process_of
+from consumer.member.death_watch import DeathWatch
 from consumer.member.shard_up import ShardUp
 from consumer.protocol.auth import KeyedAuth, NoAuth
 from consumer.protocol.shard_pb2_grpc import add_ShardServicer_to_server
@@ -28,6 +29,7 @@ from consumer.resolver.peers import Peers
 from consumer.resolver.resolver import Resolver
 from consumer.rpc.guard import RpcGuard
 from consumer.rpc.shard_api import ShardApi
+from consumer.shard.death_records import DeathRecords
 from consumer.shard.environment import ShardEnvironment
 from consumer.shard.live_shard import LiveShard
 from consumer.shard.metrics import ShardMetrics
@@ -69,7 +71,8 @@ def compose(given: Surroundings) -> MemberParts:
         ShardDecoder(hot_standbys_max=config.hot_standbys_max),
         apply_delay_seconds=config.watch_delay_seconds,
     )
-    local_shards = _local_shards(given, key_space)
+    deaths = _death_records(given)
+    local_shards = _local_shards(given, key_space, deaths)
     peers = Peers()
     resolver = Resolver(
         key_space,
@@ -80,6 +83,7 @@ def compose(given: Surroundings) -> MemberParts:
     )
     key_space.observe(local_shards.apply)
     key_space.observe(resolver.reindex)
+    key_space.observe(_death_watch(given, key_space, deaths).look)
     key_space.observe(lambda: _retain_peers(peers, key_space, given.shard_tasks))
     given.registry.register(ShardUp(local_shards))
     parts = MemberParts(
@@ -122,7 +126,28 @@ def host_and_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _local_shards(given: Surroundings, key_space: KeySpace) -> LocalShards:
+def _death_records(given: Surroundings) -> DeathRecords:
+    return DeathRecords(
+        given.etcd,
+        AuxiliaryKeys(given.config.root),
+        clock=given.clock,
+        deaths_max=given.config.shards.young_deaths_max,
+        hold_seconds=given.config.shards.quarantine_seconds,
+    )
+
+
+def _death_watch(given: Surroundings, key_space: KeySpace, deaths: DeathRecords) -> DeathWatch:
+    return DeathWatch(
+        key_space,
+        deaths,
+        member_id=given.config.member_id,
+        young_seconds=given.config.shards.healthy_seconds,
+        clock=given.clock,
+        group=given.shard_tasks,
+    )
+
+
+def _local_shards(given: Surroundings, key_space: KeySpace, deaths: DeathRecords) -> LocalShards:
     environment = ShardEnvironment(
         application=given.application,
         journals=given.journals,
@@ -131,6 +156,7 @@ def _local_shards(given: Surroundings, key_space: KeySpace) -> LocalShards:
         key_space=key_space,
         clock=given.clock,
         metrics=ShardMetrics(given.registry),
+        deaths=deaths,
         config=given.config.shards,
     )
     return LocalShards(

@@ -16,6 +16,7 @@ from allocator.runtime.clock import Clock
 from consumer.application import Application
 from consumer.core.supervision import RestartPolicy
 from consumer.journal.client import JournalClient
+from consumer.shard.death_records import DeathRecords
 from consumer.shard.metrics import ShardMetrics
 
 
@@ -46,6 +47,8 @@ class ShardConfig:
     """Failures in a row at one message after which it goes to the shard's dead-letter journal, if it has one."""
     quarantine_seconds: float = 900.0
     """A quarantined shard is tried again after this; 0: only once its spec changes or it is assigned anew."""
+    young_deaths_max: int = 3
+    """A shard whose last so many primaries died with their process before `healthy_seconds` is held back; 0: never."""
     stall_seconds: float = 300.0
     """A primary with work that stands still for so long is reported as stalled; 0: never."""
     stall_hand_over: bool = False
@@ -81,6 +84,7 @@ class ShardEnvironment:
     key_space: RevisionWaiter
     clock: Clock
     metrics: ShardMetrics
+    deaths: DeathRecords
     config: ShardConfig = field(default_factory=ShardConfig)
     new_random: Callable[[], Random] = Random
     """Makes the source of jitter of a shard's back-off."""

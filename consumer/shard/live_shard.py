@@ -27,7 +27,7 @@ from consumer.application import Store
 from consumer.core.failure_kind import failure_kind
 from consumer.core.replica_status import failed_status
 from consumer.core.supervision import Supervision, Verdict
-from consumer.errors import AssignmentLostError, UnsupportedSpecError
+from consumer.errors import AssignmentLostError, ShardHeldBackError, UnsupportedSpecError
 from consumer.journal.client import JournalClient
 from consumer.local_state import LocalState
 from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
@@ -333,6 +333,7 @@ class LiveShard:
             place=attempt.failed_at,
             healthy=self._was_healthy(attempt),
             can_skip=bool(dead_letter_journal(self._spec)),
+            held_seconds=cause.seconds if isinstance(cause, ShardHeldBackError) else 0.0,
             jitter=self._random.random(),
         )
         self._environment.metrics.record_failure(self.fqn)

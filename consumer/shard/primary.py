@@ -204,6 +204,7 @@ class PrimaryAttempt:
     async def _serve(self, on_ready: Callable[[], Awaitable[None]]) -> None:
         environment, shard = self._environment, self._shard
         await prove_assignment(environment.etcd, self._assignment())
+        deaths = await environment.deaths.admit(shard.id)
         worker = self._worker = Worker(shard.id)
         store = await worker.run(self._new_store)
         checkpoint: Checkpoint = await worker.run(store.restore_checkpoint, shard)
@@ -217,6 +218,8 @@ class PrimaryAttempt:
             group.start_soon(appends.run(), name=f"append {shard.id}")
             group.start_soon(recovered.run(), name=f"re-acknowledge {shard.id}")
             group.start_soon(_awaited(on_ready()), name=f"ready {shard.id}")
+            if deaths.members:
+                group.start_soon(self._outlive(), name=f"outlive {shard.id}")
             sources = Sources(
                 shard, environment.application, store, worker=worker, journals=environment.journals
             )
@@ -236,6 +239,11 @@ class PrimaryAttempt:
                     break
                 checkpoint = await worker.run(store.restore_checkpoint, shard)
             group.stop()
+
+    async def _outlive(self) -> None:
+        """Serve for long enough, then clear the shard of the suspicion that it kills its primaries."""
+        await asyncio.sleep(self._environment.config.healthy_seconds)
+        await self._environment.deaths.clear(self._shard.id)
 
     def _new_callbacks(self, store: Store) -> Callbacks:
         """Return callbacks for transactions from one restored checkpoint on, which publish as a producer of their own.

@@ -10,7 +10,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from allocator.core.keys import Keys
+from allocator.core.keys import AuxiliaryKeys, Keys
 from allocator.core.model import Assignment, ItemId, MemberId
 from allocator.core.ops import Delete, Put
 from allocator.etcd.client import EtcdClient
@@ -28,6 +28,7 @@ from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
 from consumer.protocol.journal_pb2 import JournalSpec
 from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
+from consumer.shard.death_records import DeathRecords
 from consumer.shard.environment import ShardConfig, ShardEnvironment
 from consumer.shard.live_shard import LiveShard
 from consumer.shard.metrics import ShardMetrics
@@ -154,6 +155,7 @@ class ShardHost:
         self, spec: ShardSpec, application: Any, *, slot: int = 0, config: ShardConfig | None = None
     ) -> LiveShard:
         """Start a live shard for an assignment that was written."""
+        config = config or ShardConfig(restart_delay_seconds=0.05, stop_grace_seconds=2)
         environment = ShardEnvironment(
             application=application,
             journals=self._journals,
@@ -162,13 +164,24 @@ class ShardHost:
             key_space=self.key_space,
             clock=SystemClock(),
             metrics=ShardMetrics(self.registry if not self._shards else CollectorRegistry()),
-            config=config or ShardConfig(restart_delay_seconds=0.05, stop_grace_seconds=2),
+            deaths=self.death_records(config),
+            config=config,
         )
         assignment = self.key_space.assignments[ItemId(spec.id), MEMBER, slot]
         shard = LiveShard(spec, assignment, environment)
         self._shards.append(shard)
         shard.start(self._group)
         return shard
+
+    def death_records(self, config: ShardConfig) -> DeathRecords:
+        """Return the records of primaries that died young."""
+        return DeathRecords(
+            self.etcd,
+            AuxiliaryKeys(self.key_space.keys.root),
+            clock=SystemClock(),
+            deaths_max=config.young_deaths_max,
+            hold_seconds=config.quarantine_seconds,
+        )
 
     def blind(self, shard: LiveShard) -> None:
         """Let a shard see no change of the key space any more, like a process that sleeps."""

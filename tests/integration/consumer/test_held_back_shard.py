@@ -1,0 +1,119 @@
+"""A shard that kills its members one after another is held back; one that happened to be there is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from allocator.core.keys import AuxiliaryKeys
+from allocator.core.model import ItemId, MemberId
+from allocator.core.ops import LeaseId, Put
+from allocator.etcd.client import EtcdClient
+from allocator.runtime.clock import SystemClock
+from allocator.runtime.task_group import TaskGroup
+from consumer.core.young_deaths import YoungDeath
+from consumer.key_space import process_id_of
+from consumer.member.death_watch import DeathWatch
+from consumer.protocol.journal_pb2 import ProcessSpec
+from consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus
+from consumer.shard.environment import ShardConfig
+from tests.support.eventually import eventually
+from tests.support.live_shards import SHARD, SOURCE, Counting, ShardHost, spec_of
+
+pytestmark = pytest.mark.etcd
+
+LEASE_SECONDS = 60
+QUICK = ShardConfig(
+    restart_delay_seconds=0.05, healthy_seconds=0.3, quarantine_seconds=0.5, young_deaths_max=2
+)
+
+
+def _death(name: str) -> YoungDeath:
+    return YoungDeath(ItemId(SHARD), MemberId("zone-a", f"member-{name}"))
+
+
+async def _join(host: ShardHost, name: str, *shards: str) -> LeaseId:
+    """Announce a member that is the primary of shards, and return its lease."""
+    member_id = MemberId("zone-a", f"member-{name}")
+    spec = ConsumerSpec(
+        process_spec=ProcessSpec(id=process_id_of(member_id), endpoint=f"http://{name}:1"),
+        shard_limit=10,
+    )
+    lease = await host.etcd.lease_grant(LEASE_SECONDS)
+    keys = host.key_space.keys
+    puts = [Put(keys.member(member_id), spec.SerializeToString(), lease)]
+    puts += [Put(keys.assignment(ItemId(s), member_id, 0), b"", lease) for s in shards]
+    result = await host.etcd.txn((), tuple(puts))
+    await host.key_space.wait_for_revision(result.header.revision)
+    return lease
+
+
+async def test_members_that_die_with_a_shard_are_recorded_by_the_oldest(
+    host: ShardHost, etcd: EtcdClient
+) -> None:
+    """The oldest member writes down who died young with what; a younger one that sees the same writes nothing."""
+    records = host.death_records(QUICK)
+    keys = AuxiliaryKeys(host.key_space.keys.root)
+    await _join(host, "old")
+    async with TaskGroup() as group:
+        for name in ("old", "young"):
+            watch = DeathWatch(
+                host.key_space,
+                records,
+                member_id=MemberId("zone-a", f"member-{name}"),
+                young_seconds=60,
+                clock=SystemClock(),
+                group=group,
+            )
+            host.key_space.observe(watch.look)
+        await _join(host, "young")
+        await etcd.put(host.key_space.keys.item(ItemId(SHARD)), b"")
+        lease = await _join(host, "victim", SHARD)
+        await etcd.lease_revoke(lease)
+
+        async def recorded() -> bool:
+            return bool((await etcd.get_range(keys.death(ItemId(SHARD)))).kvs)
+
+        await eventually(recorded)
+    record = await records.admit(SHARD)
+    assert record.members == ("zone-a#member-victim",)
+
+
+async def test_shard_whose_primaries_died_is_held_back_then_cleared_by_a_long_life(
+    host: ShardHost, etcd: EtcdClient, tmp_path: Path
+) -> None:
+    """Two primaries died: the next waits and says why, tries once the hold is over, and having lived long enough
+    clears the shard.
+    """
+    records = host.death_records(QUICK)
+    for name in ("first", "second"):
+        await records.add(_death(name))
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec)
+
+    host.start(spec, Counting(tmp_path), config=QUICK)
+
+    await eventually(
+        lambda: host.says(SHARD, ReplicaStatus.FAILED, "held back", "member-second", "QUARANTINED")
+    )
+    await eventually(lambda: host.says(SHARD, ReplicaStatus.PRIMARY))
+    key = AuxiliaryKeys(host.key_space.keys.root).death(ItemId(SHARD))
+
+    async def cleared() -> bool:
+        return not (await etcd.get_range(key)).kvs
+
+    await eventually(cleared)
+
+
+async def test_one_death_holds_nothing_back(host: ShardHost, tmp_path: Path) -> None:
+    """Machines die; the first death is no reason to wait."""
+    await host.death_records(QUICK).add(_death("first"))
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec)
+
+    application = Counting(tmp_path)
+    host.start(spec, application, config=QUICK)
+
+    await eventually(lambda: host.says(SHARD, ReplicaStatus.PRIMARY))
+    assert len(application.stores) == 1

@@ -32,7 +32,7 @@ class DirectoryLock:
             StoreError: an older holder is still there.
         """
         directory.mkdir(parents=True, exist_ok=True)
-        path = directory / "lock"
+        path = directory / "holder.lock"
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             lock_descriptor(fqn, self._descriptor, path, wait_seconds=wait_seconds)

@@ -15,10 +15,14 @@ from consumer.stores.conformance.suite import StoreConformance
 from consumer.stores.json_file import JsonFileStore
 from tests.support.store_subjects import (
     JsonSubject,
+    RocksDbSubject,
     SqliteSubject,
     SqlSubject,
     committed_rows,
+    committed_values,
     put_row,
+    put_value,
+    recorded_rocksdb,
     recorded_sqlite,
 )
 
@@ -64,6 +68,15 @@ class TestSqliteStore(StoreConformance):
         return SqliteSubject(tmp_path)
 
 
+class TestRocksDbStore(StoreConformance):
+    """In a directory that stays."""
+
+    @pytest.fixture
+    def subject(self, tmp_path: Path) -> RocksDbSubject:
+        """Files below the test's directory."""
+        return RocksDbSubject(tmp_path)
+
+
 class TestRecordedJsonFileStore(RecordedStoreConformance):
     """In a recovery log."""
 
@@ -95,4 +108,15 @@ class TestRecordedSqliteStore(RecordedStoreConformance):
         """A log in memory."""
         return RecordedSubject(
             tmp_path, new_store=recorded_sqlite, put=put_row, committed=committed_rows
+        )
+
+
+class TestRecordedRocksDbStore(RecordedStoreConformance):
+    """In a recovery log."""
+
+    @pytest.fixture
+    def subject(self, tmp_path: Path) -> RecordedSubject:
+        """A log in memory."""
+        return RecordedSubject(
+            tmp_path, new_store=recorded_rocksdb, put=put_value, committed=committed_values
         )

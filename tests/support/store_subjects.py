@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from consumer.application import Shard
 from consumer.local_state import LocalState
 from consumer.stores.json_file import JsonFileStore
+from consumer.stores.rocksdb import RocksDbStore
 from consumer.stores.sql import SqlStore
 from consumer.stores.sqlite import SqliteStore
 from tests.support.failing_disk import descriptors_under
@@ -139,6 +140,59 @@ class SqliteSubject:
     def committed(self, store: Any) -> dict[str, int]:
         """Read all rows."""
         return committed_rows(store)
+
+    def leftovers(self, shard: Shard) -> list[str]:
+        """Open files."""
+        del shard
+        return descriptors_under(self._directory)
+
+
+ROCKSDB_FAMILY = "values"
+
+
+def put_value(store: RocksDbStore, key: str, value: int) -> None:
+    """Set a key, in a family of its own."""
+    store.put(key.encode(), b"%d" % value, family=ROCKSDB_FAMILY)
+    store.put(b"last", b"%d" % value)
+
+
+def committed_values(store: RocksDbStore) -> dict[str, int]:
+    """Read all keys of the family."""
+    return store.read(
+        lambda view: {key.decode(): int(value) for key, value in view.items(family=ROCKSDB_FAMILY)}
+    )
+
+
+def recorded_rocksdb(shard: Shard) -> RocksDbStore:
+    """Return a store with the smallest memory tables that there are."""
+    return RocksDbStore(shard, families=(ROCKSDB_FAMILY,), write_buffer_bytes=64 << 10)
+
+
+class RocksDbSubject:
+    """`RocksDbStore` in a directory that stays."""
+
+    excludes = True
+    open_txn_blocks = False
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def open(self, shard: Shard) -> RocksDbStore:
+        """Open it."""
+        return RocksDbStore(
+            shard,
+            LocalState(self._directory / quote(shard.id, safe="")),
+            families=(ROCKSDB_FAMILY,),
+            lock_wait_seconds=LOCK_WAIT_SECONDS,
+        )
+
+    def put(self, store: Any, key: str, value: int) -> None:
+        """Set a key."""
+        put_value(store, key, value)
+
+    def committed(self, store: Any) -> dict[str, int]:
+        """Read all keys."""
+        return committed_values(store)
 
     def leftovers(self, shard: Shard) -> list[str]:
         """Open files."""

@@ -1,0 +1,264 @@
+"""A store in a RocksDB of the shard's own: large states of keys and values, in order of keys, in column families.
+
+A transaction's changes are held in memory until it commits; its reads see them. A commit writes them, and the
+checkpoint under a reserved key of the default family, in one batch. With a recovery log a commit is durable, and shows
+to queries, when the log has it; without one when the write-ahead log is synced, and the directory's lock keeps others
+out.
+
+Source: gazette/core consumer/store-rocksdb (one batch, the checkpoint's key, a manifest that begins anew often).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import TypeVar
+
+from allocator.errors import ValidationError
+from consumer.application import Shard
+from consumer.errors import StoreClosedError, StoreError
+from consumer.local_state import LocalState, local_state_of
+from consumer.op_future import OpFuture
+from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.stores.commit_thread import CommitThread
+from consumer.stores.directory_lock import DirectoryLock
+from consumer.stores.rocksdb.committed_view import (
+    DEFAULT_FAMILY,
+    RESERVED_PREFIX,
+    CommittedView,
+    first_key,
+)
+from consumer.stores.rocksdb.database import CHECKPOINT_KEY, Database, Tune
+from consumer.stores.rocksdb.pending import PendingWrites, changes_between, overlaid
+from consumer.stores.rocksdb.recording import RocksDbRecording
+
+ResultT = TypeVar("ResultT")
+
+WRITE_BUFFER_BYTES = 16 << 20
+"""Memory table of each family; opening after a crash replays so much of the write-ahead log, in tenths of a second."""
+
+
+class RocksDbStore:
+    """Keeps a shard's state in column families of RocksDB."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        local_state: LocalState | None = None,
+        *,
+        families: Sequence[str] = (),
+        write_buffer_bytes: int = WRITE_BUFFER_BYTES,
+        tune: Tune | None = None,
+        lock_wait_seconds: float = 10.0,
+    ) -> None:
+        """Create a store; nothing is opened before `restore_checkpoint`.
+
+        Args:
+            shard: The shard; if it has a recovery log, its `local_state` is where the files are.
+            local_state: Where they are if it has none.
+            families: Column families besides "default"; made if they are absent.
+            write_buffer_bytes: Size of the memory table of each family.
+            tune: Called as tune(family, options) before each opening, e.g. to set filters and caches.
+            lock_wait_seconds: Longest wait for another holder of a directory that stays.
+
+        Raises:
+            ValidationError: there is neither a recovery log nor a `local_state`.
+        """
+        self._fqn = shard.fqn
+        self._local_state = local_state_of(shard, local_state)
+        self._families = tuple(families)
+        self._write_buffer_bytes = write_buffer_bytes
+        self._tune = tune
+        self._lock_wait_seconds = lock_wait_seconds
+        self._lock: DirectoryLock | None = None
+        self._recording: RocksDbRecording | None = None
+        self._database: Database | None = None
+        self._pending = PendingWrites()
+        self._committing: PendingWrites | None = None
+        """Of the commit under way, until it is in the database."""
+        self._view: CommittedView | None = None
+        self._commits = CommitThread(shard.fqn)
+        self._failure: BaseException | None = None
+        self._closed = False
+
+    # -- the state of the running transaction, on the worker thread
+
+    def get(self, key: bytes, *, family: str = DEFAULT_FAMILY) -> bytes | None:
+        """Return the value of `key`; None if it has none."""
+        for layer in self._layers_newest_first():
+            changes = layer.families.get(family)
+            if changes is not None and key in changes:
+                return changes[key]
+        return self._writable(family).get(family, key)
+
+    def get_many(
+        self, keys: Sequence[bytes], *, family: str = DEFAULT_FAMILY
+    ) -> list[bytes | None]:
+        """Return the values of several keys, shape (len(keys),); one look into the database for all."""
+        layers = self._layers_newest_first()
+        values = self._writable(family).get_many(family, list(keys))
+        for layer in reversed(layers):
+            changes = layer.families.get(family)
+            if changes:
+                values = [changes.get(key, value) for key, value in zip(keys, values, strict=True)]
+        return values
+
+    def put(self, key: bytes, value: bytes, *, family: str = DEFAULT_FAMILY) -> None:
+        """Set the value of `key`.
+
+        Raises:
+            ValidationError: there is no such family, or the key is one of the store's own.
+        """
+        self._changes(key, family)[key] = value
+
+    def delete(self, key: bytes, *, family: str = DEFAULT_FAMILY) -> None:
+        """Have `key` have no value."""
+        self._changes(key, family)[key] = None
+
+    def items(
+        self, begin: bytes = b"", end: bytes | None = None, *, family: str = DEFAULT_FAMILY
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the keys in [begin, end) and their values as of this call, in order of keys."""
+        layers = self._layers_newest_first()
+        begin = first_key(family, begin)
+        changes = changes_between(reversed(layers), family, begin, end)
+        return overlaid(self._writable(family).items(family, begin, end), changes)
+
+    def read(self, function: Callable[[CommittedView], ResultT]) -> ResultT:
+        """Return `function(view)` of the last durable commit; for queries.
+
+        May be called on any thread. The view, and iterators of it, are good only within the call.
+
+        Raises:
+            StoreClosedError: the store is not restored, or is destroyed.
+        """
+        view = self._view
+        if view is None:
+            raise StoreClosedError(self._fqn)
+        return function(view)
+
+    # -- what the shard calls
+
+    def restore_checkpoint(self, shard: Shard) -> Checkpoint:
+        """Open the files if they are not open, and return the last committed checkpoint."""
+        del shard
+        if self._database is None:
+            self._open()
+        database = self._writable(DEFAULT_FAMILY)
+        self._pending = PendingWrites()
+        encoded = database.get(DEFAULT_FAMILY, CHECKPOINT_KEY)
+        return Checkpoint() if encoded is None else Checkpoint.FromString(encoded)
+
+    def start_commit(
+        self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
+    ) -> OpFuture:
+        """Commit the changes so far and `checkpoint` together, on a thread of its own, after `wait_for`."""
+        del shard
+        database = self._writable(DEFAULT_FAMILY)
+        self._committing, self._pending = self._pending, PendingWrites()
+        encoded = checkpoint.SerializeToString(deterministic=True)
+        commit = self._commits.start(
+            partial(self._commit, database, self._committing, encoded),
+            wait_for=wait_for,
+            abandon=lambda: None,
+            settle=partial(self._settle, database),
+        )
+        commit.add_done_callback(self._on_commit_done)
+        return commit
+
+    def destroy(self) -> None:
+        """Close; remove the files if the recovery log has them."""
+        self._closed = True
+        try:
+            self._commits.close()
+            self._view = None
+            if self._database is not None:
+                self._database.close()
+                self._database = None
+        finally:
+            if self._local_state.temporary:
+                shutil.rmtree(self._local_state.directory, ignore_errors=True)
+            elif self._lock is not None:
+                self._lock.release()
+
+    def _open(self) -> None:
+        self._check_open()
+        directory, recorder = self._local_state.directory, self._local_state.recorder
+        if recorder is None:
+            self._lock = self._lock or DirectoryLock(
+                self._fqn, directory, wait_seconds=self._lock_wait_seconds
+            )
+        else:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._recording = RocksDbRecording(recorder, directory)
+        try:
+            self._database = Database(
+                directory,
+                self._families,
+                write_buffer_bytes=self._write_buffer_bytes,
+                tune=self._tune,
+                durable=recorder is None,
+            )
+        except Exception as error:  # RocksDB's binding raises nothing more special.
+            raise StoreError(self._fqn, f"cannot open {directory}: {error}") from error
+        if self._recording is not None and recorder is not None:
+            self._recording.record_changes()
+            recorder.barrier().result()
+        self._view = self._database.committed_view()
+
+    def _layers_newest_first(self) -> list[PendingWrites]:
+        """Return what is not in the database. Taken before the database is read: what leaves meanwhile is in there."""
+        committing = self._committing
+        return [self._pending] if committing is None else [self._pending, committing]
+
+    def _changes(self, key: bytes, family: str) -> dict[bytes, bytes | None]:
+        if key[:1] == RESERVED_PREFIX and family == DEFAULT_FAMILY:
+            raise ValidationError(
+                "key",
+                f"expected none that begins with a zero byte in the default family, got {key!r}; "
+                "those are the store's own: use another family",
+            )
+        if family not in self._pending.families:
+            self._writable(family)
+        return self._pending.of(family)
+
+    def _writable(self, family: str) -> Database:
+        self._check_open()
+        if self._failure is not None:
+            raise StoreError(
+                self._fqn, f"a commit has failed, open a new store: {self._failure}"
+            ) from self._failure
+        if self._database is None:
+            raise StoreError(self._fqn, "not restored yet: call restore_checkpoint first")
+        if family not in self._database:
+            raise ValidationError(
+                "family", f"expected one that the store was created with, got {family!r}"
+            )
+        return self._database
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError(self._fqn)
+
+    # -- committing, on the commit's thread
+
+    def _commit(
+        self, database: Database, pending: PendingWrites, checkpoint: bytes
+    ) -> OpFuture | None:
+        try:
+            database.write(pending, checkpoint)
+            self._committing = None
+            if self._recording is None or self._local_state.recorder is None:
+                return None
+            self._recording.record_changes()
+        except Exception as error:  # as above
+            raise StoreError(self._fqn, f"cannot commit: {error}") from error
+        return self._local_state.recorder.barrier()
+
+    def _settle(self, database: Database) -> None:
+        self._view = database.committed_view()
+
+    def _on_commit_done(self, commit: OpFuture) -> None:
+        self._failure = commit.exception()

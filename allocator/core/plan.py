@@ -6,10 +6,14 @@ thoughts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
+from allocator.core.model import ItemId, MemberId
+from allocator.core.placement.primaries import plan_primaries
 from allocator.core.placement.problem import Desired, Solver
 from allocator.core.placement.verify import Violation, verify
+from allocator.core.policy import AllocationPolicy, Objective
 from allocator.core.state import AllocState, Demand
 
 
@@ -19,6 +23,14 @@ class Plan:
 
     demand: Demand
     desired: Desired
+    primaries: Mapping[ItemId, MemberId] = field(default_factory=dict)
+    """The replica of each item that should be primary: whom to elect, where none is."""
+    objective: Objective | None = None
+    """What the placement was made for; None: not known, and then no reason for another."""
+
+    def answers(self, demand: Demand, objective: Objective) -> bool:
+        """Return whether there is no reason for another plan."""
+        return self.demand == demand and self.objective in (None, objective)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +42,25 @@ class PlanRefused:
     """What the solver raised instead of an answer."""
 
 
-def plan_for(state: AllocState, previous: Plan | None, solver: Solver) -> Plan | PlanRefused:
-    """Return `previous` if it answers the snapshot's demand, else a new plan if it passes the verifier."""
+def plan_for(
+    state: AllocState,
+    previous: Plan | None,
+    solver: Solver,
+    policy: AllocationPolicy | None = None,
+) -> Plan | PlanRefused:
+    """Return `previous` if it answers the snapshot's demand, else a new plan if it passes the verifier.
+
+    Args:
+        state: A whole snapshot.
+        previous: The plan in force.
+        solver: Places replicas.
+        policy: An operator's choices; the defaults if there are none.
+    """
+    policy = policy or AllocationPolicy()
     demand = state.demand()
-    if previous is not None and previous.demand == demand:
+    if previous is not None and previous.answers(demand, policy.objective):
         return previous
-    problem = state.problem()
+    problem = replace(state.problem(), objective=policy.objective)
     try:
         desired = solver.solve(problem)
     except Exception as error:
@@ -43,4 +68,9 @@ def plan_for(state: AllocState, previous: Plan | None, solver: Solver) -> Plan |
         return PlanRefused(error=error)
     if violations := verify(problem, desired):
         return PlanRefused(violations)
-    return Plan(demand, desired)
+    return Plan(
+        demand,
+        desired,
+        primaries=plan_primaries(problem, desired, policy=policy.primaries),
+        objective=policy.objective,
+    )

@@ -1,0 +1,214 @@
+"""Which replica of each item should be its primary.
+
+Decided after the replicas: a primary costs more than a standby, and members whose share of replicas is fair may still
+have all primaries or none. Primaries are elected where few are, in proportion to the members' capacities, counted as
+one each.
+
+    live, and stays desired   fixed, unless hand-overs are wanted: then it may move to any other replica of its item
+    lost                      one of the replicas that remain, for they alone can take over at once
+    to leave, or none yet     any desired replica, for the new ones are ready by then
+
+Invariants: a planned primary is one of its item's desired replicas; nothing is planned on a member that leaves, or on a
+replica that stays failed, where there is another. The choice is the most level there is, then the one with the fewest
+hand-overs (`level_choice`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import lcm
+
+from allocator.core.model import ItemId, MemberId
+from allocator.core.placement.capacity import capacity_of
+from allocator.core.placement.level_choice import LevelChoice, UnitClass
+from allocator.core.placement.problem import Desired, Problem, ProblemItem, ProblemMember
+from allocator.core.policy import PrimaryPolicy
+
+HAND_OVERS_LISTED_MAX = 32
+"""Hand-overs named at a time: few are carried out at once, and what remains is asked for again."""
+
+Primaries = Mapping[ItemId, MemberId]
+"""The replica of each item that should be primary; an item without replicas is absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """A live primary that would be better placed on another replica of its item."""
+
+    item_id: ItemId
+    from_member: MemberId
+    to_member: MemberId
+
+
+def plan_primaries(problem: Problem, desired: Desired, *, policy: PrimaryPolicy) -> Primaries:
+    """Return which replica of each item should be primary.
+
+    Args:
+        problem: What `desired` answers.
+        desired: The members that should hold each item.
+        policy: Whether live primaries may move.
+    """
+    election = _Election(problem, desired)
+    primaries = election.held(hand_over=False)
+    threshold = policy.hand_over_above_spread
+    if threshold > 0 and primary_spread(problem.members, Counter(primaries.values())) > threshold:
+        return election.held(hand_over=True)
+    return primaries
+
+
+def wanted_hand_overs(
+    problem: Problem, desired: Desired, *, policy: PrimaryPolicy
+) -> tuple[HandOver, ...]:
+    """Return the hand-overs that would level primaries now, most useful first; empty if they are level enough.
+
+    It starts from the primaries that are live now, whatever was planned: elections follow what is caught up.
+
+    Args:
+        problem: As things are now.
+        desired: The members that should hold each item.
+        policy: Whether live primaries may move.
+    """
+    live = Counter(item.primary for item in problem.items if item.primary is not None)
+    threshold = policy.hand_over_above_spread
+    if not threshold or primary_spread(problem.members, live) <= threshold:
+        return ()
+    planned = plan_primaries(problem, desired, policy=policy)
+    wanted = [
+        HandOver(item.item_id, item.primary, planned[item.item_id])
+        for item in problem.items
+        if item.primary is not None
+        and item.primary in desired.get(item.item_id, ())
+        and planned[item.item_id] != item.primary
+        and planned[item.item_id] in item.current
+    ]
+    return _most_useful_first(problem.members, live, wanted)
+
+
+def primary_spread(members: Sequence[ProblemMember], primaries: Mapping[MemberId, int]) -> int:
+    """Return how many more primaries one member has than another, each counted from its share by capacity.
+
+    With equal capacities: the most less the fewest. Members that leave or take nothing do not count, nor does what
+    they have.
+    """
+    staying = [member for member in members if _stays(member)]
+    if not staying:
+        return 0
+    total = sum(primaries.get(member.member_id, 0) for member in staying)
+    capacity = sum(map(capacity_of, staying))
+    excess = [
+        primaries.get(member.member_id, 0) - Fraction(total * capacity_of(member), capacity)
+        for member in staying
+    ]
+    return int(max(excess) - min(excess))
+
+
+def _stays(member: ProblemMember) -> bool:
+    return member.limit > 0 and not member.exiting
+
+
+class _Election:
+    """Items that need a primary, merged by what they may choose from."""
+
+    def __init__(self, problem: Problem, desired: Desired) -> None:
+        self._items = problem.items
+        self._desired = desired
+        self._members = problem.members
+        self._staying = frozenset(m.member_id for m in problem.members if _stays(m))
+
+    def held(self, *, hand_over: bool) -> dict[ItemId, MemberId]:
+        """Return the primaries that are best, with or without moving live ones."""
+        fixed: dict[ItemId, MemberId] = {}
+        free: dict[tuple[tuple[MemberId, ...], MemberId | None], list[ItemId]] = {}
+        for item in self._items:
+            placed = self._desired.get(item.item_id, ())
+            if not placed:
+                continue
+            home = item.primary if item.primary in placed else None
+            choices = self._choices(item, placed)
+            if home is not None and (not hand_over or home not in choices):
+                fixed[item.item_id] = home
+            elif len(choices) == 1:
+                fixed[item.item_id] = choices[0]
+            else:
+                free.setdefault((choices, home), []).append(item.item_id)
+        if not free:
+            return fixed
+        return fixed | self._elect(fixed, free)
+
+    def _choices(self, item: ProblemItem, placed: tuple[MemberId, ...]) -> tuple[MemberId, ...]:
+        """Return the replicas that may become primary."""
+        choices = placed
+        if item.primary is None and item.current:
+            choices = _preferred(choices, item.current.__contains__)
+        choices = _preferred(choices, lambda member_id: member_id not in item.avoided)
+        return _preferred(choices, self._staying.__contains__)
+
+    def _elect(
+        self,
+        fixed: Mapping[ItemId, MemberId],
+        free: Mapping[tuple[tuple[MemberId, ...], MemberId | None], list[ItemId]],
+    ) -> dict[ItemId, MemberId]:
+        index = {member.member_id: i for i, member in enumerate(self._members)}
+        base_loads = [0] * len(index)
+        for member_id in fixed.values():
+            base_loads[index[member_id]] += 1
+        choice = LevelChoice(
+            [capacity_of(member) for member in self._members],
+            base_loads,
+            [
+                UnitClass(
+                    choices=tuple(index[member_id] for member_id in choices),
+                    home=None if home is None else index[home],
+                    size=len(item_ids),
+                )
+                for (choices, home), item_ids in free.items()
+            ],
+        )
+        choice.solve()
+        elected: dict[ItemId, MemberId] = {}
+        for class_index, item_ids in enumerate(free.values()):
+            left = iter(item_ids)
+            for member, units in choice.units(class_index):
+                for _ in range(units):
+                    elected[next(left)] = self._members[member].member_id
+        return elected
+
+
+def _preferred(
+    choices: tuple[MemberId, ...], is_better: Callable[[MemberId], bool]
+) -> tuple[MemberId, ...]:
+    """Return the better ones, or all if none is."""
+    return tuple(member_id for member_id in choices if is_better(member_id)) or choices
+
+
+def _most_useful_first(
+    members: Sequence[ProblemMember],
+    live: Mapping[MemberId, int],
+    wanted: Sequence[HandOver],
+) -> tuple[HandOver, ...]:
+    """Return hand-overs in the order in which each, on top of those before it, levels the most."""
+    scale = lcm(*map(capacity_of, members))
+    per_unit = {member.member_id: scale // capacity_of(member) for member in members}
+    loads = Counter(live)
+    waiting: dict[tuple[MemberId, MemberId], list[HandOver]] = {}
+    for each in reversed(wanted):
+        waiting.setdefault((each.from_member, each.to_member), []).append(each)
+
+    def gain(pair: tuple[MemberId, MemberId]) -> int:
+        source, target = pair
+        return (2 * loads[source] - 1) * per_unit[source] - (2 * loads[target] + 1) * per_unit[
+            target
+        ]
+
+    ordered: list[HandOver] = []
+    while waiting and len(ordered) < HAND_OVERS_LISTED_MAX:
+        best = max(waiting, key=gain)
+        ordered.append(waiting[best].pop())
+        loads[best[0]] -= 1
+        loads[best[1]] += 1
+        if not waiting[best]:
+            del waiting[best]
+    return tuple(ordered)

@@ -73,6 +73,7 @@ class View:
         keys: AuxiliaryKeys,
         members: Mapping[MemberId, Member],
         kvs: Mapping[bytes, KeyValue],
+        before: View | None = None,
     ) -> View:
         """Read the keys of an election.
 
@@ -81,6 +82,8 @@ class View:
             keys: The syntax of the keys.
             members: Members of the key space.
             kvs: Auxiliary keys of the election.
+            before: The view before this one. A member that stood as a candidate in its present life still counts as
+                one without its key: both keys go with the lease, but the other one may be seen to go later.
         """
         candidates: dict[MemberId, CandidateRecord] = {}
         for member_id, member in members.items():
@@ -88,6 +91,8 @@ class View:
             if kv is not None and kv.lease == member.kv.lease:
                 record = decoded_or_none(kv.value, CandidateRecord)
                 candidates[member_id] = record or CandidateRecord()
+            elif before is not None and before.stood(member):
+                candidates[member_id] = before.candidates[member_id]
         leader_kv, epoch_kv = kvs.get(keys.leader), kvs.get(keys.epoch)
         return cls(
             own_id=own_id,
@@ -97,6 +102,15 @@ class View:
             leader=None if leader_kv is None else decoded_or_none(leader_kv.value, LeaderRecord),
             epoch_kv=epoch_kv,
             epoch=None if epoch_kv is None else decoded_or_none(epoch_kv.value, EpochRecord),
+        )
+
+    def stood(self, member: Member) -> bool:
+        """Return whether a member was a candidate in the same life."""
+        known = self.members.get(member.member_id)
+        return (
+            member.member_id in self.candidates
+            and known is not None
+            and known.kv.create_revision == member.kv.create_revision
         )
 
     def order(self) -> list[MemberId]:

@@ -87,6 +87,7 @@ class Leadership:
             on_update=self._on_update,
             backoff=Backoff(random=random),
         )
+        self._view: View | None = None
         self.fence: Fence | None = None
         """What to compare with every write; None while we do not lead."""
         key_space.observe(self._on_key_space_update)
@@ -141,11 +142,17 @@ class Leadership:
         for observer in self._observers:
             observer()
 
-    def _view(self) -> View:
-        return View.of(self._member_id, self._keys, self._key_space.members, self._mirror.kvs)
+    def _looked(self) -> View:
+        """Look again, and remember it."""
+        # A copy, for the view is compared with the next one.
+        members = dict(self._key_space.members)
+        self._view = View.of(
+            self._member_id, self._keys, members, self._mirror.kvs, before=self._view
+        )
+        return self._view
 
     def _fence_now(self) -> Fence | None:
-        view = self._view()
+        view = self._looked()
         epoch_kv = view.own_leadership()
         if epoch_kv is None or view.epoch is None or self._resigned:
             return None
@@ -178,7 +185,7 @@ class Leadership:
 
     async def _step(self) -> float | None:
         """Do what is due, and return when to look again if nothing changes."""
-        view = self._view()
+        view = self._looked()
         if self._resigned or self._member_id not in view.members:
             return None
         if self._member_id not in view.candidates:
@@ -197,7 +204,7 @@ class Leadership:
     async def _stand(self) -> None:
         candidate = self._candidate_put(may_lead=True)
         if candidate is not None:
-            await self._etcd.txn((self._own_key_compare(self._view()),), (candidate,))
+            await self._etcd.txn((self._own_key_compare(self._looked()),), (candidate,))
 
     def _candidate_put(self, *, may_lead: bool) -> Put | None:
         member = self._key_space.members.get(self._member_id)
@@ -246,7 +253,7 @@ class Leadership:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self._config.beat_seconds)
-            view, fence = self._view(), self.fence
+            view, fence = self._looked(), self.fence
             vouched = self._clock.monotonic_seconds() < self._vouched_until_monotonic_seconds
             if fence is None or view.leader is None or view.leader_kv is None:
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from allocator.core.keys import AuxiliaryKeys
 from allocator.core.model import Member, MemberId
@@ -147,3 +148,17 @@ def test_election_member_about_to_leave_is_passed_over_but_not_foreign() -> None
     """Who resigned keeps its key: the others need neither wait for it nor take it for a foreign member."""
     assert Election(CONFIG).verdict(view(MIDDLE, leaving=(OLD,)), 0.0).claim
     assert Election(CONFIG).verdict(view(OLD, leaving=(OLD,)), 0.0) == Verdict()
+
+
+def test_election_candidate_whose_key_went_first_is_no_foreign_member() -> None:
+    """Two keys of one lease vanish together, but are seen on two watches: for that moment nobody loses anything."""
+    before = view(MIDDLE, leader=MIDDLE)
+    kvs = {KEYS.leader: before.leader_kv, KEYS.epoch: before.epoch_kv}
+    seen = {key: found for key, found in kvs.items() if found is not None}
+    after = View.of(MIDDLE, KEYS, before.members, seen, before)
+    assert after.own_leadership() is not None
+    again = View.of(MIDDLE, KEYS, before.members, seen, after)
+    assert again.own_leadership() is not None
+    reborn = dict(before.members)
+    reborn[OLD] = replace(reborn[OLD], kv=replace(reborn[OLD].kv, create_revision=15))
+    assert View.of(MIDDLE, KEYS, reborn, seen, after).own_leadership() is None, "another life"

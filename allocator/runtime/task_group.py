@@ -25,6 +25,9 @@ class TaskGroup:
         self._group = asyncio.TaskGroup()
         self._first_error: BaseException | None = None
         self._stopping = False
+        self._running: set[asyncio.Task[object]] = set()
+        self._owner: asyncio.Task[object] | None = None
+        self._cancellations_before = 0
 
     def start_soon(self, coroutine: Coroutine[object, object, T], *, name: str) -> asyncio.Task[T]:
         """Start a task in the group.
@@ -34,21 +37,26 @@ class TaskGroup:
             name: Shown in logs, errors and debuggers.
         """
         task = self._group.create_task(coroutine, name=name)
-        task.add_done_callback(self._note_error)
+        self._running.add(task)
+        task.add_done_callback(self._on_done)
         return task
 
     def stop(self) -> None:
         """Cancel every task of the group; the block then ends without an error. Idempotent."""
         if not self._stopping:
             self._stopping = True
-            self._group.create_task(_raise_stop(), name="stop")
+            self._running.add(self._group.create_task(_raise_stop(), name="stop"))
 
-    def _note_error(self, task: asyncio.Task[object]) -> None:
+    def _on_done(self, task: asyncio.Task[object]) -> None:
+        self._running.discard(task)
         if task.cancelled() or self._first_error is not None:
             return
         self._first_error = task.exception()
 
     async def __aenter__(self) -> Self:
+        self._owner = asyncio.current_task()
+        if self._owner is not None:
+            self._cancellations_before = self._owner.cancelling()
         await self._group.__aenter__()
         return self
 
@@ -59,12 +67,38 @@ class TaskGroup:
         trace: TracebackType | None,
     ) -> None:
         try:
+            if kind is None:
+                kind, error, trace = await self._wait()
             await self._group.__aexit__(kind, error, trace)
         except BaseExceptionGroup as group:
             _, others = group.split(_Stop)
+            if self._is_cancelled_from_outside():
+                # An error that comes together with a cancellation must not undo it: whoever catches the error would
+                # go on, and whoever cancelled would wait for ever.
+                raise asyncio.CancelledError from group
             if others is None:
                 return
             raise self._chosen(error, others) from None
+
+    async def _wait(
+        self,
+    ) -> tuple[type[BaseException] | None, BaseException | None, TracebackType | None]:
+        """Wait for all tasks, and return how the wait was cancelled, if it was.
+
+        asyncio's group cancels its owner when a task fails, and takes that back only if it happens before `__aexit__`
+        (until Python 3.13). So its `__aexit__` is left for last, and the owner's count of cancellations can be relied
+        upon: what remains of it comes from outside.
+        """
+        try:
+            while self._running:
+                done, _ = await asyncio.wait(self._running)
+                self._running -= done
+        except asyncio.CancelledError as cancelled:
+            return type(cancelled), cancelled, cancelled.__traceback__
+        return None, None, None
+
+    def _is_cancelled_from_outside(self) -> bool:
+        return self._owner is not None and self._owner.cancelling() > self._cancellations_before
 
     def _chosen(
         self, body_error: BaseException | None, group: BaseExceptionGroup[BaseException]

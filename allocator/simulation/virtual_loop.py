@@ -12,6 +12,7 @@ does to a member, and with no SIGCONT after it, what a crash looks like from out
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
@@ -125,11 +126,15 @@ class _JumpingSelector(selectors.SelectSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now_seconds = 0.0
+        self.end_seconds = math.inf
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             raise DeadlockError("nothing is ready and no timer is set")
         self.now_seconds += max(0.0, timeout)
+        if self.now_seconds > self.end_seconds:
+            self.end_seconds = math.inf
+            raise DeadlockError("the time set for this is up")
         return []
 
 
@@ -144,6 +149,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Return virtual seconds since the loop was made."""
         return self._virtual.now_seconds
+
+    def tick(self) -> float:
+        """Let a nanosecond pass, and return the time: whoever looks at a clock again and again sees it move."""
+        self._virtual.now_seconds += 1e-9
+        return self._virtual.now_seconds
+
+    def end_at(self, seconds: float) -> None:
+        """Raise `DeadlockError` once it is later than this: something goes on and on, and gets nowhere."""
+        self._virtual.end_seconds = seconds
 
     def call_soon(
         self,
@@ -219,16 +233,23 @@ class VirtualClock:
 
     EPOCH_SECONDS = 1_700_000_000.0
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
 
     def monotonic_seconds(self) -> float:
         """Return virtual seconds."""
-        return self._loop.time()
+        return self._loop.tick()
 
     def wall_seconds(self) -> float:
         """Return virtual seconds since the Unix epoch."""
-        return self.EPOCH_SECONDS + self._loop.time()
+        return self.EPOCH_SECONDS + self._loop.tick()
+
+
+def running_loop() -> VirtualLoop:
+    """Return the virtual loop that runs."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop), "simulations run on virtual time"
+    return loop
 
 
 def run_virtual(main: Coroutine[object, object, T]) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -84,6 +85,69 @@ async def test_cancellation_from_outside_passes_through() -> None:
         owner.cancel()
 
     assert owner.cancelled()
+
+
+async def test_cancellation_together_with_a_tasks_error_is_not_lost() -> None:
+    """A task that fails while its owner is cancelled: the owner must end, and not handle the error and go on."""
+    entered = asyncio.Event()
+    went_on = False
+
+    async def fail_when_cancelled() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise RuntimeError("at the same time")
+
+    async def own_groups_for_ever() -> None:
+        nonlocal went_on
+        try:
+            async with TaskGroup() as group:
+                group.start_soon(fail_when_cancelled(), name="failing")
+                entered.set()
+        except RuntimeError:
+            went_on = True
+
+    async with asyncio.TaskGroup() as outer:
+        owner = outer.create_task(own_groups_for_ever())
+        await entered.wait()
+        await asyncio.sleep(0)
+        owner.cancel()
+
+    assert not went_on
+    assert owner.cancelled()
+
+
+@pytest.mark.parametrize("ends", ["error", "stop"])
+async def test_a_group_that_ended_leaves_no_cancellation_behind(ends: str) -> None:
+    """What cancels the group's owner from within is taken back: a later group would take it for one from outside."""
+    owner = asyncio.current_task()
+    assert owner is not None
+
+    with suppress(RuntimeError):
+        async with TaskGroup() as group:
+            if ends == "stop":
+                group.stop()
+            else:
+                group.start_soon(_fail(RuntimeError("late")), name="late")
+            group.start_soon(asyncio.Event().wait(), name="waiter")
+
+    assert owner.cancelling() == 0
+
+
+async def test_timeout_around_a_failing_group_is_a_timeout() -> None:
+    """A deadline that passes while a task fails is reported as such, and does not strike later."""
+
+    async def fail_when_cancelled() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise RuntimeError("at the same time")
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01), TaskGroup() as group:
+            group.start_soon(fail_when_cancelled(), name="failing")
+
+    await asyncio.sleep(0)
 
 
 async def test_results_are_kept() -> None:

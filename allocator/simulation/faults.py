@@ -1,0 +1,247 @@
+"""What happens to a simulated cluster, one thing at a time, drawn from its seed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from allocator.core.model import ItemId
+from allocator.simulation.cluster import Cluster
+from allocator.simulation.member import SimulatedMember, State
+from allocator.simulation.scenario import Fault
+
+LOSS_MAX = 0.4
+LATE_MAX = 0.3
+SLOW_SECONDS_MAX = 3.0
+HISTORY_KEPT_MAX = 15
+"""Revisions that a compaction spares at most: few, so that watches do fall behind."""
+
+
+class Faults:
+    """Draws what happens next, does it, and undoes all that can be undone."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._random = cluster.random
+        self._actions: dict[Fault, Callable[[], str | None]] = {
+            Fault.JOIN: self._join,
+            Fault.EXIT: self._exit,
+            Fault.CRASH: self._crash,
+            Fault.REVOKE: self._revoke,
+            Fault.LEASE_LOST: self._lose_lease,
+            Fault.ZONE_LOST: self._lose_zone,
+            Fault.PAUSE: self._pause,
+            Fault.HANG: self._hang,
+            Fault.CUT: self._cut,
+            Fault.OUTAGE: self._outage,
+            Fault.SLOW: self._slow,
+            Fault.LOSSY: self._lossy,
+            Fault.WATCH_BROKEN: self._break_watch,
+            Fault.COMPACTION: self._compact,
+            Fault.ITEM_ADDED: self._add_item,
+            Fault.ITEM_REMOVED: self._remove_item,
+            Fault.REPLICATION_CHANGED: self._change_replication,
+            Fault.LIMIT_CHANGED: self._change_limit,
+            Fault.REPLICA_FAILED: self._fail_replica,
+        }
+
+    def next(self) -> None:
+        """Do the next thing. What is not possible just now leaves everything as it is."""
+        faults = self._cluster.scenario.faults
+        fault = self._random.choices(list(faults), list(faults.values()))[0]
+        what = self._actions[fault]()
+        if what is not None:
+            self._cluster.trace.add(f"{fault.value}: {what}")
+
+    def end(self) -> None:
+        """Undo what passes: from now on nothing happens but what members do."""
+        cluster = self._cluster
+        cluster.cursed.clear()
+        for member in cluster.members:
+            member.link.heal(cluster.scenario.latency_seconds)
+            self._wake(member)
+            member.process.get_unstuck()
+        cluster.trace.add("quiet")
+
+    def _any_member(self, *, spare: int = 0) -> SimulatedMember | None:
+        """Draw a live member, if there are more than `spare`."""
+        alive = self._cluster.alive()
+        return self._random.choice(alive) if len(alive) > spare else None
+
+    def _spell(self, undo: Callable[[], None]) -> float:
+        """Let something pass after a while."""
+        seconds = self._random.uniform(*self._cluster.scenario.spell_seconds)
+        asyncio.get_running_loop().call_later(seconds, undo)
+        return seconds
+
+    def _join(self) -> str | None:
+        cluster = self._cluster
+        if len(cluster.present()) >= cluster.scenario.members_max:
+            return None
+        suffixes = {member.member_id.suffix for member in cluster.members}
+        gone = [
+            member
+            for member in cluster.members
+            if member.state is not State.ALIVE and _next_suffix(member) not in suffixes
+        ]
+        heir_of = self._random.choice(gone) if gone and self._random.random() < 0.5 else None
+        return str(cluster.join(successor_of=heir_of).member_id)
+
+    def _exit(self) -> str | None:
+        member = self._any_member(spare=1)
+        if member is None:
+            return None
+        member.change(replace(member.value, exiting=True))
+        return str(member.member_id)
+
+    def _crash(self) -> str | None:
+        member = self._any_member(spare=1)
+        if member is None:
+            return None
+        member.kill()
+        return str(member.member_id)
+
+    def _revoke(self) -> str | None:
+        member = self._any_member(spare=1)
+        if member is None:
+            return None
+        member.kill()
+        self._cluster.revoke_lease_of(member)
+        return str(member.member_id)
+
+    def _lose_lease(self) -> str | None:
+        member = self._any_member(spare=1)
+        if member is None:
+            return None
+        self._cluster.revoke_lease_of(member)
+        return str(member.member_id)
+
+    def _lose_zone(self) -> str | None:
+        if len(self._cluster.zones) < 2:
+            return None
+        zone = self._random.choice(self._cluster.zones)
+        for member in self._cluster.alive():
+            if member.member_id.zone == zone:
+                member.kill()
+        return zone
+
+    def _pause(self) -> str | None:
+        member = self._any_member()
+        if member is None:
+            return None
+        member.process.stop()
+        seconds = self._spell(lambda: self._wake(member))
+        return f"{member.member_id} for {seconds:.1f} s"
+
+    def _wake(self, member: SimulatedMember) -> None:
+        if member.state is State.STOPPED:
+            self._cluster.trace.add(f"{member.member_id} goes on")
+            member.process.go_on()
+
+    def _hang(self) -> str | None:
+        member = self._any_member()
+        if member is None:
+            return None
+        member.process.get_stuck()
+        seconds = self._spell(member.process.get_unstuck)
+        return f"{member.member_id} for {seconds:.1f} s"
+
+    def _cut(self) -> str | None:
+        member = self._any_member()
+        if member is None:
+            return None
+        return f"{member.member_id} for {self._cut_off(member):.1f} s"
+
+    def _outage(self) -> str | None:
+        for member in self._cluster.present():
+            member.link.cut_off(refuses=self._random.random() < 0.5)
+        seconds = self._spell(self._mend_all)
+        return f"for {seconds:.1f} s"
+
+    def _mend_all(self) -> None:
+        for member in self._cluster.members:
+            member.link.mend()
+
+    def _cut_off(self, member: SimulatedMember) -> float:
+        member.link.cut_off(refuses=self._random.random() < 0.5)
+        return self._spell(member.link.mend)
+
+    def _slow(self) -> str | None:
+        member = self._any_member()
+        if member is None:
+            return None
+        link = member.link
+        link.latency_seconds = (0.01, self._random.uniform(0.1, SLOW_SECONDS_MAX))
+        seconds = self._spell(lambda: link.heal(self._cluster.scenario.latency_seconds))
+        return f"{member.member_id} up to {link.latency_seconds[1]:.1f} s a message for {seconds:.1f} s"
+
+    def _lossy(self) -> str | None:
+        member = self._any_member()
+        if member is None:
+            return None
+        link = member.link
+        link.loss = self._random.uniform(0.0, LOSS_MAX)
+        link.late = self._random.uniform(0.0, LATE_MAX)
+        seconds = self._spell(lambda: link.heal(self._cluster.scenario.latency_seconds))
+        return (
+            f"{member.member_id} loses {link.loss:.0%}, delays {link.late:.0%} for {seconds:.1f} s"
+        )
+
+    def _break_watch(self) -> str | None:
+        member = self._any_member()
+        if member is None:
+            return None
+        member.link.breaks += 1
+        return str(member.member_id)
+
+    def _compact(self) -> str | None:
+        store = self._cluster.etcd.store
+        revision = store.revision - self._random.randint(0, HISTORY_KEPT_MAX)
+        if revision <= store.compacted_revision:
+            return None
+        self._cluster.etcd.compact(revision)
+        return f"to revision {revision}"
+
+    def _add_item(self) -> str | None:
+        return self._cluster.new_item()
+
+    def _any_item(self) -> ItemId | None:
+        items = self._cluster.item_ids()
+        return self._random.choice(items) if items else None
+
+    def _remove_item(self) -> str | None:
+        item_id = self._any_item()
+        if item_id is not None:
+            self._cluster.delete_item(item_id)
+        return item_id
+
+    def _change_replication(self) -> str | None:
+        item_id = self._any_item()
+        if item_id is None:
+            return None
+        replication = self._cluster.draw(self._cluster.scenario.replication)
+        self._cluster.put_item(item_id, replication)
+        return f"{item_id} wants {replication}"
+
+    def _change_limit(self) -> str | None:
+        member = self._any_member()
+        if member is None:
+            return None
+        limit = self._cluster.draw(self._cluster.scenario.limit)
+        member.change(replace(member.value, limit=limit))
+        return f"{member.member_id} takes {limit}"
+
+    def _fail_replica(self) -> str | None:
+        member, item_id = self._any_member(), self._any_item()
+        if member is None or item_id is None:
+            return None
+        curse = (item_id, member.member_id)
+        self._cluster.cursed.add(curse)
+        seconds = self._spell(lambda: self._cluster.cursed.discard(curse))
+        return f"{item_id} on {member.member_id} for {seconds:.1f} s"
+
+
+def _next_suffix(member: SimulatedMember) -> str:
+    base, _, number = member.member_id.suffix.partition("-")
+    return f"{base}-{int(number) + 1}"

@@ -1,0 +1,233 @@
+"""What must hold whatever happens: checked of every revision, and of the cluster at rest.
+
+    I0  a member ends only for reasons that are foreseen, and does end when it is told to
+    I1  an item has at most one primary; no slot and no member twice by a leader's doing; a primary is not taken away
+        without another in the same step
+    I2  nothing is added to a member at its effective limit; one replica more, one at a time, to break a cycle
+    I3  a leader's write leaves no fewer consistent replicas than an item wants (or had), nor fewer zones than it had
+        and its plan has
+    I4  at rest, items have as many replicas and span as many zones as the members' limits allow
+    I5  the cluster comes to rest in a bounded time after the last fault
+    I6  a state at rest is a fixed point: no write, and a plan made afresh moves nothing
+    I9  only the leader in force allocates, and only what it decided in its present term
+
+I7 and I8 (one writer per fence token, checkpoints that never go back) are claims of an application: its own
+`Invariant`s go into `Scenario.invariants`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from allocator.core.model import ItemId, MemberId
+from allocator.core.placement.problem import ZONES_WANTED, zones_spanned
+from allocator.core.state import PRIMARY_SLOT
+from allocator.simulation.member import Note
+from allocator.simulation.world import Change, Replica, Replicas, World
+
+OVERCOMMIT_MAX = 1
+"""Replicas above their members' limits, over the whole cluster, that breaking a cycle may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """An invariant that did not hold."""
+
+    invariant: str
+    """Its name, such as `I3`."""
+    problem: str
+    revision: int = 0
+    """The revision that broke it; 0 if it is about the state at rest."""
+
+    def __str__(self) -> str:
+        where = f" at revision {self.revision}" if self.revision else ""
+        return f"{self.invariant}{where}: {self.problem}"
+
+
+class Invariant(Protocol):
+    """A claim about every run."""
+
+    def on_change(self, world: World, change: Change) -> Iterable[Violation]:
+        """Judge a revision.
+
+        Args:
+            world: The cluster after it.
+            change: What it changed.
+        """
+        ...
+
+    def at_rest(self, world: World) -> Iterable[Violation]:
+        """Judge the cluster once it has come to rest."""
+        ...
+
+
+class Primaries:
+    """I1."""
+
+    def on_change(self, world: World, change: Change) -> Iterable[Violation]:
+        """Judge each item that was touched."""
+        revision = change.commit.revision
+        for item_id, after in change.after.items():
+            before = change.before[item_id]
+            if _primaries(after) > 1:
+                yield Violation("I1", f"{item_id} has {_primaries(after)} primaries", revision)
+            if not change.is_allocation:
+                continue
+            if item_id in world.items and _primaries(before) and after and not _primaries(after):
+                yield Violation("I1", f"{item_id} lost its primary to a step", revision)
+            for what, was, now in (
+                ("slot", [r.slot for r in before.values()], [r.slot for r in after.values()]),
+                (
+                    "member",
+                    [r.member_id for r in before.values()],
+                    [r.member_id for r in after.values()],
+                ),
+            ):
+                if _repeated(now) > _repeated(was):
+                    yield Violation("I1", f"{item_id} has a {what} twice", revision)
+
+    def at_rest(self, world: World) -> Iterable[Violation]:
+        """Every item that has replicas has a primary, and slots without gaps."""
+        for item_id, replicas in sorted(world.replicas.items()):
+            slots = sorted(replica.slot for replica in replicas.values())
+            if slots != list(range(len(slots))):
+                yield Violation("I1", f"{item_id} rests with slots {slots}")
+
+
+@dataclass
+class Limits:
+    """I2."""
+
+    overcommitted: set[MemberId] = field(default_factory=set)
+    """Members that a step of ours took above their limits."""
+
+    def on_change(self, world: World, change: Change) -> Iterable[Violation]:
+        """Judge each addition."""
+        if not change.is_allocation:
+            return
+        loads = world.loads()
+        self.overcommitted = {
+            m for m in self.overcommitted if m in world.members and loads[m] > _limit(world, m)
+        }
+        planned = _note(change).planned
+        limits = {m.member_id: m.limit for m in planned.problem.members} if planned else {}
+        added = [
+            m for item_id in change.after if item_id in world.items for m in change.added(item_id)
+        ]
+        for member_id in dict.fromkeys(added):
+            if member_id not in world.members:
+                yield Violation("I2", f"{member_id} is no member", change.commit.revision)
+                continue
+            limit = limits.get(member_id, _limit(world, member_id))
+            over = loads[member_id] - limit
+            if over <= 0:
+                continue
+            self.overcommitted.add(member_id)
+            if over > OVERCOMMIT_MAX or len(self.overcommitted) > OVERCOMMIT_MAX:
+                yield Violation(
+                    "I2",
+                    f"{member_id} was given a replica and holds {loads[member_id]}, its limit is {limit}",
+                    change.commit.revision,
+                )
+
+    def at_rest(self, world: World) -> Iterable[Violation]:
+        """No overcommitment of ours is left."""
+        loads = world.loads()
+        for member_id in sorted(self.overcommitted & world.members.keys()):
+            if loads[member_id] > _limit(world, member_id):
+                yield Violation("I2", f"{member_id} rests above its limit")
+
+
+class Safety:
+    """I3."""
+
+    def on_change(self, world: World, change: Change) -> Iterable[Violation]:
+        """Judge each item that a leader touched."""
+        if not change.is_allocation:
+            return
+        for item_id, after in change.after.items():
+            item = world.items.get(item_id)
+            if item is None or not item.replication:
+                continue
+            yield from self._judge(world, change, item_id, item.replication, after.values())
+
+    def at_rest(self, world: World) -> Iterable[Violation]:
+        """Nothing beyond what I4 says."""
+        return ()
+
+    def _judge(
+        self,
+        world: World,
+        change: Change,
+        item_id: ItemId,
+        replication: int,
+        after: Iterable[Replica],
+    ) -> Iterable[Violation]:
+        was = _consistent(world, change.before[item_id].values())
+        now = _consistent(world, after)
+        revision = change.commit.revision
+        if len(now) < min(replication, len(was)):
+            problem = f"{item_id} wants {replication} replicas; {len(was)} were consistent, {len(now)} are left"
+            yield Violation("I3", problem, revision)
+        planned = _note(change).planned
+        desired = planned.desired.get(item_id, ()) if planned else ()
+        zones_wanted = min(ZONES_WANTED, replication, zones_spanned(desired))
+        if zones_spanned(now) < min(zones_wanted, zones_spanned(was)):
+            problem = f"{item_id} spanned {zones_spanned(was)} zones, now {zones_spanned(now)}"
+            yield Violation("I3", problem, revision)
+
+
+class Leadership:
+    """I9."""
+
+    def on_change(self, world: World, change: Change) -> Iterable[Violation]:
+        """Judge who wrote, and under which leadership it was decided."""
+        if not change.is_allocation:
+            return
+        author, revision = change.commit.author, change.commit.revision
+        if author not in map(str, world.members):
+            yield Violation("I9", f"{author} allocates, and is no member", revision)
+        if world.epoch is None or world.epoch.member != author:
+            yield Violation("I9", f"{author} allocates in {world.epoch}", revision)
+            return
+        decided_in = _note(change).epoch
+        if decided_in not in (None, world.epoch.epoch):
+            problem = f"{author} decided in epoch {decided_in} and wrote in {world.epoch.epoch}"
+            yield Violation("I9", problem, revision)
+
+    def at_rest(self, world: World) -> Iterable[Violation]:
+        """Somebody leads."""
+        if world.epoch is None or world.epoch.member not in map(str, world.members):
+            yield Violation("I9", f"no member leads: {world.epoch}")
+
+
+def invariants() -> list[Invariant]:
+    """Return those that are checked of every revision, afresh."""
+    return [Primaries(), Limits(), Safety(), Leadership()]
+
+
+def _primaries(replicas: Replicas) -> int:
+    return sum(replica.slot == PRIMARY_SLOT for replica in replicas.values())
+
+
+def _repeated(values: list[int] | list[MemberId]) -> int:
+    return len(values) - len(set(values))
+
+
+def _consistent(world: World, replicas: Iterable[Replica]) -> set[MemberId]:
+    """Return members whose replica could take over. A second one on the same member is worth nothing."""
+    lowest: dict[MemberId, Replica] = {}
+    for replica in sorted(replicas, key=lambda replica: replica.slot):
+        lowest.setdefault(replica.member_id, replica)
+    return {m for m, replica in lowest.items() if replica.is_consistent and m in world.members}
+
+
+def _note(change: Change) -> Note:
+    note = change.commit.note
+    return note if isinstance(note, Note) else Note(None, None)
+
+
+def _limit(world: World, member_id: MemberId) -> int:
+    return world.members[member_id].limit

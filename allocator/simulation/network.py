@@ -1,0 +1,199 @@
+"""One member's way to etcd, with everything that can go wrong on it.
+
+    member ──request──► (delay, or lost) ──► etcd applies it ──answer──► (delay, or lost) ──► member
+       └── gives up after `request_timeout_seconds`; what was sent may still be applied, much later
+
+Every fault of a request is a matter of when its two messages arrive, if ever. Messages travel outside the member's
+process: one that stands still has already sent what it sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from contextvars import Context
+from dataclasses import dataclass, field
+from random import Random
+from typing import TypeVar
+
+from allocator.core.ops import Compare, LeaseId, Operation
+from allocator.errors import AllocatorError, EtcdUnavailableError
+from allocator.etcd.api import RangeResult, TxnResult, WatchBatch
+from allocator.simulation.etcd import FakeEtcd
+
+T = TypeVar("T")
+
+REQUEST_TIMEOUT_SECONDS = 5.0
+"""The real client's default."""
+LATE_SECONDS_MAX = 12.0
+"""Longest delay of a late message: well past the sender's patience, and past a lease's end."""
+RESUME_SECONDS = 0.05
+"""Pause before a broken watch is opened anew."""
+
+
+@dataclass(slots=True)
+class Link:
+    """What is wrong at the moment; nothing, to begin with."""
+
+    random: Random
+    latency_seconds: tuple[float, float] = (0.0005, 0.01)
+    """Of each message, drawn anew: so messages overtake each other."""
+    loss: float = 0.0
+    """Share of messages that never arrive."""
+    late: float = 0.0
+    """Share of messages that arrive up to `LATE_SECONDS_MAX` late."""
+    cut: bool = False
+    """Nothing arrives, either way."""
+    refuses: bool = False
+    """While cut, requests fail at once, as without a listener, rather than go unanswered."""
+    breaks: int = 0
+    """How often watches were broken."""
+    _mended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def cut_off(self, *, refuses: bool) -> None:
+        """Let nothing through from now on."""
+        self.cut = True
+        self.refuses = refuses
+        self._mended.clear()
+
+    def mend(self) -> None:
+        """Let everything through again, streams anew."""
+        if self.cut:
+            self.breaks += 1
+        self.cut = False
+        self._mended.set()
+
+    def heal(self, latency_seconds: tuple[float, float]) -> None:
+        """Undo every fault."""
+        self.loss = self.late = 0.0
+        self.latency_seconds = latency_seconds
+        self.mend()
+
+    def travel_seconds(self) -> float | None:
+        """Return how long the next message takes; None if it is lost."""
+        seconds = self.random.uniform(*self.latency_seconds)
+        if self.random.random() < self.loss:
+            return None
+        if self.random.random() < self.late:
+            seconds += self.random.uniform(0.0, LATE_SECONDS_MAX)
+        return seconds
+
+    async def wait_mended(self) -> None:
+        """Wait while the link is cut."""
+        while self.cut:
+            await self._mended.wait()
+
+
+class FaultyEtcd:
+    """The port of one member: a `FakeEtcd` behind a `Link`."""
+
+    def __init__(
+        self,
+        etcd: FakeEtcd,
+        link: Link,
+        *,
+        author: str,
+        note: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Connect.
+
+        Args:
+            etcd: What answers.
+            link: What is in between.
+            author: The member, as named in commits.
+            note: Taken when a transaction is sent; it goes into the commit.
+        """
+        self._etcd = etcd
+        self._link = link
+        self._author = author
+        self._note = note
+
+    async def get_range(
+        self, key: bytes, range_end: bytes = b"", *, revision: int = 0
+    ) -> RangeResult:
+        """Read keys in [key, range_end) as of one revision."""
+        return await self._ask(lambda: self._etcd.read(key, range_end, revision=revision))
+
+    async def txn(
+        self,
+        compares: tuple[Compare, ...],
+        success: tuple[Operation, ...],
+        failure: tuple[Operation, ...] = (),
+    ) -> TxnResult:
+        """Perform a transaction."""
+        note = self._note()
+        return await self._ask(
+            lambda: self._etcd.perform(compares, success, failure, author=self._author, note=note)
+        )
+
+    async def lease_grant(self, ttl_seconds: int) -> LeaseId:
+        """Create a lease."""
+        return await self._ask(lambda: self._etcd.grant(ttl_seconds))
+
+    async def lease_revoke(self, lease: LeaseId) -> bool:
+        """End a lease and delete its keys."""
+        return await self._ask(lambda: self._etcd.revoke(lease, author=self._author))
+
+    async def lease_keep_alive_once(self, lease: LeaseId) -> int:
+        """Renew a lease."""
+        return await self._ask(lambda: self._etcd.keep_alive(lease))
+
+    async def watch(
+        self, prefix: bytes, *, start_revision: int
+    ) -> AsyncGenerator[WatchBatch, None]:
+        """Yield every change of keys with `prefix` from `start_revision` on, resuming over broken streams."""
+        next_revision = start_revision
+        while True:
+            await self._link.wait_mended()
+            breaks = self._link.breaks
+            stream = self._etcd.watch(prefix, start_revision=next_revision)
+            async with aclosing(stream) as batches:
+                async for batch in batches:
+                    await self._arrival()
+                    if self._link.breaks != breaks:
+                        # It went down with its stream: the next one starts before it.
+                        break
+                    next_revision = batch.header.revision + 1
+                    yield batch
+            await asyncio.sleep(RESUME_SECONDS)
+
+    async def _arrival(self) -> None:
+        """Wait as long as an answer travels on a stream, which loses nothing."""
+        await asyncio.sleep(self._link.travel_seconds() or 0.0)
+        await self._link.wait_mended()
+
+    async def _ask(self, action: Callable[[], T]) -> T:
+        """Have etcd do something, and return or raise what it says."""
+        if self._link.cut and self._link.refuses:
+            await asyncio.sleep(self._link.latency_seconds[1])
+            raise EtcdUnavailableError(("simulated",), "connection refused")
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._send(lambda: self._apply(action, answer))
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_SECONDS):
+                return await answer
+        except TimeoutError:
+            raise EtcdUnavailableError(("simulated",), "no answer in time") from None
+
+    def _apply(self, action: Callable[[], T], answer: asyncio.Future[T]) -> None:
+        """Do what was asked, now that the request arrived, and send the answer."""
+        try:
+            result = action()
+        except AllocatorError as error:
+            refusal = error
+            self._send(lambda: None if answer.done() else answer.set_exception(refusal))
+        else:
+            self._send(lambda: None if answer.done() else answer.set_result(result))
+
+    def _send(self, arrive: Callable[[], None]) -> None:
+        seconds = self._link.travel_seconds()
+        if seconds is None or self._link.cut:
+            return
+
+        def on_arrival() -> None:
+            if not self._link.cut:
+                arrive()
+
+        # Outside of any process: the network does not stop with those who use it.
+        asyncio.get_running_loop().call_later(seconds, on_arrival, context=Context())

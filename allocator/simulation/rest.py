@@ -1,0 +1,93 @@
+"""What must hold of a cluster at rest: I4 and I6, and that nobody waits for anything any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from allocator.core.model import ItemId, MemberId
+from allocator.core.placement.problem import (
+    ZONES_WANTED,
+    Desired,
+    Problem,
+    Solver,
+    usable,
+    zones_spanned,
+)
+from allocator.core.placement.verify import verify
+from allocator.simulation.invariants import Violation
+from allocator.simulation.world import World
+
+
+def check_rest(world: World, solver: Solver) -> Iterable[Violation]:
+    """Judge a cluster that has not changed for long.
+
+    Args:
+        world: The cluster.
+        solver: Says what its members' limits allow.
+    """
+    problem = world.state().problem()
+    placed = _placement(world)
+    best = solver.solve(problem)
+    for dead in sorted(world.replicas.keys() - world.items.keys()):
+        yield Violation("I5", f"{dead} is no item and still has assignments")
+    if _is_complete(problem, best):
+        yield from _coverage_violations(problem, placed, best)
+        yield from _refused_placement(problem, placed)
+        yield from _fixed_point_violations(placed, best)
+
+
+def _is_complete(problem: Problem, best: Desired) -> bool:
+    """Tell whether there is room for every replica.
+
+    Where there is not, what is best cannot always be reached: that an item gives a replica up so that another gets its
+    first one is ruled out by I3.
+    """
+    usable_members = len(usable(problem.members))
+    return all(
+        len(best[item.item_id]) == min(item.replication, usable_members) for item in problem.items
+    )
+
+
+def _placement(world: World) -> Mapping[ItemId, tuple[MemberId, ...]]:
+    return {
+        item_id: tuple(sorted(r.member_id for r in world.replicas.get(item_id, {}).values()))
+        for item_id in sorted(world.items)
+    }
+
+
+def _coverage_violations(problem: Problem, placed: Desired, best: Desired) -> Iterable[Violation]:
+    """Compare what is there with what could be: per level of replication, and in items within one zone."""
+    deepest = max((item.replication for item in problem.items), default=0)
+    for level in range(1, deepest + 1):
+        is_there = sum(len(members) >= level for members in placed.values())
+        could_be = sum(len(members) >= level for members in best.values())
+        if is_there < could_be:
+            problem_text = f"{is_there} items have {level} replicas, {could_be} could"
+            yield Violation("I4", problem_text)
+            return
+    if _in_one_zone(placed) > _in_one_zone(best):
+        items = [i for i, members in placed.items() if _is_in_one_zone(members)]
+        yield Violation("I4", f"{', '.join(items)} stand in one zone; fewer could")
+
+
+def _refused_placement(problem: Problem, placed: Desired) -> Iterable[Violation]:
+    """Use the independent verifier: it knows nothing of solvers."""
+    for found in verify(problem, placed):
+        # What stays on an exiting member for want of another place is current, and so no violation.
+        yield Violation("I4", str(found))
+
+
+def _fixed_point_violations(placed: Desired, best: Desired) -> Iterable[Violation]:
+    for item_id, members in placed.items():
+        if members != best[item_id]:
+            shown = " ".join(map(str, members)) or "nowhere"
+            planned = " ".join(map(str, best[item_id])) or "nowhere"
+            yield Violation("I6", f"{item_id} rests on {shown}; a new plan has it on {planned}")
+
+
+def _in_one_zone(placement: Desired) -> int:
+    return sum(map(_is_in_one_zone, placement.values()))
+
+
+def _is_in_one_zone(members: tuple[MemberId, ...]) -> bool:
+    return len(members) >= ZONES_WANTED and zones_spanned(members) < ZONES_WANTED

@@ -1,0 +1,193 @@
+"""One run: a cluster drawn from a seed, a time of faults, a time of quiet, and a judgement throughout."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from logging import CRITICAL
+
+import structlog
+
+from allocator.runtime.task_group import TaskGroup
+from allocator.simulation.cluster import Cluster
+from allocator.simulation.faults import Faults
+from allocator.simulation.invariants import Invariant, Violation, invariants
+from allocator.simulation.member import SimulatedMember
+from allocator.simulation.rest import check_rest
+from allocator.simulation.scenario import Report, Scenario
+from allocator.simulation.store import Commit
+from allocator.simulation.trace import Trace
+from allocator.simulation.virtual_loop import current_process, run_virtual, running_loop
+from allocator.simulation.world import World, describe
+
+POLL_SECONDS = 1.0
+END_SECONDS_MAX = 600.0
+"""A member that was cancelled and has not ended by then never will."""
+
+
+class InvariantViolationError(Exception):
+    """A run broke an invariant; its text is the report."""
+
+
+def simulate(
+    seed: int,
+    scenario: Scenario | None = None,
+    *,
+    sink: Callable[[str], object] | None = None,
+) -> Report:
+    """Run one cluster through one course of events.
+
+    Not for a running event loop: it runs one of its own. While it runs, the process-wide random generator is seeded
+    and logs go to `sink`; both are restored.
+
+    Args:
+        seed: Picks the cluster and the course of events; the same seed gives the same run.
+        scenario: The family of runs to pick from; the default one if none is given.
+        sink: Is given every line of the trace, and what members log.
+    """
+    state = random.getstate()
+    # Jitter that nobody injects comes from the process-wide generator.
+    random.seed(seed)
+    try:
+        with _logs_to(sink):
+            return run_virtual(_Run(seed, scenario or Scenario(), sink).run())
+    finally:
+        random.setstate(state)
+
+
+class _Run:
+    """The state of one run."""
+
+    def __init__(self, seed: int, scenario: Scenario, sink: Callable[[str], object] | None) -> None:
+        self._seed = seed
+        self._scenario = scenario
+        self._sink = sink
+        self._violation: Violation | None = None
+        self._allocations = 0
+        self._changed_at = 0.0
+        self._invariants: list[Invariant] = [*invariants(), *scenario.invariants()]
+
+    async def run(self) -> Report:
+        """Run to the end, or to the first violation."""
+        loop = asyncio.get_running_loop()
+        self._trace = Trace(loop.time, sink=self._sink)
+        quiet_at = loop.time()
+        async with TaskGroup() as group:
+            self._cluster = Cluster(
+                self._seed, self._scenario, group, self._trace, on_defect=self._on_defect
+            )
+            self._world = World(self._cluster.keys)
+            self._cluster.etcd.observers.append(self._on_commit)
+            self._populate()
+            faults = Faults(self._cluster)
+            await self._time_of_faults(faults)
+            faults.end()
+            quiet_at = loop.time()
+            await self._time_of_quiet(quiet_at)
+            await self._shut_down()
+        return self._report(quiet_at)
+
+    def _populate(self) -> None:
+        for _ in range(self._cluster.draw(self._scenario.items)):
+            self._cluster.new_item()
+        for _ in range(self._cluster.draw(self._scenario.members)):
+            self._cluster.join()
+
+    async def _time_of_faults(self, faults: Faults) -> None:
+        for _ in range(self._cluster.draw(self._scenario.steps)):
+            await asyncio.sleep(self._cluster.random.uniform(*self._scenario.pause_seconds))
+            if self._violation is not None:
+                return
+            faults.next()
+
+    async def _time_of_quiet(self, quiet_at: float) -> None:
+        loop = asyncio.get_running_loop()
+        while self._violation is None:
+            await asyncio.sleep(POLL_SECONDS)
+            if not self._cluster.alive():
+                # The last one died of what it went through before.
+                self._cluster.join()
+            if loop.time() - max(self._changed_at, quiet_at) >= self._scenario.idle_seconds:
+                self._judge_rest()
+                return
+            if loop.time() - quiet_at > self._scenario.settle_seconds_max:
+                seconds = self._scenario.settle_seconds_max
+                self._violate(Violation("I5", f"still changing {seconds:g} s after the last fault"))
+
+    async def _shut_down(self) -> None:
+        loop = running_loop()
+        loop.end_at(loop.time() + END_SECONDS_MAX)
+        self._cluster.shut_down()
+
+    def _on_defect(self, member: SimulatedMember) -> None:
+        self._violate(Violation("I0", f"{member.member_id} ended with {member.defect!r}"))
+
+    def _on_commit(self, commit: Commit) -> None:
+        self._trace.add(describe(self._cluster.keys, commit))
+        change = self._world.apply(commit)
+        if change is None:
+            return
+        self._changed_at = asyncio.get_running_loop().time()
+        self._allocations += change.is_allocation
+        for invariant in self._invariants:
+            for violation in invariant.on_change(self._world, change):
+                self._violate(violation)
+
+    def _judge_rest(self) -> None:
+        self._trace.add("at rest")
+        for invariant in self._invariants:
+            for violation in invariant.at_rest(self._world):
+                self._violate(violation)
+        for violation in check_rest(self._world, self._scenario.solver()):
+            self._violate(violation)
+
+    def _violate(self, violation: Violation) -> None:
+        self._trace.add(f"VIOLATION {violation}")
+        self._violation = self._violation or violation
+
+    def _report(self, quiet_at: float) -> Report:
+        return Report(
+            seed=self._seed,
+            trace_hash=self._trace.digest(),
+            revisions=self._cluster.etcd.store.revision,
+            virtual_seconds=asyncio.get_running_loop().time(),
+            settled_after_seconds=max(0.0, self._changed_at - quiet_at),
+            allocations=self._allocations,
+            placement={
+                item_id: tuple(
+                    str(replica.member_id)
+                    for replica in sorted(
+                        self._world.replicas.get(item_id, {}).values(), key=lambda r: r.slot
+                    )
+                )
+                for item_id in sorted(self._world.items)
+            },
+            violation=self._violation,
+            recent=tuple(self._trace.recent) if self._violation else (),
+        )
+
+
+@contextmanager
+def _logs_to(sink: Callable[[str], object] | None) -> Iterator[None]:
+    """Send structured logs to `sink`, or nowhere, for a while."""
+
+    def show(_: object, method: str, event: structlog.typing.EventDict) -> str:
+        process = current_process()
+        text = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
+        now = asyncio.get_running_loop().time()
+        assert sink is not None, "without a sink nothing gets here"
+        sink(f"{now:10.4f}      [{process.name if process else '-'}] {event['event']} {text}")
+        raise structlog.DropEvent
+
+    before = structlog.get_config()
+    structlog.configure(
+        processors=[show],
+        wrapper_class=structlog.make_filtering_bound_logger(CRITICAL if sink is None else 0),
+        cache_logger_on_first_use=False,
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)

@@ -1,0 +1,176 @@
+"""What is simulated: the shape of the cluster, what goes wrong, and how long.
+
+Ranges are inclusive; where a run falls in them is drawn from its seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from allocator.allocate import AllocationConfig
+from allocator.core.placement.flow import FlowSolver
+from allocator.core.placement.problem import Solver
+from allocator.leadership.election import LeadershipConfig
+from allocator.simulation.invariants import Invariant, Violation
+from allocator.simulation.member import WorkloadFactory
+
+Range = tuple[float, float]
+IntRange = tuple[int, int]
+
+
+class Fault(Enum):
+    """What may happen to a cluster, good or bad."""
+
+    JOIN = "join"
+    """A new member comes, or a dead one's successor under a new identity."""
+    EXIT = "exit"
+    """A member asks to leave."""
+    CRASH = "crash"
+    """A process is killed; its lease runs out."""
+    REVOKE = "revoke"
+    """A process is killed, and its lease revoked."""
+    LEASE_LOST = "lease-lost"
+    """A live member's lease ends."""
+    ZONE_LOST = "zone-lost"
+    """All processes of a zone are killed."""
+    PAUSE = "pause"
+    """A process stands still for a while, and wakes with all it had begun."""
+    HANG = "hang"
+    """A member's decisions do not come back for a while; its lease is kept alive."""
+    CUT = "cut"
+    """A member does not reach etcd for a while."""
+    OUTAGE = "outage"
+    """Nobody reaches etcd for a while."""
+    SLOW = "slow"
+    """A member's messages take up to seconds for a while."""
+    LOSSY = "lossy"
+    """A member's messages are lost, or come very late, for a while."""
+    WATCH_BROKEN = "watch-broken"
+    """A member's watch breaks."""
+    COMPACTION = "compaction"
+    """Etcd forgets its history."""
+    ITEM_ADDED = "item-added"
+    ITEM_REMOVED = "item-removed"
+    REPLICATION_CHANGED = "replication-changed"
+    LIMIT_CHANGED = "limit-changed"
+    REPLICA_FAILED = "replica-failed"
+    """Replicas of an item on a member fail for a while, however often they are made anew."""
+
+
+FAULTS: Mapping[Fault, float] = {
+    Fault.JOIN: 3.0,
+    Fault.EXIT: 2.0,
+    Fault.CRASH: 1.0,
+    Fault.REVOKE: 1.0,
+    Fault.LEASE_LOST: 0.7,
+    Fault.ZONE_LOST: 0.3,
+    Fault.PAUSE: 1.5,
+    Fault.HANG: 1.0,
+    Fault.CUT: 1.0,
+    Fault.OUTAGE: 0.4,
+    Fault.SLOW: 1.0,
+    Fault.LOSSY: 1.5,
+    Fault.WATCH_BROKEN: 1.0,
+    Fault.COMPACTION: 0.7,
+    Fault.ITEM_ADDED: 1.5,
+    Fault.ITEM_REMOVED: 1.0,
+    Fault.REPLICATION_CHANGED: 1.5,
+    Fault.LIMIT_CHANGED: 1.5,
+    Fault.REPLICA_FAILED: 1.0,
+}
+"""How often each happens, against the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A family of runs, of which a seed picks one."""
+
+    zones: IntRange = (1, 3)
+    members: IntRange = (2, 5)
+    """To begin with."""
+    members_max: int = 7
+    items: IntRange = (1, 8)
+    replication: IntRange = (0, 3)
+    limit: IntRange = (1, 8)
+    """Replicas that a member takes."""
+    steps: IntRange = (5, 20)
+    """Things that happen before it becomes quiet."""
+    pause_seconds: Range = (0.0, 6.0)
+    """Between two of them."""
+    spell_seconds: Range = (0.5, 15.0)
+    """How long what passes lasts; a lease lasts `lease_ttl_seconds`."""
+    catch_up_seconds: Range = (0.05, 4.0)
+    """How long a replica takes from one state to the next."""
+    latency_seconds: Range = (0.0005, 0.01)
+    """Of each message between a member and etcd, while nothing is wrong."""
+    lease_ttl_seconds: int = 6
+    faults: Mapping[Fault, float] = field(default_factory=lambda: FAULTS)
+    settle_seconds_max: float = 400.0
+    """I5: how long after the last fault the cluster may still change."""
+    idle_seconds: float = 45.0
+    """I6: how long nothing may change at rest; longer than any timer of the allocator."""
+    allocation: AllocationConfig = field(
+        default_factory=lambda: AllocationConfig(
+            recheck_seconds=10.0,
+            audit_seconds=20.0,
+            retry_seconds_max=2.0,
+            replace_failed_after_seconds=15.0,
+        )
+    )
+    leadership: LeadershipConfig = field(
+        default_factory=lambda: LeadershipConfig(
+            beat_seconds=1.0,
+            suspect_after_seconds=3.0,
+            confirm_seconds=2.0,
+            claim_grace_seconds=0.5,
+            turn_seconds_max=4.0,
+            solve_seconds_max=4.0,
+        )
+    )
+    solver: Callable[[], Solver] = FlowSolver
+    """Makes each member's solver."""
+    workload: WorkloadFactory | None = None
+    """What members do; by default, their replicas catch up or fail."""
+    invariants: Callable[[], list[Invariant]] = list
+    """Makes invariants to check beside the built-in ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What became of one run."""
+
+    seed: int
+    trace_hash: str
+    """The same for the same seed, scenario and code."""
+    revisions: int
+    virtual_seconds: float
+    settled_after_seconds: float
+    """From the last fault to the last change."""
+    allocations: int
+    """Revisions that a leader's steps made."""
+    placement: Mapping[str, tuple[str, ...]]
+    """At rest: members by item, each item's by slot."""
+    violation: Violation | None = None
+    recent: tuple[str, ...] = ()
+    """The last lines of the trace, if there is a violation."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every invariant held."""
+        return self.violation is None
+
+    def __str__(self) -> str:
+        if self.violation is None:
+            return (
+                f"seed {self.seed}: ok, {self.revisions} revisions in {self.virtual_seconds:.0f} virtual s,"
+                f" at rest {self.settled_after_seconds:.1f} s after the last fault, trace {self.trace_hash[:16]}"
+            )
+        return "\n".join(
+            (
+                f"seed {self.seed}: {self.violation}",
+                *self.recent,
+                f"replay: python -m allocator.simulation --seed {self.seed} --trace",
+            )
+        )

@@ -1,0 +1,96 @@
+"""What simulated items, members and replicas look like in etcd: small JSON values, and words.
+
+item        {"R": replication}
+member      {"R": limit, "E": exiting}
+assignment  nothing yet, `consistent`, or `failed`
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from allocator.core.model import Assignment, Item, ItemId, MemberId
+from allocator.core.ops import KeyValue
+from allocator.errors import KeyDecodeError
+
+CONSISTENT = b"consistent"
+FAILED = b"failed"
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedItem:
+    """An item's value."""
+
+    replication: int
+
+    def desired_replication(self) -> int:
+        """Return how many replicas it wants."""
+        return self.replication
+
+    def encoded(self) -> bytes:
+        """Return the value for etcd."""
+        return json.dumps({"R": self.replication}).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedMemberValue:
+    """A member's value."""
+
+    limit: int
+    exiting: bool = False
+
+    def item_limit(self) -> int:
+        """Return the most replicas it takes."""
+        return self.limit
+
+    def is_exiting(self) -> bool:
+        """Return whether it wants to leave."""
+        return self.exiting
+
+    def encoded(self) -> bytes:
+        """Return the value for etcd."""
+        return json.dumps({"R": self.limit, "E": self.exiting}).encode()
+
+
+class SimulatedDecoder:
+    """Decodes these values."""
+
+    def decode_item(self, item_id: ItemId, kv: KeyValue) -> SimulatedItem:
+        """Return an item's value."""
+        return SimulatedItem(_fields(kv)["R"])
+
+    def decode_member(self, member_id: MemberId, kv: KeyValue) -> SimulatedMemberValue:
+        """Return a member's value."""
+        fields = _fields(kv)
+        return SimulatedMemberValue(fields["R"], bool(fields["E"]))
+
+    def decode_assignment(
+        self, item_id: ItemId, member_id: MemberId, slot: int, kv: KeyValue
+    ) -> bytes:
+        """Return a replica's word."""
+        return kv.value
+
+
+class SimulatedConsistency:
+    """A replica is consistent when it says so."""
+
+    def is_consistent(
+        self, item: Item, assignment: Assignment, all_assignments: Sequence[Assignment]
+    ) -> bool:
+        """Return whether it says so."""
+        return assignment.kv.value == CONSISTENT
+
+
+def is_failed(assignment: Assignment) -> bool:
+    """Return whether a replica says that it failed."""
+    return assignment.kv.value == FAILED
+
+
+def _fields(kv: KeyValue) -> dict[str, int]:
+    try:
+        fields: dict[str, int] = json.loads(kv.value)
+    except ValueError as error:
+        raise KeyDecodeError(kv.key, f"expected JSON, got {kv.value!r}") from error
+    return fields

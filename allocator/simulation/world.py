@@ -1,0 +1,193 @@
+"""The cluster as etcd has it, followed revision by revision, apart from every mirror that is under test."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from allocator.core.keys import AssignmentKey, AuxiliaryKeys, ItemKey, Keys, MemberKey, ParsedKey
+from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
+from allocator.core.ops import KeyValue
+from allocator.core.state import PRIMARY_SLOT, AllocState
+from allocator.errors import KeyDecodeError
+from allocator.etcd.api import KeyPut
+from allocator.leadership.records import EpochRecord, decoded_or_none
+from allocator.simulation.store import Commit, key_of
+from allocator.simulation.values import (
+    CONSISTENT,
+    SimulatedDecoder,
+    SimulatedItem,
+    SimulatedMemberValue,
+)
+
+_DECODER = SimulatedDecoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """An assignment in etcd."""
+
+    member_id: MemberId
+    slot: int
+    kv: KeyValue
+
+    @property
+    def is_consistent(self) -> bool:
+        """Whether it may be relied upon."""
+        return self.kv.value == CONSISTENT
+
+
+Replicas = Mapping[bytes, Replica]
+"""Of one item, by key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One revision, as the cluster saw it."""
+
+    commit: Commit
+    before: Mapping[ItemId, Replicas]
+    """Of each item whose assignments it touched."""
+    after: Mapping[ItemId, Replicas]
+    is_allocation: bool
+    """Whether it created, moved or deleted assignments on purpose: a leader's write, and not the end of a lease."""
+
+    def added(self, item_id: ItemId) -> list[MemberId]:
+        """Return members that the item has now and had not before."""
+        had = {replica.member_id for replica in self.before[item_id].values()}
+        return [r.member_id for r in self.after[item_id].values() if r.member_id not in had]
+
+
+@dataclass(slots=True)
+class World:
+    """Everything below the root, as of the newest revision."""
+
+    keys: Keys
+    revision: int = 1
+    epoch: EpochRecord | None = None
+    """The leadership in force."""
+    items: dict[ItemId, SimulatedItem] = field(default_factory=dict)
+    members: dict[MemberId, SimulatedMemberValue] = field(default_factory=dict)
+    replicas: dict[ItemId, dict[bytes, Replica]] = field(default_factory=dict)
+    kvs: dict[bytes, KeyValue] = field(default_factory=dict)
+
+    def apply(self, commit: Commit) -> Change | None:
+        """Take a revision in, and return what it changed; None if nothing below the root."""
+        self._follow_epoch(commit)
+        prefix = self.keys.watched_prefix
+        events = [event for event in commit.events if key_of(event).startswith(prefix)]
+        if not events:
+            return None
+        self.revision = commit.revision
+        parsed = [self.keys.parse(key_of(event)) for event in events]
+        touched = dict.fromkeys(p.item_id for p in parsed if isinstance(p, AssignmentKey))
+        before = {item_id: dict(self.replicas.get(item_id, {})) for item_id in touched}
+        for event, parsed_key in zip(events, parsed, strict=True):
+            if isinstance(event, KeyPut):
+                self.kvs[event.kv.key] = event.kv
+                self._put(parsed_key, event.kv)
+            else:
+                self.kvs.pop(event.key, None)
+                self._delete(parsed_key, event.key)
+        after = {item_id: dict(self.replicas.get(item_id, {})) for item_id in touched}
+        moved = any(before[item_id].keys() != after[item_id].keys() for item_id in touched)
+        return Change(
+            commit=commit,
+            before=before,
+            after=after,
+            is_allocation=moved and not commit.ended_lease,
+        )
+
+    def load(self, member_id: MemberId) -> int:
+        """Return the replicas that a member holds, of items that exist."""
+        return self.loads()[member_id]
+
+    def loads(self) -> Counter[MemberId]:
+        """Return the replicas that members hold, of items that exist."""
+        return Counter(
+            replica.member_id
+            for item_id, replicas in self.replicas.items()
+            if item_id in self.items
+            for replica in replicas.values()
+        )
+
+    def state(self) -> AllocState:
+        """Return what the allocator's own derivation makes of it."""
+        members = [
+            Member(member_id=m, value=value, kv=self.kvs[self.keys.member(m)])
+            for m, value in sorted(self.members.items())
+        ]
+        items = [
+            Item(item_id=i, value=value, kv=self.kvs[self.keys.item(i)])
+            for i, value in sorted(self.items.items())
+        ]
+        assignments = [
+            Assignment(item_id=i, member_id=r.member_id, slot=r.slot, value=r.kv.value, kv=r.kv)
+            for i, replicas in sorted(self.replicas.items())
+            for _, r in sorted(replicas.items())
+        ]
+        return AllocState.observe(
+            revision=self.revision,
+            local_id=min(self.members, default=MemberId("", "")),
+            members=members,
+            items=items,
+            assignments=assignments,
+        )
+
+    def primary_of(self, item_id: ItemId) -> MemberId | None:
+        """Return the member at slot 0."""
+        replicas = self.replicas.get(item_id, {}).values()
+        return next((r.member_id for r in replicas if r.slot == PRIMARY_SLOT), None)
+
+    def _follow_epoch(self, commit: Commit) -> None:
+        for event in commit.events:
+            if isinstance(event, KeyPut) and event.kv.key == AuxiliaryKeys(self.keys.root).epoch:
+                self.epoch = decoded_or_none(event.kv.value, EpochRecord)
+
+    def _put(self, key: ParsedKey, kv: KeyValue) -> None:
+        match key:
+            case ItemKey(item_id):
+                self.items[item_id] = _DECODER.decode_item(item_id, kv)
+            case MemberKey(member_id):
+                self.members[member_id] = _DECODER.decode_member(member_id, kv)
+            case AssignmentKey(item_id, member_id, slot):
+                self.replicas.setdefault(item_id, {})[kv.key] = Replica(member_id, slot, kv)
+
+    def _delete(self, key: ParsedKey, raw: bytes) -> None:
+        match key:
+            case ItemKey(item_id):
+                self.items.pop(item_id, None)
+            case MemberKey(member_id):
+                self.members.pop(member_id, None)
+            case AssignmentKey(item_id, _, _):
+                replicas = self.replicas.get(item_id, {})
+                replicas.pop(raw, None)
+                if not replicas:
+                    self.replicas.pop(item_id, None)
+
+
+def describe(keys: Keys, commit: Commit) -> str:
+    """Return a revision as one line."""
+    who = commit.author or "etcd"
+    if commit.ended_lease:
+        who += f" ends lease {commit.ended_lease:x}"
+    words = []
+    for event in commit.events:
+        key = key_of(event)
+        try:
+            keys.parse(key)
+            name = key[len(keys.watched_prefix) :].decode()
+        except KeyDecodeError:
+            name = key.decode(errors="replace")
+        if isinstance(event, KeyPut):
+            value = _shown(event.kv.value)
+            words.append(f"put {name}={value}" if value else f"put {name}")
+        else:
+            words.append(f"delete {name}")
+    return f"r{commit.revision} {who}: {', '.join(words)}"
+
+
+def _shown(value: bytes) -> str:
+    text = value.decode(errors="replace")
+    return text if text.isprintable() else f"<{len(value)} bytes>"

@@ -47,7 +47,7 @@ from allocator.runtime.clock import Clock
 OWN_WRITE_WAIT_SECONDS = 5.0
 """How long to wait for our own writes to show before looking again regardless: longer than a watch takes to resume."""
 
-REST_PER_WORK = 4.0
+REST_PER_WORK = 1.0
 """Rest after a decision, as a multiple of the time it took: replicas that report one by one must not keep the leader
 busy deciding. After a quiet time a change is still acted on at once."""
 REST_SECONDS_MAX = 1.0

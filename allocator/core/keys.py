@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import posixpath
 from dataclasses import dataclass
+from functools import lru_cache
 
 from allocator.core.model import ItemId, MemberId
 from allocator.errors import KeyDecodeError, ValidationError
@@ -55,6 +56,12 @@ def _checked(part: str, what: str) -> str:
     return part
 
 
+@lru_cache
+def _prefixes(root: str) -> tuple[bytes, bytes, bytes]:
+    """Return the prefixes of items, members and assignments: each key that is read or built needs one."""
+    return f"{root}/items/".encode(), f"{root}/members/".encode(), f"{root}/assign/".encode()
+
+
 @dataclass(frozen=True, slots=True)
 class Keys:
     """Builds the keys of one root."""
@@ -72,17 +79,17 @@ class Keys:
     @property
     def items_prefix(self) -> bytes:
         """Prefix of every item."""
-        return f"{self.root}/items/".encode()
+        return _prefixes(self.root)[0]
 
     @property
     def members_prefix(self) -> bytes:
         """Prefix of every member."""
-        return f"{self.root}/members/".encode()
+        return _prefixes(self.root)[1]
 
     @property
     def assignments_prefix(self) -> bytes:
         """Prefix of every assignment."""
-        return f"{self.root}/assign/".encode()
+        return _prefixes(self.root)[2]
 
     def item(self, item_id: ItemId) -> bytes:
         """Return the key of an item."""
@@ -109,13 +116,13 @@ class Keys:
         Raises:
             KeyDecodeError: the key has another prefix, another number of parts, or a slot that is no number.
         """
-        for prefix, parse in (
-            (self.items_prefix, _parse_item),
-            (self.members_prefix, _parse_member),
-            (self.assignments_prefix, _parse_assignment),
-        ):
-            if key.startswith(prefix):
-                return parse(key, key[len(prefix) :])
+        items, members, assignments = _prefixes(self.root)
+        if key.startswith(assignments):
+            return _parse_assignment(key, key[len(assignments) :])
+        if key.startswith(items):
+            return _parse_item(key, key[len(items) :])
+        if key.startswith(members):
+            return _parse_member(key, key[len(members) :])
         raise KeyDecodeError(key, f"expected items/, members/ or assign/ below {self.root}")
 
 

@@ -91,17 +91,26 @@ class Mirror:
 
     def put(self, kv: KeyValue) -> str | None:
         """Take a key as it is now. Return what is wrong with it, if that is so."""
-        known = self.kv_or_none(kv.key)
+        try:
+            parsed = self._keys.parse(kv.key)
+        except KeyDecodeError as error:
+            rejected = self.rejected.get(kv.key)
+            if rejected is None or kv.mod_revision > rejected.kv.mod_revision:
+                self.rejected[kv.key] = Rejected(kv=kv, problem=error.problem)
+                return error.problem
+            return None
+        known = self._kv_or_none(kv.key, parsed)
         if known is not None and kv.mod_revision <= known.mod_revision:
             return None
         try:
-            self._insert(self._keys.parse(kv.key), kv)
+            self._insert(parsed, kv)
         except (KeyDecodeError, ValidationError) as error:
             problem = error.problem if isinstance(error, KeyDecodeError) else str(error)
             self.rejected[kv.key] = Rejected(kv=kv, problem=problem)
-            self._keep_last_good(kv)
+            self._keep_last_good(parsed, kv)
             return problem
-        self.rejected.pop(kv.key, None)
+        if self.rejected:
+            self.rejected.pop(kv.key, None)
         return None
 
     def delete(self, key: bytes) -> None:
@@ -124,10 +133,13 @@ class Mirror:
 
     def kv_or_none(self, key: bytes) -> KeyValue | None:
         """Return a key as etcd has it, decodable or not."""
+        return self._kv_or_none(key, self._parsed_or_none(key))
+
+    def _kv_or_none(self, key: bytes, parsed: ParsedKey | None) -> KeyValue | None:
         rejected = self.rejected.get(key)
         if rejected is not None:
             return rejected.kv
-        entity = self._entity_or_none(self._parsed_or_none(key))
+        entity = self._entity_or_none(parsed)
         return None if entity is None else entity.kv
 
     def known_keys(self) -> Iterator[bytes]:
@@ -168,9 +180,8 @@ class Mirror:
                 assert_never(parsed)
         self._changed.add(parsed)
 
-    def _keep_last_good(self, kv: KeyValue) -> None:
+    def _keep_last_good(self, parsed: ParsedKey, kv: KeyValue) -> None:
         """Give the decoded entity of a key gone bad its true revision, or drop it if it is of a former life."""
-        parsed = self._parsed_or_none(kv.key)
         entity = self._entity_or_none(parsed)
         if entity is None:
             return
@@ -179,7 +190,6 @@ class Mirror:
             self.delete(kv.key)
             self.rejected[kv.key] = rejected
             return
-        assert parsed is not None, "what is decoded has a key that can be parsed"
         self._changed.add(parsed)
         match entity:
             case Item():

@@ -51,6 +51,10 @@ class Compare:
     target: CompareTarget
     expected: int | bytes
 
+    def __hash__(self) -> int:
+        # Comparisons of one key are few, and batches hash a great many.
+        return hash(self.key)
+
     @staticmethod
     def mod_revision(key: bytes, revision: int) -> Compare:
         """Hold if the key was last written at `revision`; 0 means absent."""

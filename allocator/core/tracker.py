@@ -315,23 +315,27 @@ class Tracker:
         self._open.add(key.item_id)
         self._unobserved.add(key.item_id)
         group = self._groups.get(key.item_id, ())
-        identity = (key.member_id, key.slot)
-        old = next((a for a in group if (a.member_id, a.slot) == identity), None)
+        old: Assignment | None = None
+        for each in group:
+            if each.slot == key.slot and each.member_id == key.member_id:
+                old = each
         new = self._contents.assignments.get((key.item_id, key.member_id, key.slot))
-        if key.item_id in self._items:
-            if old is not None:
-                self._count(old, -1)
-            if new is not None:
-                self._count(new, 1)
+        if (old is None) != (new is None) and key.item_id in self._items:
+            self._count(new or old, -1 if new is None else 1)
+        if old is not None and new is not None:
+            self._groups[key.item_id] = tuple(new if a is old else a for a in group)
+            return
         others = [a for a in group if a is not old]
         if new is not None:
             others.append(new)
+            others.sort(key=_position)
         if others:
-            self._groups[key.item_id] = tuple(sorted(others, key=_position))
+            self._groups[key.item_id] = tuple(others)
         else:
             self._groups.pop(key.item_id, None)
 
-    def _count(self, assignment: Assignment, difference: int) -> None:
+    def _count(self, assignment: Assignment | None, difference: int) -> None:
+        assert assignment is not None, "what is counted is there, or was"
         counts = self._counts.setdefault(assignment.member_id, _Counts())
         counts.total += difference
         if assignment.slot == PRIMARY_SLOT:

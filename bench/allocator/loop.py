@@ -1,0 +1,163 @@
+"""The real loop over a real etcd: a rolling replacement of every member, and a cold start.
+
+Beside each figure, in the same run: the same number of key writes through the bare client, in full transactions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from allocator.core.model import MemberId
+from allocator.core.ops import Put
+from allocator.core.policy import AllocationPolicy, TransitionPolicy
+from allocator.etcd.client import EtcdClient, EtcdConfig
+from allocator.runtime.task_group import TaskGroup
+from bench.allocator.cluster import Cluster, put_all, replicas_catching_up
+from bench.report import emit
+from consumer.embedded.etcd import EmbeddedEtcdProcess
+
+ITEMS = int(os.environ.get("BENCH_LOOP_ITEMS", "10000"))
+REPLICAS = 3
+MEMBERS = 25
+BLOCK = 5
+"""Members replaced at a time."""
+LIMIT_SHARE = 1.25
+"""Limits have so much room over a fair share."""
+COLD_MEMBERS = 10
+SETTLE_SECONDS = 600.0
+"""Balance towards newcomers waits for the end of the rollout."""
+
+
+@dataclass
+class Writes:
+    """What a run wrote below its root."""
+
+    keys: int = 0
+    revision: int = 0
+    """Of the last one."""
+    grown: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+def run(bench: str) -> None:
+    """Measure and print `rolling_wall_s`, `rolling_key_writes`, `rolling_txns`, `rolling_moves` and `cold_start_s`."""
+    with EmbeddedEtcdProcess() as server:
+        asyncio.run(_cold_start(bench, server.endpoint))
+    with EmbeddedEtcdProcess() as server:
+        asyncio.run(_rolling(bench, server.endpoint))
+
+
+async def _cold_start(bench: str, endpoint: str) -> None:
+    async with EtcdClient(EtcdConfig(endpoints=(endpoint,))) as etcd:
+        cluster = Cluster(etcd, _root(), AllocationPolicy())
+        await cluster.put_shards(ITEMS, replicas=1)
+        members = _members("cold", COLD_MEMBERS)
+        await cluster.add(members, limit=int(ITEMS / COLD_MEMBERS * LIMIT_SHARE))
+        began = time.perf_counter()
+        async with cluster.running():
+            await cluster.until(lambda: len(cluster.key_space.assignments) >= ITEMS)
+            seconds = time.perf_counter() - began
+        bound = await _bare_writes(etcd, ITEMS)
+    params = {"items": ITEMS, "members": COLD_MEMBERS, "replicas": 1}
+    emit(bench, "cold_start_s", seconds, "s", **params)
+    emit(bench, "cold_start_s_limit", bound, "s", limit="the same puts, bare client", **params)
+
+
+async def _rolling(bench: str, endpoint: str) -> None:
+    policy = AllocationPolicy(transition=TransitionPolicy(settle_seconds=SETTLE_SECONDS))
+    root = _root()
+    async with EtcdClient(EtcdConfig(endpoints=(endpoint,))) as etcd:
+        cluster = Cluster(etcd, root, policy)
+        await cluster.put_shards(ITEMS, replicas=REPLICAS)
+        limit = int(ITEMS * REPLICAS / MEMBERS * LIMIT_SHARE)
+        old, new = _members("old", MEMBERS), _members("new", MEMBERS)
+        await cluster.add(old, limit=limit)
+        async with replicas_catching_up(endpoint, root), cluster.running():
+            await cluster.until(lambda: _is_settled(cluster))
+            first_revision = cluster.key_space.header.revision
+            writes, before = Writes(), _counters(cluster)
+            async with TaskGroup() as group:
+                group.start_soon(_count(etcd, root, first_revision, writes), name="count")
+                began = time.perf_counter()
+                for at in range(0, MEMBERS, BLOCK):
+                    leaving = old[at : at + BLOCK]
+                    await cluster.add(new[at : at + BLOCK], limit=limit)
+                    await cluster.mark_exiting(leaving, limit=limit)
+                    await cluster.until(lambda gone=leaving: _is_drained(cluster, gone))
+                    await cluster.revoke(leaving)
+                await cluster.until(lambda: _is_settled(cluster))
+                seconds = time.perf_counter() - began
+                revision = cluster.key_space.header.revision
+                while writes.revision < revision:
+                    await writes.grown.wait()
+                    writes.grown.clear()
+                group.stop()
+            done = {k: v - before[k] for k, v in _counters(cluster).items()}
+        bound = await _bare_writes(etcd, writes.keys)
+    params = {"items": ITEMS, "members": MEMBERS, "replicas": REPLICAS, "mode": "up-first"}
+    emit(bench, "rolling_wall_s", seconds, "s", **params)
+    emit(bench, "rolling_wall_s_limit", bound, "s", limit="the same puts, bare client", **params)
+    emit(bench, "rolling_key_writes", writes.keys, "1", **params)
+    emit(
+        bench,
+        "rolling_key_writes_limit",
+        ITEMS * REPLICAS * 3,
+        "1",
+        limit="add, status, delete",
+        **params,
+    )
+    emit(bench, "rolling_revisions", revision - first_revision, "1", **params)
+    for name, value in done.items():
+        emit(bench, f"rolling_{name}", value, "1", **params)
+
+
+def _root() -> str:
+    return f"/bench/{uuid4().hex[:8]}"
+
+
+def _members(name: str, count: int) -> list[MemberId]:
+    """Return members of two zones, three to two."""
+    return [
+        MemberId("zone-a" if number % 5 < 3 else "zone-b", f"{name}-{number:02}")
+        for number in range(count)
+    ]
+
+
+def _is_settled(cluster: Cluster) -> bool:
+    assignments = cluster.key_space.assignments
+    return len(assignments) == ITEMS * REPLICAS and all(
+        each.kv.value for each in dict.values(assignments)
+    )
+
+
+def _is_drained(cluster: Cluster, leaving: list[MemberId]) -> bool:
+    gone = set(leaving)
+    if len(cluster.key_space.assignments) > ITEMS * REPLICAS:
+        return False
+    return not any(
+        member_id in gone for _, member_id, _ in dict.keys(cluster.key_space.assignments)
+    )
+
+
+def _counters(cluster: Cluster) -> dict[str, float]:
+    names = ("assignment_added", "assignment_packed", "assignment_removed", "converge")
+    registry = cluster.session.metrics.registry
+    values = {n: registry.get_sample_value(f"gazette_allocator_{n}_total") for n in names}
+    return {name.removeprefix("assignment_"): value or 0.0 for name, value in values.items()}
+
+
+async def _count(etcd: EtcdClient, root: str, after: int, writes: Writes) -> None:
+    async for batch in etcd.watch(f"{root}/assign/".encode(), start_revision=after + 1):
+        writes.keys += len(batch.events)
+        writes.revision = batch.header.revision
+        writes.grown.set()
+
+
+async def _bare_writes(etcd: EtcdClient, count: int) -> float:
+    puts = [Put(f"/bare/{number:08}".encode(), b"v" * 4) for number in range(count)]
+    began = time.perf_counter()
+    await put_all(etcd, puts)
+    return time.perf_counter() - began

@@ -56,6 +56,8 @@ class MemberConfig:
     """The same for the journal brokers."""
     revoke_predecessors_prefix: str | None = None
     """Before announcing, revoke the leases of members of our zone whose suffix starts so: earlier lives of ours."""
+    watch_peers: bool = True
+    """Whether this process ends the leases of peers whose process it finds ended, so that fail-over is quick."""
     drain_seconds_max: float = 300.0
     """A leaving process waits so long for its shards to be handed over, then stops them all the same."""
     drain_alone_seconds_max: float = 5.0

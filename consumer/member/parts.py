@@ -21,6 +21,7 @@ from consumer.errors import EndpointError
 from consumer.journal.client import JournalClient
 from consumer.key_space import ReplicaConsistency, ShardDecoder, is_failed, process_of
 from consumer.member.death_watch import DeathWatch
+from consumer.member.peer_watch import PeerWatch
 from consumer.member.shard_up import ShardUp
 from consumer.protocol.auth import KeyedAuth, NoAuth
 from consumer.protocol.shard_pb2_grpc import add_ShardServicer_to_server
@@ -59,6 +60,8 @@ class MemberParts:
     local_shards: LocalShards
     resolver: Resolver
     peers: Peers
+    peer_watch: PeerWatch | None
+    """None if peers are not watched."""
 
 
 def compose(given: Surroundings) -> MemberParts:
@@ -92,6 +95,7 @@ def compose(given: Surroundings) -> MemberParts:
         local_shards=local_shards,
         resolver=resolver,
         peers=peers,
+        peer_watch=_peer_watch(given, key_space) if config.watch_peers else None,
     )
     _register_services(given, parts)
     return parts
@@ -145,6 +149,18 @@ def _death_watch(given: Surroundings, key_space: KeySpace, deaths: DeathRecords)
         clock=given.clock,
         group=given.shard_tasks,
     )
+
+
+def _peer_watch(given: Surroundings, key_space: KeySpace) -> PeerWatch:
+    watch = PeerWatch(
+        given.etcd,
+        key_space,
+        member_id=given.config.member_id,
+        clock=given.clock,
+        registry=given.registry,
+    )
+    key_space.observe(watch.look)
+    return watch
 
 
 def _local_shards(given: Surroundings, key_space: KeySpace, deaths: DeathRecords) -> LocalShards:

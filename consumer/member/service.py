@@ -169,6 +169,8 @@ class Service:
             self._mark_ready()
             async with TaskGroup() as group:
                 group.start_soon(self._leave_when_asked(parts), name="member leave")
+                if parts.peer_watch is not None:
+                    group.start_soon(parts.peer_watch.run(), name="watch peers")
                 await parts.session.run(wind_down=partial(self._wind_down, parts, server))
                 group.stop()
         finally:

@@ -163,8 +163,8 @@ async def test_killed_primary_is_replaced_by_its_next_attempt(
 async def test_killed_primary_is_succeeded_when_its_lease_ends(
     cluster: Cluster, journals: JournalClient
 ) -> None:
-    """`kill -9` under load with another member alive: it takes over as soon as etcd lets the lease go."""
-    cluster.settings["lease_ttl_seconds"] = 2.0
+    """`kill -9` under load with another member alive that watches nobody: it takes over once etcd lets the lease go."""
+    cluster.settings |= {"lease_ttl_seconds": 2.0, "watch_peers": False}
     with MemberProcess(cluster, "a") as first:
         async with ready(first) as client:
             await client.apply(upserts(spec()))
@@ -176,6 +176,26 @@ async def test_killed_primary_is_succeeded_when_its_lease_ends(
                 await eventually(lambda: _primary(client, second.suffix), timeout_seconds=15)
                 load.stop()
 
+                await check_exactly_once(cluster, journals, client, load)
+
+
+async def test_killed_primary_is_succeeded_at_once_by_a_peer_that_watches_it(
+    cluster: Cluster, journals: JournalClient
+) -> None:
+    """`kill -9` under load, the lease lasts a minute: the peer finds its port refusing, ends the lease, takes over."""
+    cluster.settings["lease_ttl_seconds"] = 60.0
+    with MemberProcess(cluster, "a") as first:
+        async with ready(first) as client:
+            await client.apply(upserts(spec()))
+            await wait_for_primaries(client, SHARD)
+        with MemberProcess(cluster, "b") as second:
+            async with under_load(journals) as load, ready(second) as client:
+                await eventually(lambda: cluster.counts(SHARD).total() > 0)
+                first.kill()
+                await eventually(lambda: _primary(client, second.suffix), timeout_seconds=15)
+                load.stop()
+
+                assert "peer.found_dead" in second.log()
                 await check_exactly_once(cluster, journals, client, load)
 
 

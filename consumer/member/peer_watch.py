@@ -1,0 +1,191 @@
+"""Notices at once that the process of a peer is gone, and ends its lease: fail-over need not wait for the lease's time.
+
+A connection to the peer's port is held open. When it breaks, and the port then *refuses* connections, the machine is
+there but nobody listens any more: the process has ended. A pause, a partition or a lost machine refuses nothing, so
+those wait for the lease as before. To be wrong is harmless: a primary that still lives is fenced by its successor.
+
+    hold ──broken──► connect ──accepted──► hold
+                        ├──── refused, twice ─► revoke the lease
+                        └──── no answer ──────► try again, rarely
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter
+
+from allocator.core.model import Member, MemberId
+from allocator.core.ops import LeaseId
+from allocator.errors import EtcdError, ValidationError
+from allocator.etcd.api import Etcd
+from allocator.key_space import KeySpace
+from allocator.runtime.backoff import Backoff
+from allocator.runtime.clock import Clock
+from allocator.runtime.task_group import TaskGroup
+from consumer.core.peer_ring import watched_by
+from consumer.journal.channels import parse_endpoint
+from consumer.key_space import process_of
+
+CONNECT_SECONDS_MAX = 2.0
+HELD_SECONDS_MIN = 1.0
+"""A connection that broke sooner is not made anew at once: something that answers may hang up on everybody."""
+REFUSALS = 2
+"""Refusals in a row that are believed."""
+REFUSAL_PAUSE_SECONDS = 0.02
+RECONNECT_SECONDS_MAX = 5.0
+
+_log = structlog.get_logger()
+
+
+_Life = tuple[MemberId, int]
+"""A member and the revision that created it."""
+
+
+class _Outcome(Enum):
+    REFUSED = "refused"
+    SILENT = "silent"
+
+
+@dataclass(frozen=True, slots=True)
+class _Address:
+    host: str
+    port: int
+
+
+class PeerWatch:
+    """Watches the next members in the ring. `run` until cancelled."""
+
+    def __init__(
+        self,
+        etcd: Etcd,
+        key_space: KeySpace,
+        *,
+        member_id: MemberId,
+        clock: Clock,
+        registry: CollectorRegistry,
+    ) -> None:
+        """Bind the watch; nothing is connected yet.
+
+        Args:
+            etcd: Where leases are revoked.
+            key_space: Tells who is there; register `look` as its observer.
+            member_id: This process.
+            clock: Tells how long connections last.
+            registry: Of Prometheus metrics.
+        """
+        self._etcd = etcd
+        self._key_space = key_space
+        self._member_id = member_id
+        self._clock = clock
+        self._changed = asyncio.Event()
+        self._changed.set()
+        self._revoked = Counter(
+            "broadsheet_member_peers_found_dead",
+            "Peers whose lease was revoked because their process had ended.",
+            registry=registry,
+        )
+
+    def look(self) -> None:
+        """Take note that members have changed."""
+        if self._key_space.changes.members:
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Watch, following who is in the ring."""
+        async with TaskGroup() as group:
+            watches: dict[_Life, asyncio.Task[None]] = {}
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                wanted = self._wanted()
+                for life in watches.keys() - wanted.keys():
+                    watches.pop(life).cancel()
+                for life in wanted.keys() - watches.keys():
+                    watch = self._watch(wanted[life])
+                    watches[life] = group.start_soon(watch, name=f"watch {life[0]}")
+
+    def _wanted(self) -> dict[_Life, Member]:
+        members = self._key_space.members
+        watched = (members[member_id] for member_id in watched_by(self._member_id, members))
+        return {_life(member): member for member in watched}
+
+    async def _watch(self, member: Member) -> None:
+        try:
+            address = _address_of(member)
+        except ValidationError as error:
+            _log.warning("peer.unwatchable", member=str(member.member_id), cause=str(error))
+            return
+        backoff = Backoff(max_seconds=RECONNECT_SECONDS_MAX)
+        refusals, was_connected = 0, False
+        while True:
+            began = self._clock.monotonic_seconds()
+            outcome = await _hold(address)
+            if outcome is None:
+                was_connected, refusals = True, 0
+                if self._clock.monotonic_seconds() - began > HELD_SECONDS_MIN:
+                    backoff.reset()
+                else:
+                    await backoff.sleep()
+                continue
+            refusals = refusals + 1 if outcome is _Outcome.REFUSED else 0
+            if was_connected and refusals >= REFUSALS and await self._revoke(member):
+                return
+            if was_connected and outcome is _Outcome.REFUSED:
+                await asyncio.sleep(REFUSAL_PAUSE_SECONDS)
+            else:
+                await backoff.sleep()
+
+    async def _revoke(self, member: Member) -> bool:
+        """End a dead peer's lease; False if it must be tried again, or may not be."""
+        now = self._key_space.members.get(member.member_id)
+        if now is None or _life(now) != _life(member):
+            return True
+        if now.value.is_exiting():
+            # It closes its port before its shards are torn down, and ends its lease itself.
+            return False
+        try:
+            await self._etcd.lease_revoke(LeaseId(member.kv.lease))
+        except EtcdError as error:
+            _log.warning("peer.not_revoked", member=str(member.member_id), cause=str(error))
+            return False
+        self._revoked.inc()
+        _log.warning("peer.found_dead", member=str(member.member_id), lease=f"{member.kv.lease:x}")
+        return True
+
+
+async def _hold(address: _Address) -> _Outcome | None:
+    """Keep a connection open until it breaks; or tell how it failed to open."""
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS_MAX):
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+    except ConnectionRefusedError:
+        return _Outcome.REFUSED
+    except (OSError, TimeoutError):
+        return _Outcome.SILENT
+    try:
+        # What the server says is of no interest; it also hangs up on a client that says nothing, after minutes.
+        while await reader.read(1024):
+            pass
+    except OSError:
+        pass
+    finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+    return None
+
+
+def _life(member: Member) -> _Life:
+    """Tell a member from one that comes after it under the same name."""
+    return member.member_id, member.kv.create_revision
+
+
+def _address_of(member: Member) -> _Address:
+    target = parse_endpoint(process_of(member).process_spec.endpoint).address
+    host, _, port = target.rpartition(":")
+    return _Address(host.strip("[]"), int(port))

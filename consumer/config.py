@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from enum import Enum
 
 from allocator.core.keys import check_root
 from allocator.core.model import MemberId
+from allocator.core.policy import AllocationPolicy
 from allocator.errors import ValidationError
 from allocator.etcd.config import EtcdConfig
 from consumer.journal.channels import parse_endpoint
@@ -70,6 +72,8 @@ class MemberConfig:
     """Largest request that the server takes, bytes."""
     shards: ShardConfig = field(default_factory=ShardConfig)
     """Limits of each shard."""
+    allocation: AllocationPolicy = field(default_factory=AllocationPolicy)
+    """How shards are placed, and how fast they may move; the same on all members, for the leader goes by its own."""
 
     def __post_init__(self) -> None:
         """Check every field.
@@ -93,6 +97,7 @@ class MemberConfig:
         _require_at_least(self.announce_seconds_max, "announce_seconds_max", 0)
         _require_at_least(self.stop_seconds_max, "stop_seconds_max", 0)
         _require_at_least(self.request_bytes_max, "request_bytes_max", 1024)
+        _require_policy(self.allocation)
         _require_keys(self.auth_keys, "auth_keys")
         _require_keys(self.broker_auth_keys, "broker_auth_keys")
         if self.revoke_predecessors_prefix == "":
@@ -127,6 +132,18 @@ def _require_range(value: int, name: str, least: int, most: int) -> None:
 def _require_at_least(value: float, name: str, least: float) -> None:
     if not value >= least:
         raise ValidationError(name, f"expected at least {least}, got {value}")
+
+
+def _require_policy(policy: AllocationPolicy) -> None:
+    for name, part in (
+        ("objective", policy.objective),
+        ("primaries", policy.primaries),
+        ("transition", policy.transition),
+    ):
+        for each in fields(part):
+            value = getattr(part, each.name)
+            if not isinstance(value, Enum):
+                _require_at_least(value, f"allocation.{name}.{each.name}", 0)
 
 
 def _require_keys(keys: str, name: str) -> None:

@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from allocator.core.keys import Keys
 from allocator.core.model import MemberId
+from allocator.core.policy import AllocationPolicy
 from allocator.etcd.config import EtcdConfig
 from consumer.client import SyncShardClient
 from consumer.config import MemberConfig
@@ -70,6 +71,7 @@ class MemberSettings(TypedDict, total=False):
     stop_seconds_max: float
     request_bytes_max: int
     shards: ShardConfig
+    allocation: AllocationPolicy
 
 
 class ShardCluster:

@@ -12,6 +12,13 @@ import click
 import structlog
 from prometheus_client import CollectorRegistry, start_http_server
 
+from allocator.core.policy import (
+    AllocationPolicy,
+    Balance,
+    Objective,
+    PrimaryPolicy,
+    TransitionPolicy,
+)
 from allocator.etcd.config import EtcdConfig
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Application
@@ -89,6 +96,29 @@ _option = partial(click.option, show_envvar=True)
 )
 @_option("--drain-alone-seconds", default=5.0, help="The same while nobody is there to take them.")
 @_option(
+    "--balance",
+    type=click.Choice([each.value for each in Balance]),
+    default=Balance.TWO_SIDED.value,
+    help="How even members' loads should be.",
+)
+@_option(
+    "--settle",
+    default=0.0,
+    help="Seconds without a change of membership before shards move for balance alone; 0: at once.",
+)
+@_option(
+    "--drain-patience",
+    default=0.0,
+    help="Seconds that a drain may wait for a member that replaces the leaving one.",
+)
+@_option("--moves-max", default=0, help="Replicas that catch up at a time; 0: no limit.")
+@_option("--moves-per-member-max", default=0, help="The same for one member.")
+@_option(
+    "--hand-over-spread",
+    default=0,
+    help="Hand primaries over when one member has so many more than another; 0: never.",
+)
+@_option(
     "--auth-keys",
     envvar="AUTH_KEYS",
     default="",
@@ -155,6 +185,20 @@ def _config(app: str, options: dict[str, Any]) -> MemberConfig:
         auth_keys=options["auth_keys"],
         broker_auth_keys=options["broker_auth_keys"],
         revoke_predecessors_prefix=options["replaces"],
+        allocation=_policy(options),
+    )
+
+
+def _policy(options: dict[str, Any]) -> AllocationPolicy:
+    return AllocationPolicy(
+        objective=Objective(balance=Balance(options["balance"])),
+        primaries=PrimaryPolicy(hand_over_above_spread=options["hand_over_spread"]),
+        transition=TransitionPolicy(
+            moves_per_member_max=options["moves_per_member_max"],
+            moves_max=options["moves_max"],
+            settle_seconds=options["settle"],
+            drain_patience_seconds=options["drain_patience"],
+        ),
     )
 
 

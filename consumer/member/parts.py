@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 from prometheus_client import CollectorRegistry
 
+from allocator.allocate import AllocationConfig
 from allocator.core.keys import AuxiliaryKeys, Keys
 from allocator.etcd.api import Etcd
 from allocator.key_space import KeySpace
@@ -193,6 +194,7 @@ def _session(given: Surroundings, key_space: KeySpace) -> Session:
             lease_ttl_seconds=config.lease_ttl_seconds,
             announce_timeout_seconds=config.announce_seconds_max,
             revoke_predecessors_prefix=config.revoke_predecessors_prefix,
+            allocation=AllocationConfig(policy=config.allocation),
         ),
         ReplicaConsistency(),
         is_failed=is_failed,

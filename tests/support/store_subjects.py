@@ -55,17 +55,17 @@ class SqlSubject:
 
     excludes = False
 
-    def __init__(self, engine: sa.Engine) -> None:
+    def __init__(self, engine: sa.Engine, table_name: str = "") -> None:
         self._engine = engine
         self.open_txn_blocks = engine.dialect.name == "sqlite"
         self._table = sa.Table(
-            f"state_{uuid4().hex}",
+            table_name or f"state_{uuid4().hex}",
             sa.MetaData(),
             sa.Column("shard", sa.String(255), primary_key=True),
             sa.Column("key", sa.String(255), primary_key=True),
             sa.Column("value", sa.Integer),
         )
-        self._table.create(engine)
+        self._table.create(engine, checkfirst=True)
 
     def open(self, shard: Shard) -> SqlStore:
         """Open it."""

@@ -104,6 +104,18 @@ class MirroredFiles:
         """Return the length of all files."""
         return sum(map(len, self._files.values()))
 
+    def size_of(self, path: str) -> int:
+        """Return the length of a file, bytes; 0 if it is not there."""
+        return len(self._files.get(path, b""))
+
+    def content_of(self, path: str) -> bytes:
+        """Return the content of a file.
+
+        Raises:
+            KeyError: it is not there.
+        """
+        return bytes(self._files[path])
+
     def apply(self, change: RecordedChange) -> None:
         """Perform one change.
 

@@ -18,8 +18,9 @@ from consumer.stores.conformance.subject import (
 )
 from consumer.stores.conformance.suite import StoreConformance
 
-LIVES, COMMITS = 3, 12
-"""Of the shard whose log is cut off everywhere; a store under test is made so small that it does all it ever does."""
+LIVES, COMMITS = 3, 13
+"""Of the shard whose log is cut off everywhere. A store under test is made so small that it does all it ever does, and
+that not just when a life ends."""
 
 
 class RecordedStoreConformance(StoreConformance):

@@ -105,14 +105,12 @@ class RocksDbRecording:
         current = self._directory / _CURRENT
         if current.exists():
             self._current = current.read_bytes()
-        manifest = self._current.decode().strip()
         identity = self._directory / _IDENTITY
         self._identity = identity.read_text() if identity.exists() else ""
         for name in sorted(names):
             path = self._directory / name
-            stale = name.startswith("MANIFEST-") and name != manifest
-            # Left by a log that was cut off: were it not removed, RocksDB might make another file of this name.
-            if stale or not manifest or name.endswith(".dbtmp"):
+            # Left by a log that was cut off before there was a database, or in the middle of a rename.
+            if not self._current or name.endswith(".dbtmp"):
                 path.unlink()
                 self._recorder.remove(recorded_path(name))
                 continue

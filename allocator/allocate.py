@@ -279,6 +279,7 @@ class AllocationLoop:
             plan=term.plan,
             stored=term.stored,
             solver=self._solver,
+            policy=self._config.policy,
             consistency=self._consistency,
             keys=self._key_space.keys,
         )

@@ -6,7 +6,7 @@ partial snapshot  the plan in force                  ──► steps of the item
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from allocator.core.consistency import Consistency
 from allocator.core.keys import Keys
@@ -14,6 +14,7 @@ from allocator.core.model import ItemId, MemberId
 from allocator.core.placement.problem import Solver
 from allocator.core.placement.verify import verify
 from allocator.core.plan import Plan, PlanRefused, plan_for
+from allocator.core.policy import AllocationPolicy
 from allocator.core.state import AllocState
 from allocator.core.stored_plan import StoredPlan, digest, pack, plan_to_store
 from allocator.core.tracker import Snapshot
@@ -30,6 +31,7 @@ class Question:
     stored: StoredPlan | None = None
     """What a former leader left behind; only for a new leader."""
     solver: Solver
+    policy: AllocationPolicy
     consistency: Consistency
     keys: Keys
 
@@ -59,7 +61,8 @@ def decide(question: Question) -> Decision | PlanRefused:
         previous = plan
         if previous is None and question.stored is not None:
             previous = taken_up(question.stored, state)
-        planned = plan_for(state, previous, question.solver)
+        policy = replace(question.policy, objective=state.objective)
+        planned = plan_for(state, previous, question.solver, policy)
         if isinstance(planned, PlanRefused):
             # Each step is safe whatever the plan, so the last good one still promotes and replaces what is lost.
             refused = planned
@@ -79,7 +82,7 @@ def decide(question: Question) -> Decision | PlanRefused:
         plan=plan,
         convergence=convergence,
         unsettled=frozenset(_unsettled(state, plan, convergence)),
-        packed=pack(plan_to_store(state, plan.demand, plan.desired, {})) if is_new else None,
+        packed=pack(stored_plan_of(state, plan)) if is_new else None,
         continued=continued and question.plan is None,
         refused=refused,
     )
@@ -91,7 +94,15 @@ def taken_up(stored: StoredPlan, state: AllocState) -> Plan | None:
     if stored.demand != digest(demand):
         return None
     desired = stored.desired(state)
-    return None if verify(state.problem(), desired) else Plan(demand, desired)
+    if verify(state.problem(), desired):
+        return None
+    primaries = stored.planned_primaries(state)
+    return Plan(demand, desired, primaries=primaries, objective=state.objective)
+
+
+def stored_plan_of(state: AllocState, plan: Plan) -> StoredPlan:
+    """Return what the next leader should know of a plan."""
+    return plan_to_store(state, plan.demand, plan.desired, plan.primaries)
 
 
 def _unsettled(state: AllocState, plan: Plan, convergence: Convergence) -> set[ItemId]:

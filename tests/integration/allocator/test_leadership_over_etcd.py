@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -15,10 +16,11 @@ from allocator.core.placement.flow import FlowSolver
 from allocator.core.placement.problem import Desired, Problem
 from allocator.errors import AllocatorError, EtcdUnavailableError
 from allocator.etcd.api import TxnResult
-from allocator.etcd.client import EtcdClient
+from allocator.etcd.client import EtcdClient, EtcdConfig
 from allocator.leadership.election import LeadershipConfig
 from allocator.leadership.plan_store import PlanStore
 from allocator.runtime.task_group import TaskGroup
+from consumer.embedded.etcd import EmbeddedEtcdProcess
 from tests.support.eventually import eventually
 from tests.support.json_members import (
     JsonMemberProcess,
@@ -313,6 +315,33 @@ async def _is_stored(etcd: EtcdClient, root: str, *, items: int, members: int) -
         and len(found.plan.pending) == items
         and len(found.plan.members) == members
     )
+
+
+async def test_leadership_etcd_killed_in_the_middle_of_a_pass_goes_on_where_it_was(
+    tmp_path: Path, etcd_root: str
+) -> None:
+    """Etcd dies by kill -9 with a part of the transactions applied: what is missing is added, and nothing twice."""
+    items = 1_500
+    with EmbeddedEtcdProcess(data_dir=tmp_path / "etcd") as server:
+        config = EtcdConfig(endpoints=(server.endpoint,), request_timeout_seconds=1.0)
+        async with EtcdClient(config) as etcd, TaskGroup() as group:
+            members = [create(etcd, etcd_root, f"a#m{n}") for n in range(2)]
+            for member in members:
+                await member.session.start(member_value(items))
+            async with running(group, *members):
+                await eventually(lambda: leads(members[0]))
+                keys = Keys(etcd_root)
+                names = [ItemId(f"item-{number:04}") for number in range(items)]
+                for at in range(0, items, 100):
+                    puts = [Put(keys.item(name), item_value(1)) for name in names[at : at + 100]]
+                    await etcd.txn((), tuple(puts))
+                await eventually(lambda: members[1].key_space.assignments, interval_seconds=0.001)
+                await asyncio.to_thread(server.kill)
+                assert len(members[1].key_space.assignments) < items, "it was over already"
+                await asyncio.to_thread(server.start)
+
+                await eventually(lambda: is_settled(members[1], items), timeout_seconds=20.0)
+                assert sum(leads(member) for member in members) == 1
 
 
 def counted(member: JsonMemberProcess, name: str) -> float:

@@ -8,10 +8,12 @@ PROTOS := $(shell cd proto && find . -name '*.proto' | sed 's|^\./||' | sort)
 EXAMPLE_PROTOS := examples/flights/flights.proto
 SERVICE_PROTOS := consumer/protocol/journal.proto consumer/protocol/shard.proto
 BENCH ?= skeleton
+SEEDS ?= 0:2000
+SIM_JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-flaky lint fmt types proto proto-check proto-accept bench requirements clean
+.PHONY: help setup demo test test-fast test-flaky test-sim lint fmt types proto proto-check proto-accept bench requirements clean
 
 help: ## list targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -39,6 +41,9 @@ test-flaky: setup ## run the suite three times in random order
 fmt: setup ## format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+test-sim: setup ## simulate clusters: 2,000 seeds, or SEEDS=first:end, or SEED=n to replay one
+	$(BIN)/python -m allocator.simulation $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS) --jobs $(SIM_JOBS))
 
 lint: setup ## lint, formatting and import contracts
 	$(BIN)/ruff format --check .

@@ -7,7 +7,7 @@ as soon as anything arrives, which a call wrapper cannot see.
 from __future__ import annotations
 
 import asyncio
-from random import Random
+from random import Random, uniform
 
 
 class Backoff:
@@ -25,11 +25,12 @@ class Backoff:
         Args:
             initial_seconds: Upper bound of the first delay; it doubles with each attempt.
             max_seconds: Upper bound of every delay.
-            random: Source of jitter; inject a seeded one for a repeatable run.
+            random: Source of jitter; without one it is the process-wide generator, which `random.seed` makes
+                repeatable.
         """
         self._initial_seconds = initial_seconds
         self._max_seconds = max_seconds
-        self._random = random or Random()
+        self._uniform = uniform if random is None else random.uniform
         self.attempt = 0
         """Delays since the last reset."""
 
@@ -38,7 +39,7 @@ class Backoff:
         # The exponent is bounded so that an endless outage cannot overflow a float.
         bound = min(self._max_seconds, self._initial_seconds * 2.0 ** min(self.attempt, 32))
         self.attempt += 1
-        return self._random.uniform(bound / 2, bound)
+        return self._uniform(bound / 2, bound)
 
     async def sleep(self) -> None:
         """Wait before the next attempt."""

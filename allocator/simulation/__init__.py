@@ -1,1 +1,11 @@
-"""A deterministic simulator of whole clusters: one seed, one course of events."""
+"""A deterministic simulator of clusters: the real allocator, an etcd in memory, and one seed for all that happens.
+
+`simulate(seed, Scenario(...))` returns a `Report`; `python -m allocator.simulation` runs many seeds. docs/simulation.md
+shows both.
+"""
+
+from allocator.simulation.invariants import Invariant, Violation
+from allocator.simulation.run import simulate
+from allocator.simulation.scenario import Fault, Report, Scenario
+
+__all__ = ["Fault", "Invariant", "Report", "Scenario", "Violation", "simulate"]

@@ -112,7 +112,7 @@ class _Run:
             if loop.time() - max(self._changed_at, quiet_at) >= self._scenario.idle_seconds:
                 self._judge_rest()
                 return
-            if loop.time() - quiet_at > self._scenario.settle_seconds_max:
+            if self._changed_at - quiet_at > self._scenario.settle_seconds_max:
                 seconds = self._scenario.settle_seconds_max
                 self._violate(Violation("I5", f"still changing {seconds:g} s after the last fault"))
 

@@ -114,6 +114,7 @@ class AllocationLoop:
         config: AllocationConfig,
         random: Random,
         offload: Offload = asyncio.to_thread,
+        before_planning: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._etcd = etcd
         self._key_space = key_space
@@ -128,6 +129,7 @@ class AllocationLoop:
         self._config = config
         self._random = random
         self._offload = offload
+        self._before_planning = before_planning
         self._backoff = Backoff(max_seconds=config.retry_seconds_max, random=random)
         self._wake = asyncio.Event()
         self._tracker: Tracker | None = None
@@ -283,6 +285,8 @@ class AllocationLoop:
             consistency=self._consistency,
             keys=self._key_space.keys,
         )
+        if snapshot.is_whole and self._before_planning is not None:
+            await self._before_planning()
         self._leadership.vouch(self._leadership.config.solve_seconds_max)
         try:
             async with asyncio.timeout(self._config.decide_seconds_max):

@@ -45,6 +45,9 @@ from allocator.metrics import AllocatorMetrics
 from allocator.runtime.clock import Clock, SystemClock
 from allocator.runtime.task_group import TaskGroup
 
+RENEWAL_AGE_SECONDS_MAX = 1.0
+"""Age of the lease's last renewal at which a plan is begun: nearly all of the TTL is left for it."""
+
 _log = structlog.get_logger()
 
 
@@ -129,6 +132,7 @@ class Session:
             config=config.allocation,
             random=random,
             offload=offload,
+            before_planning=self._hold_still,
         )
 
     @property
@@ -247,6 +251,11 @@ class Session:
         except RevisionCompactedError:
             # Compacted since we wrote it, so there is a newer one, and it has our key too.
             await self._key_space.load()
+
+    async def _hold_still(self) -> None:
+        """Prepare for a plan: the solver may hold the interpreter, and so the keep-alive, for as long as it takes."""
+        await self._started_keeper().refresh(older_than_seconds=RENEWAL_AGE_SECONDS_MAX)
+        await self.leadership.beat()
 
     async def _stop_when_drained(self) -> None:
         await self._allocation.run()

@@ -87,6 +87,25 @@ class LeaseKeeper:
             await asyncio.sleep(max(0.0, next_renewal - self._clock.monotonic_seconds()))
             await self._renew_before_deadline()
 
+    async def refresh(self, *, older_than_seconds: float) -> None:
+        """Renew now unless that was done lately: the process is about to stand still for a while.
+
+        An etcd that does not answer is no error: `run` goes on trying.
+
+        Args:
+            older_than_seconds: A renewal younger than that is good enough.
+
+        Raises:
+            LeaseLostError: etcd says that the lease is gone.
+        """
+        age_seconds = self._clock.monotonic_seconds() - self._sent_monotonic_seconds
+        if age_seconds < older_than_seconds:
+            return
+        try:
+            await self._renew()
+        except EtcdUnavailableError as error:
+            _log.warning("lease.renewal_failed", lease=f"{self.lease:x}", cause=str(error))
+
     async def revoke(self) -> bool:
         """End the lease now, which deletes its keys. False if etcd could not be told: the lease then expires."""
         timeout_seconds = min(self._ttl_seconds, REVOKE_TIMEOUT_SECONDS_MAX)

@@ -110,7 +110,7 @@ class Leadership:
         async with TaskGroup() as group:
             group.start_soon(self._mirror.watch(), name="leadership watch")
             group.start_soon(self._campaign(), name="leadership campaign")
-            group.start_soon(self._beat(), name="leadership beat")
+            group.start_soon(self._beat_regularly(), name="leadership beat")
 
     async def resign(self) -> None:
         """Give leadership up, if we have it, and do not claim it again. Bounded; etcd need not answer."""
@@ -250,24 +250,27 @@ class Leadership:
         # Nobody remembers: a revision is larger than any epoch, for each epoch took one.
         return max(self._mirror.revision, 1)
 
-    async def _beat(self) -> None:
+    async def beat(self) -> None:
+        """Show that we get on, if we lead. An etcd that does not answer is no error: the next beat is soon."""
+        view, fence = self._looked(), self.fence
+        if fence is None or view.leader is None or view.leader_kv is None:
+            return
+        leader = LeaderRecord(
+            member=view.leader.member, epoch=fence.epoch, beat=view.leader.beat + 1
+        )
+        put = Put(self._keys.leader, encoded(leader), lease=view.leader_kv.lease)
+        try:
+            await self._etcd.txn(fence.compares, (put,))
+        except EtcdError as error:
+            _log.warning("leadership.beat_failed", epoch=fence.epoch, cause=str(error))
+
+    async def _beat_regularly(self) -> None:
         while True:
             await asyncio.sleep(self._config.beat_seconds)
-            view, fence = self._looked(), self.fence
-            vouched = self._clock.monotonic_seconds() < self._vouched_until_monotonic_seconds
-            if fence is None or view.leader is None or view.leader_kv is None:
-                continue
-            if not vouched:
-                _log.warning("leadership.stuck", epoch=fence.epoch)
-                continue
-            leader = LeaderRecord(
-                member=view.leader.member, epoch=fence.epoch, beat=view.leader.beat + 1
-            )
-            put = Put(self._keys.leader, encoded(leader), lease=view.leader_kv.lease)
-            try:
-                await self._etcd.txn(fence.compares, (put,))
-            except EtcdError as error:
-                _log.warning("leadership.beat_failed", epoch=fence.epoch, cause=str(error))
+            if self._clock.monotonic_seconds() < self._vouched_until_monotonic_seconds:
+                await self.beat()
+            elif self.fence is not None:
+                _log.warning("leadership.stuck", epoch=self.fence.epoch)
 
 
 def _as_observed(key: bytes, kv: KeyValue | None) -> Compare:

@@ -24,6 +24,13 @@ LEVEL_MAX = 64
 """Cost of a unit on the fullest member: see `outlets`."""
 
 
+WEIGHT_MAX = 2**55
+"""Heaviest weight with which 64 bits hold every sum along a path."""
+
+LEFT_OUT_OF_LARGE_CLUSTERS = ("level", "spread", "keep")
+"""What is not weighed, in this order, where some thousand members make weights too heavy."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
     """What one unit costs, lightest objective first, for a cluster that balances before it saves moves."""
@@ -46,24 +53,44 @@ class Weights:
     @classmethod
     def for_cluster(cls, *, members: int, zones: int, objective: Objective) -> Weights:
         """Return weights for a cluster of so many members."""
-        passed = members + zones + 2
-        # The most that a simple cycle changes each objective by. It passes the sink once, hence one member's outlet in
-        # and one out.
-        most_per_cycle = {
-            "level": LEVEL_MAX,
-            "spread": passed,
-            "keep": passed,
-            "move": MOVES_OF_A_FAILED_REPLICA * passed,
-            "overload": OVERLOAD_MAX,
-            "zone": passed,
-            "cover": 0,
-        }
-        order = ["level", "spread", "keep", "move", "overload", "zone", "cover"]
-        if objective.moves_before_balance:
-            order[3:5] = ["overload", "move"]
-        weights: dict[str, int] = {}
+        scales = scales_for(members=members, zones=zones, objective=objective)
+        return cls(**{scale.objective: scale.weight for scale in scales})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """An objective's place in the order."""
+
+    objective: str
+    """The name of its weight."""
+    weight: int
+    cycle_max: int
+    """The most that a simple cycle changes it by. It passes the sink once, hence one member's outlet in, one out."""
+
+
+def scales_for(*, members: int, zones: int, objective: Objective) -> list[Scale]:
+    """Return the objectives with their weights, heaviest first."""
+    passed = members + zones + 2
+    cycles_max = {
+        "cover": 0,
+        "zone": passed,
+        "overload": OVERLOAD_MAX,
+        "move": MOVES_OF_A_FAILED_REPLICA * passed,
+        "keep": passed,
+        "spread": passed,
+        "level": LEVEL_MAX,
+    }
+    order = list(cycles_max)
+    if objective.moves_before_balance:
+        order[2:4] = ["move", "overload"]
+    for left_out in range(len(LEFT_OUT_OF_LARGE_CLUSTERS) + 1):
+        ignored = LEFT_OUT_OF_LARGE_CLUSTERS[:left_out]
+        scales: list[Scale] = []
         lighter = 0
-        for name in order:
-            weights[name] = lighter + 1
-            lighter += weights[name] * most_per_cycle[name]
-        return cls(**weights)
+        for name in reversed(order):
+            weight = 0 if name in ignored else lighter + 1
+            scales.append(Scale(objective=name, weight=weight, cycle_max=cycles_max[name]))
+            lighter += weight * cycles_max[name]
+        if scales[-1].weight <= WEIGHT_MAX:
+            break
+    return scales[::-1]

@@ -32,21 +32,22 @@ class Piece:
 
 def outlet(window: Window, limit: int) -> Sequence[Piece]:
     """Return a member's pieces, from load 0 to its limit."""
-    floor = window.floor
-    steps = _level_steps(window.share, limit)
-    bounds = sorted({min(floor, limit), min(window.ceiling, limit), limit, *steps} - {0})
+    floor, ceiling = min(window.floor, limit), min(window.ceiling, limit)
+    levels = _level_steps(window.share, limit)
     pieces: list[Piece] = []
-    begin = 0
-    for upto in bounds:
-        overload = OVERLOAD_MAX if begin >= window.ceiling else int(begin >= floor)
-        level = sum(step <= begin for step in steps)
-        pieces.append(Piece(upto, overload, min(LEVEL_MAX, level)))
+    begin = level = 0
+    for upto in sorted({floor, ceiling, limit, *levels} - {0}):
+        overload = OVERLOAD_MAX if begin >= ceiling else int(begin >= floor)
+        while level < len(levels) and levels[level] <= begin:
+            level += 1
+        pieces.append(Piece(upto, overload, level))
         begin = upto
     return pieces
 
 
 def _level_steps(share: Fraction, limit: int) -> list[int]:
     """Return the loads at which the level cost rises by one."""
-    step = max(share, Fraction(1)) / LEVELS_PER_SHARE
-    loads = ((step * number).__ceil__() for number in range(1, LEVEL_MAX + 1))
+    share = max(share, Fraction(1))
+    unit = share.denominator * LEVELS_PER_SHARE
+    loads = (-(-share.numerator * number // unit) for number in range(1, LEVEL_MAX + 1))
     return [load for load in loads if load < limit]

@@ -16,7 +16,9 @@ import pytest
 
 from allocator.core.model import ItemId, MemberId
 from allocator.core.ops import KeyValue
-from allocator.core.placement.problem import zones_spanned
+from allocator.core.placement.choose import ArraySolver
+from allocator.core.placement.flow import FlowSolver
+from allocator.core.placement.problem import Solver, zones_spanned
 from allocator.core.state import AllocState
 from tests.support.memory_cluster import CONSISTENT, MemoryCluster
 
@@ -50,8 +52,8 @@ def _name(step: Recorded) -> str:
     return f"{step['test'].removeprefix('Test')}-{step['when'] or 'settle'}".replace(" ", "_")
 
 
-def _cluster(kvs: list[RecordedKey]) -> MemoryCluster:
-    cluster = MemoryCluster()
+def _cluster(kvs: list[RecordedKey], solver: Solver) -> MemoryCluster:
+    cluster = MemoryCluster(solver=solver)
     cluster.etcd.load(
         KeyValue(
             key=kv["key"].encode(),
@@ -117,14 +119,15 @@ class Outcome:
 
 
 @pytest.mark.parametrize("step", _recorded(), ids=_name)
-def test_recorded_step_replayed_ends_no_worse(step: Recorded) -> None:
+@pytest.mark.parametrize("solver", [FlowSolver(), ArraySolver()], ids=["pure", "arrays"])
+def test_recorded_step_replayed_ends_no_worse(step: Recorded, solver: Solver) -> None:
     """Each recorded step, converged by us from the same keys, ends as well as recorded or better, with no more moves.
 
     Steps where new replicas never catch up ("no match") freeze a hand-over: there the old replica must still stay.
     """
-    cluster = _cluster(step["before"])
+    cluster = _cluster(step["before"], solver)
     before = Outcome.of(cluster.state())
-    recorded_state = _cluster(step["after"]).state()
+    recorded_state = _cluster(step["after"], solver).state()
     recorded = Outcome.of(recorded_state)
 
     cluster.settle(marking=step["when"] == "")

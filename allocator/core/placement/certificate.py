@@ -1,0 +1,191 @@
+"""Proves a placement minimal, knowing nothing of how it was found.
+
+*Optimal*: potentials exist under which no residual arc has a negative reduced cost. *Bound*: what those potentials and
+the network, without any flow, say that every placement costs at least. The two meet when the placement is minimal.
+
+A hub's network is a relaxation, for a hub forgets whose units it passes on; so the bound holds for placements proper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from allocator.core.model import ItemId, MemberId
+from allocator.core.placement.columns import Columns, Ints, columns_of
+from allocator.core.placement.objective_costs import Weights
+from allocator.core.placement.problem import ZONES_WANTED, Desired, Problem
+from allocator.core.placement.residual import FAR, Inner, Placed, Potentials, Residual
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """What is proven of a placement."""
+
+    optimal: bool
+    """No placement is better in the whole lexicographic order."""
+    moves: int
+    """New replicas, failed ones kept counting double."""
+    moves_bound: int
+    """Least moves of any placement as good in all that comes before moves; from the dual alone."""
+
+
+def certify(
+    problem: Problem, desired: Desired, *, explicit: frozenset[ItemId] = frozenset()
+) -> Certificate:
+    """Return what can be proven of a placement.
+
+    Args:
+        problem: The question.
+        desired: The answer.
+        explicit: Items to give arcs to members, which a solver names when hubs alone would put them on one twice.
+    """
+    columns = columns_of(problem)
+    placed = placed_of(columns, desired, explicit)
+    weights = Weights.for_cluster(
+        members=columns.none, zones=columns.zones, objective=problem.objective
+    )
+    heavy = replace(weights, keep=0, spread=0, level=0)
+    if problem.objective.moves_before_balance:
+        heavy = replace(heavy, overload=0)
+    residual = Residual(columns, placed, heavy)
+    at = potentials_of(residual)
+    bound = 0 if at is None else dual_value(residual, at)
+    moves = _moves(columns, placed)
+    heavier = cost(residual) - moves * heavy.move
+    return Certificate(
+        optimal=potentials_of(Residual(columns, placed, weights)) is not None,
+        moves=moves,
+        moves_bound=-((heavier - bound) // heavy.move),
+    )
+
+
+def placed_of(
+    columns: Columns, desired: Desired, explicit: frozenset[ItemId] = frozenset()
+) -> Placed:
+    """Return a placement as flow."""
+    items, number = columns.problem.items, {m.member_id: n for n, m in enumerate(columns.members)}
+    ids = [items[n].item_id for n in columns.items.tolist()]
+    rows = [row for row, item_id in enumerate(ids) if item_id in explicit]
+    at_row = {row: index for index, row in enumerate(rows)}
+    placed = Placed(
+        keep=np.zeros(columns.current.shape, dtype=np.bool_),
+        new=np.zeros((len(ids), columns.zones), dtype=np.int64),
+        hub_load=np.zeros(columns.none, dtype=np.int64),
+        explicit=np.array(rows, dtype=np.int64),
+        direct=np.zeros((len(rows), columns.none), dtype=np.bool_),
+    )
+    at_column: dict[MemberId, int]
+    for row, item_id in enumerate(ids):
+        current = items[int(columns.items[row])].current
+        if desired[item_id] == current and len(current) == columns.held[row].sum():
+            placed.keep[row] = columns.held[row]
+            continue
+        at_column = {
+            columns.members[m].member_id: column
+            for column, m in enumerate(columns.current[row].tolist())
+            if m < columns.none
+        }
+        for member_id in desired[item_id]:
+            m = number[member_id]
+            if member_id in at_column:
+                placed.keep[row, at_column[member_id]] = True
+            elif row in at_row:
+                placed.direct[at_row[row], m] = True
+            else:
+                placed.new[row, columns.zone_of[m]] += 1
+                placed.hub_load[m] += 1
+    return placed
+
+
+def potentials_of(residual: Residual) -> Potentials | None:
+    """Return potentials that prove the flow minimal, or None if a negative cycle shows that it is not."""
+    columns = residual.columns
+    at = Potentials.zero(columns)
+    # A shortest path passes each outer node once; between two relaxations it gets at least one node further.
+    for _ in range(columns.none + columns.zones + 3):
+        residual.relax_outer(at)
+        if not residual.relax_items(at):
+            return at
+    return None
+
+
+def cost(residual: Residual) -> int:
+    """Return what the flow costs."""
+    columns, placed, weights = residual.columns, residual.placed, residual.weights
+    new = int(placed.new.sum() + placed.direct.sum())
+    total = new * residual.new_cost + total_of(np.where(placed.keep, residual.keep_cost, 0))
+    replicas = residual.replicas
+    total += weights.cover * int((replicas * (replicas - 1) // 2).sum())
+    total += residual.unplaced * residual.unplaced_cost
+    total += total_of(residual.spread_cost * (replicas - residual.spanned))
+    total += total_of(residual.zone_cost * (replicas - residual.spanned.clip(max=ZONES_WANTED)))
+    for member, pieces in enumerate(columns.outlets):
+        begin = 0
+        for piece in pieces:
+            units = max(0, min(int(residual.load[member]), piece.upto) - begin)
+            total += units * (piece.overload * weights.overload + piece.level * weights.level)
+            begin = piece.upto
+    return total
+
+
+def dual_value(residual: Residual, at: Potentials) -> int:
+    """Return the least that any flow costs, by potentials: units wanted × distance less what full arcs save."""
+    columns, weights = residual.columns, residual.weights
+    inner = residual.inner(at)
+    wanted = int(columns.replication.sum())
+    total = wanted * (at.sink - at.source)
+    total += wanted * min(0, residual.unplaced_cost + at.source - at.sink)
+    for member, pieces in enumerate(columns.outlets):
+        begin = 0
+        for piece in pieces:
+            price = piece.overload * weights.overload + piece.level * weights.level
+            reduced = price + int(at.member[member]) - at.sink
+            total += (piece.upto - begin) * min(0, reduced)
+            begin = piece.upto
+    staying = columns.staying[:-1]
+    hub_to_member = at.hub[columns.zone_of[:-1]] - at.member
+    total += total_of((columns.limit * hub_to_member.clip(max=0))[staying])
+    return total + _items_value(residual, at, inner)
+
+
+def _items_value(residual: Residual, at: Potentials, inner: Inner) -> int:
+    columns, weights = residual.columns, residual.weights
+    total = 0
+    for replica in range(int(columns.replication.max(initial=0))):
+        reduced = at.source + weights.cover * replica - inner.item
+        total += total_of(np.where(replica < columns.replication, reduced.clip(max=0), 0))
+    down = inner.item - inner.spread
+    first = columns.replication.clip(max=ZONES_WANTED)
+    total += total_of(first * down.clip(max=0))
+    total += total_of((columns.replication - first) * (down + residual.zone_cost).clip(max=0))
+    room = residual.room
+    to_zone = (inner.spread[:, None] - inner.zone).clip(max=0)
+    total += total_of(np.where(room > 0, to_zone, 0))
+    further = (residual.zone_cost + residual.spread_cost + inner.item)[:, None]
+    total += total_of((room - 1).clip(min=0) * (further - inner.zone).clip(max=0))
+    ways = (residual.into_hubs(inner) - at.hub).clip(max=0)
+    total += total_of(columns.replication[:, None] * ways)
+    zone = np.append(inner.zone, np.full((len(inner.item), 1), FAR), axis=1)
+    member = np.append(at.member, 0)
+    for column in range(columns.current.shape[1]):
+        held = columns.current[:, column]
+        tail = zone[np.arange(len(held)), columns.zone_of[held]]
+        total += total_of((tail + residual.keep_cost[:, column] - member[held]).clip(max=0))
+    for row in residual.placed.explicit.tolist():
+        free = columns.staying[:-1].copy()
+        free[columns.current[row][columns.held[row]]] = False
+        way = inner.zone[row, columns.zone_of[:-1]] + residual.new_cost - at.member
+        total += total_of(way.clip(max=0)[free])
+    return total
+
+
+def total_of(values: Ints) -> int:
+    """Return an exact sum: that of many 64-bit numbers may need more bits."""
+    return (int((values >> 31).sum()) << 31) + int((values & (2**31 - 1)).sum())
+
+
+def _moves(columns: Columns, placed: Placed) -> int:
+    failed = int((placed.keep & columns.avoided).sum())
+    return int(placed.new.sum() + placed.direct.sum()) + 2 * failed

@@ -1,0 +1,92 @@
+"""Classes of items that are alike to the network, given their roles, as arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from allocator.core.placement.columns import Columns, Ints
+from allocator.core.placement.roles import Roles
+
+PORT_KINDS = 4
+"""Kinds of kept replicas by cost: primary or not, failed or not."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Classes:
+    """Shapes: k classes, a active items, p loose replicas of a class at most, z zones."""
+
+    items: Ints
+    """(a,): rows of active items, class by class."""
+    begins: Ints
+    """(k + 1,): where each class begins in `items`."""
+    replication: Ints
+    """(k,)"""
+    entered: Ints
+    """(k, z): fixed replicas of each item by zone."""
+    held_exiting: Ints
+    """(k, z): exiting members that each item holds, by zone."""
+    ports: Ints
+    """(k, p): members with loose replicas, filled up with none."""
+    primary: Ints
+    """(k, p): 1 where that is the primary."""
+    avoided: Ints
+    """(k, p): 1 where that should not be kept."""
+    explicit: Ints
+    """(k,): the item's index among explicit ones, or -1. Such a class has one item."""
+
+    @property
+    def size(self) -> Ints:
+        """(k,): items of each class."""
+        return np.diff(self.begins)
+
+
+def classes_of(columns: Columns, roles: Roles, explicit: Ints) -> Classes:
+    """Return the classes of all active items.
+
+    Args:
+        columns: The problem.
+        roles: Which replicas are loose.
+        explicit: Rows of items with arcs of their own, rising.
+    """
+    rows = np.flatnonzero(roles.active)
+    fixed = columns.held & ~roles.loose
+    entered = columns.count_by_zone(fixed)[rows]
+    exiting = columns.exiting_held()[rows]
+    kind = columns.primary[rows] + 2 * columns.avoided[rows]
+    ports = np.where(
+        roles.loose[rows], columns.current[rows].astype(np.int64) * PORT_KINDS + kind, 0
+    )
+    ports[~roles.loose[rows]] = columns.none * PORT_KINDS
+    ports.sort(axis=1)
+    width = int((ports < columns.none * PORT_KINDS).sum(axis=1).max(initial=0))
+    ports = ports[:, :width]
+    index = np.full(len(rows), -1, dtype=np.int64)
+    index[np.searchsorted(rows, explicit)] = np.arange(len(explicit))
+    likeness = np.concatenate(
+        [columns.replication[rows, None], index[:, None], entered, exiting, ports], axis=1
+    )
+    order, begins = _grouped(likeness)
+    first = order[begins[:-1]]
+    port_kind = ports[first] % PORT_KINDS
+    return Classes(
+        items=rows[order],
+        begins=begins,
+        replication=columns.replication[rows[first]],
+        entered=entered[first],
+        held_exiting=exiting[first],
+        ports=ports[first] // PORT_KINDS,
+        primary=port_kind % 2,
+        avoided=port_kind // 2,
+        explicit=index[first],
+    )
+
+
+def _grouped(likeness: Ints) -> tuple[Ints, Ints]:
+    """Return an order of rows that puts equal ones together, and where each group begins, and the end."""
+    order = np.lexsort(likeness.T[::-1])
+    ordered = likeness[order]
+    new = np.ones(len(order), dtype=np.bool_)
+    new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    return order, np.append(np.flatnonzero(new), len(order))

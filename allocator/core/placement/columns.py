@@ -1,0 +1,165 @@
+"""A problem as columns: members are numbers, items are rows of arrays. Needs numpy, hence the `[flow]` extra.
+
+Rows are the items that want something, in the problem's order; `members` is also the number that stands for none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from allocator.core.model import MemberId
+from allocator.core.placement.outlets import Piece, outlet
+from allocator.core.placement.problem import Problem, ProblemMember, usable
+from allocator.core.placement.shares import Totals, Window, load_windows
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Columns:
+    """Shapes: n items, c current members at most, m usable members, z zones."""
+
+    problem: Problem
+    members: tuple[ProblemMember, ...]
+    """Usable ones, by number."""
+    zone_of: Ints
+    """(m + 1,): zone of each member; of none: z."""
+    zones: int
+    staying: Bools
+    """(m + 1,): members that may get something new."""
+    limit: Ints
+    """(m,)"""
+    items: Ints
+    """(n,): each row's index in the problem."""
+    replication: Ints
+    """(n,): attainable, from 1."""
+    current: npt.NDArray[np.int32]
+    """(n, c): members that hold the item, rising, filled up with none."""
+    primary: Bools
+    """(n, c): which of them is the primary."""
+    avoided: Bools
+    """(n, c): which of them should not be kept."""
+    windows: tuple[Window, ...]
+    """By member."""
+    outlets: tuple[tuple[Piece, ...], ...]
+    """By member."""
+
+    @property
+    def none(self) -> int:
+        """The number that stands for no member."""
+        return len(self.members)
+
+    @property
+    def held(self) -> Bools:
+        """(n, c): where `current` names a member."""
+        return self.current < self.none
+
+    def exiting_held(self) -> Ints:
+        """Return how many exiting members each item holds, by zone, (n, z)."""
+        exiting = ~self.staying
+        exiting[self.none] = False
+        return self.count_by_zone(exiting[self.current])
+
+    def count_by_zone(self, which: Bools) -> Ints:
+        """Return how many of the current members `which` (n, c) names stand in each zone, (n, z)."""
+        counts = np.zeros((len(self.items), self.zones + 1), dtype=np.int64)
+        rows = np.arange(len(self.items))
+        for column in range(self.current.shape[1]):
+            counts[rows, self.zone_of[self.current[:, column]]] += which[:, column]
+        return counts[:, : self.zones]
+
+
+def columns_of(problem: Problem) -> Columns:
+    """Return a problem's columns."""
+    members = tuple(usable(problem.members))
+    number = {member.member_id: n for n, member in enumerate(members)}
+    zones = {zone: n for n, zone in enumerate(sorted({m.member_id.zone for m in members}))}
+    none = len(members)
+    replication = np.fromiter(
+        map(attrgetter("replication"), problem.items), np.int64, len(problem.items)
+    ).clip(max=none)
+    items = np.flatnonzero(replication > 0)
+    every = len(items) == len(problem.items)
+    wanted = problem.items if every else [problem.items[n] for n in items.tolist()]
+    current = _padded(list(map(attrgetter("current"), wanted)), number)
+    primary = _numbers(list(map(attrgetter("primary"), wanted)), number)
+    avoided = np.zeros(current.shape, dtype=np.bool_)
+    for row, failed in enumerate(map(attrgetter("avoided"), wanted)):
+        if failed:
+            avoided[row] = np.isin(current[row], [number[m] for m in failed if m in number])
+    staying = [not member.exiting for member in members]
+    replication = replication[items]
+    totals = _totals(problem, members, replication, current)
+    windows = load_windows(problem.members, totals, problem.objective)
+    return Columns(
+        problem=problem,
+        members=members,
+        zone_of=np.array([zones[m.member_id.zone] for m in members] + [len(zones)], dtype=np.int64),
+        zones=len(zones),
+        staying=np.array([*staying, False], dtype=np.bool_),
+        limit=np.array([member.limit for member in members], dtype=np.int64),
+        items=items,
+        replication=replication,
+        current=current,
+        primary=(current == primary[:, None]) & (current < none),
+        avoided=avoided,
+        windows=tuple(windows[member.member_id] for member in members),
+        outlets=tuple(tuple(outlet(windows[member.member_id], member.limit)) for member in members),
+    )
+
+
+def _outlets(
+    members: Sequence[ProblemMember], windows: Mapping[MemberId, Window]
+) -> tuple[tuple[Piece, ...], ...]:
+    """Return each member's pieces; like members share theirs."""
+    alike = {(windows[member.member_id], member.limit) for member in members}
+    pieces = {each: tuple(outlet(*each)) for each in alike}
+    return tuple(pieces[windows[member.member_id], member.limit] for member in members)
+
+
+def _totals(
+    problem: Problem,
+    members: tuple[ProblemMember, ...],
+    replication: Ints,
+    current: npt.NDArray[np.int32],
+) -> Totals:
+    wanted, items = np.unique(replication, return_counts=True)
+    held = np.bincount(current.ravel(), minlength=len(members) + 1)
+    return Totals(
+        replications=dict(zip(wanted.tolist(), items.tolist(), strict=True)),
+        held={member.member_id: int(held[n]) for n, member in enumerate(members)},
+    )
+
+
+def _numbers(ids: Iterable[MemberId | None], number: dict[MemberId, int]) -> npt.NDArray[np.int32]:
+    """Return each member's number; members are looked up by value once for each object that stands for them."""
+    ids = list(ids)
+    none = len(number)
+    by_object = {
+        key: none if m is None else number.get(m, none)
+        for key, m in {id(m): m for m in ids}.items()
+    }
+    return np.fromiter(map(by_object.__getitem__, map(id, ids)), np.int32, len(ids))
+
+
+def _padded(
+    groups: list[tuple[MemberId, ...]], number: dict[MemberId, int]
+) -> npt.NDArray[np.int32]:
+    lengths = np.fromiter(map(len, groups), np.int64, len(groups))
+    width = int(lengths.max(initial=0))
+    rows = np.full((len(groups), width), len(number), dtype=np.int32)
+    rows[np.arange(width) < lengths[:, None]] = _numbers(chain.from_iterable(groups), number)
+    if width > 1:
+        rows.sort(axis=1)
+    if not width:
+        return np.full((len(groups), 1), len(number), dtype=np.int32)
+    keep = max(1, int((rows < len(number)).sum(axis=1).max(initial=0)))
+    return np.ascontiguousarray(rows[:, :keep])

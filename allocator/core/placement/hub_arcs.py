@@ -1,0 +1,213 @@
+"""The hub network of `flow` for classes, as arrays, and its flow as a placement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from allocator.core.placement.arcs import Arcs
+from allocator.core.placement.classes import Classes
+from allocator.core.placement.columns import Bools, Columns, Ints
+from allocator.core.placement.objective_costs import MOVES_OF_A_FAILED_REPLICA, Scale
+from allocator.core.placement.problem import ZONES_WANTED
+from allocator.core.placement.residual import Placed, Potentials
+from allocator.core.placement.roles import Roles
+
+SOURCE = 0
+SINK = 1
+FIRST_MEMBER = 2
+
+
+class HubNetwork:
+    """Nodes: source, sink, members, hubs, then item, spread and zones of each class."""
+
+    def __init__(
+        self, columns: Columns, roles: Roles, classes: Classes, scales: Sequence[Scale]
+    ) -> None:
+        self._columns = columns
+        self._roles = roles
+        self._classes = classes
+        self._objective = {scale.objective: n for n, scale in enumerate(scales)}
+        self._first_hub = FIRST_MEMBER + columns.none
+        first_item = self._first_hub + columns.zones
+        count = len(classes.replication)
+        self._item = first_item + np.arange(count) * (2 + columns.zones)
+        self._nodes = first_item + count * (2 + columns.zones)
+        self._parts: list[tuple[Ints, Ints, Ints, dict[str, Ints | int]]] = []
+        fixed = columns.held & ~roles.loose
+        self._base = np.bincount(columns.current[fixed], minlength=columns.none)[: columns.none]
+        self._wanted = classes.replication - classes.entered.sum(axis=1)
+        self._add_source()
+        self._add_zones()
+        self._ways = self._add_ways()
+        self._hub_ways = self._add_hubs()
+        self._add_outlets()
+        self.arcs, self._kept = self._arcs()
+
+    def _add(self, tail: Ints, head: Ints, capacity: Ints, **units: Ints | int) -> slice:
+        begin = sum(len(part[0]) for part in self._parts)
+        tail, head, capacity = np.broadcast_arrays(tail, head, capacity)
+        units = {name: np.broadcast_to(value, tail.shape).ravel() for name, value in units.items()}
+        self._parts.append((tail.ravel(), head.ravel(), capacity.ravel(), units))
+        return slice(begin, begin + tail.size)
+
+    def _add_source(self) -> None:
+        classes = self._classes
+        source = np.array(SOURCE)
+        most = int(classes.replication.max(initial=0))
+        for replica in range(most):
+            mine = (classes.entered.sum(axis=1) <= replica) & (replica < classes.replication)
+            self._add(source, self._item[mine], classes.size[mine], cover=replica)
+        total = np.array([(self._wanted * classes.size).sum()])
+        self._add(source, np.array([SINK]), total, cover=most + 1)
+
+    def _add_zones(self) -> None:
+        columns, classes = self._columns, self._classes
+        size = classes.size[:, None]
+        zoned = (classes.replication >= ZONES_WANTED) & (columns.zones >= ZONES_WANTED)
+        cost = zoned.astype(np.int64)[:, None]
+        spanned = (classes.entered > 0).sum(axis=1)
+        item, spread = self._item, self._item + 1
+        first = (ZONES_WANTED - spanned).clip(min=0)
+        self._add(item, spread, classes.size * first)
+        rest = classes.replication - spanned - first
+        self._add(item, spread, classes.size * rest.clip(min=0), zone=zoned.astype(np.int64))
+        staying = np.bincount(columns.zone_of[columns.staying], minlength=columns.zones)[
+            : columns.zones
+        ]
+        room = np.minimum(classes.replication[:, None], staying + classes.held_exiting)
+        zones = self._zone_nodes()
+        self._add(spread[:, None], zones, size * ((classes.entered == 0) & (room > 0)))
+        further = (room - classes.entered.clip(min=1)).clip(min=0)
+        self._add(item[:, None], zones, size * further, zone=cost, spread=cost)
+
+    def _zone_nodes(self) -> Ints:
+        return self._item[:, None] + 2 + np.arange(self._columns.zones)
+
+    def _add_ways(self) -> tuple[slice, Ints, Ints, Ints]:
+        """Add arcs from the zones of classes to members and hubs; return them, and class, zone and member of each."""
+        columns, classes = self._columns, self._classes
+        hubbed = classes.explicit < 0
+        to_hub, zone = np.nonzero(np.broadcast_to(hubbed[:, None], (len(hubbed), columns.zones)))
+        at, port = np.nonzero(classes.ports < columns.none)
+        held = classes.ports[at, port]
+        own, their = np.nonzero(~hubbed[:, None] & columns.staying[:-1])
+        free = ~(classes.ports[own] == their[:, None]).any(axis=1)
+        own, their = own[free], their[free]
+        class_of = np.concatenate([to_hub, at, own])
+        zone_of = np.concatenate([zone, columns.zone_of[held], columns.zone_of[their]])
+        member = np.concatenate([np.full(len(to_hub), -1), held, their])
+        new = np.concatenate([np.ones(len(to_hub)), np.zeros(len(at)), np.ones(len(own))])
+        new = new.astype(np.int64)
+        keep, move = np.ones(len(member), dtype=np.int64), new.copy()
+        kept = slice(len(to_hub), len(to_hub) + len(at))
+        keep[kept] = 1 - classes.primary[at, port]
+        move[kept] = MOVES_OF_A_FAILED_REPLICA * classes.avoided[at, port]
+        capacity = classes.size[class_of] * np.where(member < 0, self._wanted[class_of], 1)
+        head = np.where(member < 0, self._first_hub + zone_of, FIRST_MEMBER + member)
+        tail = self._item[class_of] + 2 + zone_of
+        arcs = self._add(tail, head, capacity, keep=keep, move=move)
+        return arcs, class_of, zone_of, member
+
+    def _add_hubs(self) -> slice:
+        columns = self._columns
+        staying = np.flatnonzero(columns.staying)
+        return self._add(
+            self._first_hub + columns.zone_of[staying],
+            FIRST_MEMBER + staying,
+            columns.limit[staying],
+        )
+
+    def _add_outlets(self) -> None:
+        rows: list[tuple[int, int, int, int]] = []
+        for member, pieces in enumerate(self._columns.outlets):
+            begin = int(self._base[member])
+            for piece in pieces:
+                if piece.upto > begin:
+                    rows.append((member, piece.upto - begin, piece.overload, piece.level))
+                    begin = piece.upto
+        table = np.array(rows, dtype=np.int64).reshape(-1, 4)
+        self._add(
+            FIRST_MEMBER + table[:, 0],
+            np.array(SINK),
+            table[:, 1],
+            overload=table[:, 2],
+            level=table[:, 3],
+        )
+
+    def _arcs(self) -> tuple[Arcs, Ints]:
+        """Return the network without arcs that can carry nothing, and which arcs were left."""
+        capacity = np.concatenate([part[2] for part in self._parts])
+        kept = np.flatnonzero(capacity > 0)
+        units = np.zeros((len(capacity), len(self._objective)), dtype=np.int16)
+        begin = 0
+        for tail, _, _, adds in self._parts:
+            for name, value in adds.items():
+                units[begin : begin + len(tail), self._objective[name]] = value
+            begin += len(tail)
+        supply = np.zeros(self._nodes, dtype=np.int64)
+        supply[SOURCE] = (self._wanted * self._classes.size).sum()
+        supply[SINK] = -supply[SOURCE]
+        arcs = Arcs(
+            nodes=self._nodes,
+            tail=np.concatenate([part[0] for part in self._parts])[kept].astype(np.int32),
+            head=np.concatenate([part[1] for part in self._parts])[kept].astype(np.int32),
+            capacity=capacity[kept].astype(np.int64),
+            units=units[kept],
+            supply=supply,
+        )
+        return arcs, kept
+
+    def outer(self, potential: Ints) -> Potentials:
+        """Return the potentials of the nodes that classes share."""
+        first_item = self._first_hub + self._columns.zones
+        return Potentials(
+            member=potential[FIRST_MEMBER : self._first_hub].copy(),
+            hub=potential[self._first_hub : first_item].copy(),
+            source=int(potential[SOURCE]),
+            sink=int(potential[SINK]),
+        )
+
+    def placed(self, flow: Ints, explicit: Ints) -> Placed:
+        """Return the flow as a placement: deal the units of each class round its items (see `dealing`)."""
+        columns, classes = self._columns, self._classes
+        whole = np.zeros(sum(len(part[0]) for part in self._parts), dtype=np.int64)
+        whole[self._kept] = flow
+        ways, class_of, zone_of, member = self._ways
+        units = whole[ways]
+        used = units > 0
+        class_of, zone_of, member, units = class_of[used], zone_of[used], member[used], units[used]
+        by_zone = np.zeros((len(classes.replication), columns.zones), dtype=np.int64)
+        np.add.at(by_zone, (class_of, zone_of), units)
+        in_zone, entered = by_zone[class_of, zone_of], classes.entered[class_of, zone_of] > 0
+        order = np.lexsort((member, zone_of, -in_zone, entered, class_of))
+        class_of, zone_of, member = (
+            np.repeat(each[order], units[order]) for each in (class_of, zone_of, member)
+        )
+        begin = np.searchsorted(class_of, class_of, side="left")
+        position = np.arange(len(class_of)) - begin
+        row = classes.items[classes.begins[class_of] + position % classes.size[class_of]]
+        hub_load = np.zeros(columns.none, dtype=np.int64)
+        hub_load[np.flatnonzero(columns.staying)] = whole[self._hub_ways]
+        placed = Placed(
+            keep=columns.held & ~self._roles.loose,
+            new=np.zeros((len(columns.items), columns.zones), dtype=np.int64),
+            hub_load=hub_load,
+            explicit=explicit,
+            direct=np.zeros((len(explicit), columns.none), dtype=np.bool_),
+        )
+        hubbed = member < 0
+        np.add.at(placed.new, (row[hubbed], zone_of[hubbed]), 1)
+        self._deal_members(placed, row[~hubbed], member[~hubbed], class_of[~hubbed])
+        return placed
+
+    def _deal_members(
+        self, placed: Placed, row: Ints, member: npt.NDArray[np.int64], class_of: Ints
+    ) -> None:
+        match: Bools = self._columns.current[row] == member[:, None]
+        kept = match.any(axis=1)
+        placed.keep[row[kept], match[kept].argmax(axis=1)] = True
+        index = self._classes.explicit[class_of[~kept]]
+        placed.direct[index, member[~kept]] = True

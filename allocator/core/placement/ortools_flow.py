@@ -1,0 +1,152 @@
+"""Placement as a minimum-cost flow at scale: OR-tools, fed by numpy. The `[flow]` extra.
+
+The same network, objective and optimum as `flow`, for a million items (`choose` imports this when it is needed):
+
+    columns ──► roles: what is loose ──► classes ──► arcs ──► OR-tools ──► flow and potentials
+                  ▲                                                            │
+                  └──── open items whose ways are priced below nothing ◄──── price every way of every item
+                                                                               │ none
+                        explicit arcs for items stuck on a member twice ◄── hubs' units become members
+
+Only the replicas that may have to move are in the network. Then all items are priced with its potentials: if no way of
+any item is cheaper than nothing, the flow is cheapest over the *full* network, which is the certificate; if some are,
+their items are opened and it is solved again. So the small network is a matter of speed alone.
+
+Source: Ahuja, Magnanti, Orlin, Network Flows (1993), §9.3; Desrosiers and Lübbecke, A Primer in Column Generation
+(2005), for pricing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import compress
+
+import numpy as np
+
+from allocator.core.model import ItemId
+from allocator.core.placement.arcs import FlowUnsolvedError, solve
+from allocator.core.placement.classes import classes_of
+from allocator.core.placement.columns import Columns, Ints, columns_of
+from allocator.core.placement.dealing import pair_hub_units
+from allocator.core.placement.hub_arcs import HubNetwork
+from allocator.core.placement.objective_costs import Weights, scales_for
+from allocator.core.placement.pricing import underpriced
+from allocator.core.placement.problem import Desired, Problem
+from allocator.core.placement.residual import Placed, Residual
+from allocator.core.placement.roles import first_roles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """A placement, and what to know to certify it."""
+
+    desired: Desired
+    explicit: frozenset[ItemId]
+    """Items that got arcs to members, since hubs alone would have put them on one twice."""
+    solves: int
+    """Times that OR-tools was asked."""
+
+
+def solution_of(problem: Problem) -> Solution:
+    """Return the cheapest placement and how it came about.
+
+    Raises:
+        FlowUnsolvedError: OR-tools gave no optimum, which is a defect.
+    """
+    columns = columns_of(problem)
+    if not len(columns.items):
+        return Solution(desired=_nothing(problem), explicit=frozenset(), solves=0)
+    weights = Weights.for_cluster(
+        members=columns.none, zones=columns.zones, objective=problem.objective
+    )
+    scales = scales_for(members=columns.none, zones=columns.zones, objective=problem.objective)
+    roles = first_roles(columns)
+    explicit = np.zeros(0, dtype=np.int64)
+    solves = 0
+    while True:
+        classes = classes_of(columns, roles, explicit)
+        network = HubNetwork(columns, roles, classes, scales)
+        solved = solve(network.arcs, scales)
+        solves += 1
+        placed = network.placed(solved.flow, explicit)
+        residual = Residual(columns, placed, weights)
+        rows = underpriced(residual, network.outer(solved.potential), solves)
+        if len(rows):
+            if (roles.loose[rows] == columns.held[rows]).all() and roles.active[rows].all():
+                raise FlowUnsolvedError("items in the network itself are priced below nothing")
+            roles.open(columns, rows)
+            continue
+        units, members, stuck = _pair_hubs(columns, placed)
+        if not len(stuck):
+            break
+        explicit = np.union1d(explicit, stuck)
+        roles.open(columns, explicit)
+    items = problem.items
+    return Solution(
+        desired=_desired(columns, placed, units, members),
+        explicit=frozenset(items[n].item_id for n in columns.items[explicit].tolist()),
+        solves=solves,
+    )
+
+
+def _nothing(problem: Problem) -> Desired:
+    return {item.item_id: () for item in problem.items}
+
+
+def _pair_hubs(columns: Columns, placed: Placed) -> tuple[list[int], list[int], Ints]:
+    """Return rows and members of the new replicas that came through hubs, and the rows that are stuck."""
+    units: list[int] = []
+    members: list[int] = []
+    stuck: set[int] = set()
+    for zone in range(columns.zones):
+        rows = np.flatnonzero(placed.new[:, zone])
+        if not len(rows):
+            continue
+        taken = dict(zip(rows.tolist(), columns.current[rows].tolist(), strict=True))
+        items = np.repeat(rows, placed.new[rows, zone]).tolist()
+        mine = np.flatnonzero((columns.zone_of[:-1] == zone) & (placed.hub_load > 0)).tolist()
+        got, again = pair_hub_units(
+            items,
+            {m: int(placed.hub_load[m]) for m in mine},
+            members=columns.none,
+            taken=taken.__getitem__,
+        )
+        units += items
+        members += got
+        stuck.update(again)
+    return units, members, np.array(sorted(stuck), dtype=np.int64)
+
+
+def _desired(columns: Columns, placed: Placed, units: list[int], members: list[int]) -> Desired:
+    problem = columns.problem
+    count = columns.held.sum(axis=1)
+    whole = (placed.keep.sum(axis=1) == count) & (placed.new.sum(axis=1) == 0)
+    whole[placed.explicit] = False
+    lengths = np.fromiter(
+        (len(problem.items[n].current) for n in columns.items.tolist()), np.int64, len(count)
+    )
+    whole &= lengths == count
+    desired = {item.item_id: item.current for item in problem.items}
+    if len(columns.items) < len(problem.items):
+        unwanted = np.ones(len(problem.items), dtype=np.bool_)
+        unwanted[columns.items] = False
+        desired.update((item.item_id, ()) for item in compress(problem.items, unwanted.tolist()))
+    changed = np.flatnonzero(~whole)
+    groups = {
+        row: [m for m, kept in zip(current, keep, strict=True) if kept]
+        for row, current, keep in zip(
+            changed.tolist(),
+            columns.current[changed].tolist(),
+            placed.keep[changed].tolist(),
+            strict=True,
+        )
+    }
+    for row, member in zip(units, members, strict=True):
+        groups[row].append(member)
+    for index, row in enumerate(placed.explicit.tolist()):
+        groups[row] += np.flatnonzero(placed.direct[index]).tolist()
+    ids = [member.member_id for member in columns.members]
+    for row, group in groups.items():
+        item = problem.items[int(columns.items[row])]
+        desired[item.item_id] = tuple(ids[m] for m in sorted(group))
+    return desired

@@ -1,0 +1,232 @@
+"""The proof of minimality: potentials under which no residual arc has a negative reduced cost.
+
+The network is that of `flow`, with one node for each item in place of classes, over columns. Its *outer* nodes are
+source, sink, members and hubs; an item's own nodes lie between them, few and alike, so their distances are computed for
+all items at once from those of the outer nodes. What comes out is a shortest-path problem on the outer nodes.
+
+Source: Ahuja, Magnanti, Orlin, Network Flows (1993), §9.3 (reduced-cost optimality), §5.4 (label correction).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from allocator.core.placement.columns import Bools, Columns, Ints
+from allocator.core.placement.objective_costs import MOVES_OF_A_FAILED_REPLICA, Weights
+from allocator.core.placement.problem import ZONES_WANTED
+
+FAR = 2**61
+"""No path."""
+
+
+@dataclass(slots=True, eq=False)
+class Placed:
+    """A placement as flow: what each item keeps and what it gets anew."""
+
+    keep: Bools
+    """(n, c): current members that are kept."""
+    new: Ints
+    """(n, z): new replicas by zone, through hubs."""
+    hub_load: Ints
+    """(m,): new replicas by member, through hubs."""
+    explicit: Ints
+    """(e,): rows of items with arcs to members in place of hubs, rising."""
+    direct: Bools
+    """(e, m): their new replicas."""
+
+    def load(self, columns: Columns) -> Ints:
+        """Return replicas by member, (m,)."""
+        kept = np.bincount(columns.current[self.keep], minlength=columns.none)
+        load: Ints = kept[: columns.none] + self.hub_load + self.direct.sum(axis=0)
+        return load
+
+
+@dataclass(slots=True, eq=False)
+class Potentials:
+    """Distances of the outer nodes."""
+
+    member: Ints
+    """(m,)"""
+    hub: Ints
+    """(z,)"""
+    source: int = 0
+    sink: int = 0
+
+    @classmethod
+    def zero(cls, columns: Columns) -> Potentials:
+        """Return a start that any network may be relaxed from."""
+        return cls(
+            member=np.zeros(columns.none, dtype=np.int64),
+            hub=np.zeros(columns.zones, dtype=np.int64),
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Inner:
+    """Distances of the items' own nodes."""
+
+    item: Ints
+    """(n,)"""
+    spread: Ints
+    """(n,)"""
+    zone: Ints
+    """(n, z); of a zone without room: `FAR`."""
+
+
+class Residual:
+    """The residual network of a placement."""
+
+    def __init__(self, columns: Columns, placed: Placed, weights: Weights) -> None:
+        self.columns = columns
+        self.placed = placed
+        self.weights = weights
+        self.load = placed.load(columns)
+        several = columns.zones >= ZONES_WANTED
+        zoned = (columns.replication >= ZONES_WANTED) & several
+        self.zone_cost = np.where(zoned, weights.zone, 0)
+        self.spread_cost = np.where(zoned, weights.spread, 0)
+        self.new_cost = weights.move + weights.keep
+        self.keep_cost = np.where(columns.primary, 0, weights.keep) + np.where(
+            columns.avoided, MOVES_OF_A_FAILED_REPLICA * weights.move, 0
+        )
+        staying = np.bincount(columns.zone_of[columns.staying], minlength=columns.zones)
+        self.hubs: Bools = staying[: columns.zones] > 0
+        self.room = np.minimum(
+            columns.replication[:, None], staying[: columns.zones] + columns.exiting_held()
+        )
+        self.count = columns.count_by_zone(placed.keep) + placed.new
+        if len(placed.explicit):
+            self.count[placed.explicit] += self._by_zone(placed.direct)
+        self.replicas = self.count.sum(axis=1)
+        self.spanned = (self.count > 0).sum(axis=1)
+        self.unplaced = int(columns.replication.sum() - self.replicas.sum())
+        self.unplaced_cost = weights.cover * (int(columns.replication.max(initial=0)) + 1)
+        self.rise, self.fall = self._marginal_costs()
+        self._hubbed = np.ones(len(columns.items), dtype=np.bool_)
+        self._hubbed[placed.explicit] = False
+
+    def _by_zone(self, direct: Bools) -> Ints:
+        zone = self.columns.zone_of[:-1]
+        return np.stack(
+            [direct[:, zone == z].sum(axis=1) for z in range(self.columns.zones)], axis=1
+        )
+
+    def _marginal_costs(self) -> tuple[Ints, Ints]:
+        """Return what one replica more and the last one cost on each member, (m,) each."""
+        rise = np.full(self.columns.none, FAR, dtype=np.int64)
+        fall = np.full(self.columns.none, FAR, dtype=np.int64)
+        for member, pieces in enumerate(self.columns.outlets):
+            begin, load = 0, int(self.load[member])
+            for piece in pieces:
+                cost = piece.overload * self.weights.overload + piece.level * self.weights.level
+                if begin <= load < piece.upto:
+                    rise[member] = cost
+                if begin < load <= piece.upto:
+                    fall[member] = cost
+                begin = piece.upto
+        return rise, fall
+
+    def inner(self, at: Potentials) -> Inner:
+        """Return the shortest distances of the items' nodes from outer nodes."""
+        columns, placed = self.columns, self.placed
+        rows = np.arange(len(columns.items))
+        member = np.append(at.member, FAR)
+        zone = np.full((len(rows), columns.zones + 1), FAR, dtype=np.int64)
+        for column in range(columns.current.shape[1]):
+            held = columns.current[:, column]
+            back = np.where(placed.keep[:, column], member[held] - self.keep_cost[:, column], FAR)
+            where = columns.zone_of[held]
+            zone[rows, where] = np.minimum(zone[rows, where], back)
+        zone = zone[:, :-1]
+        np.minimum(zone, np.where(placed.new > 0, at.hub - self.new_cost, FAR), out=zone)
+        for index, row in enumerate(placed.explicit.tolist()):
+            for m in np.flatnonzero(placed.direct[index]).tolist():
+                z = columns.zone_of[m]
+                zone[row, z] = min(zone[row, z], at.member[m] - self.new_cost)
+        further = self.zone_cost + self.spread_cost
+        up_spread = zone.min(axis=1, initial=FAR)
+        item = np.where(self.count > 1, zone, FAR).min(axis=1, initial=FAR) - further
+        wanting = self.replicas < columns.replication
+        source = at.source + self.weights.cover * self.replicas
+        np.minimum(item, np.where(wanting, source, FAR), out=item)
+        np.minimum(
+            item,
+            np.where(
+                self.spanned > 0,
+                up_spread - np.where(self.spanned > ZONES_WANTED, self.zone_cost, 0),
+                FAR,
+            ),
+            out=item,
+        )
+        down = item + np.where(self.spanned >= ZONES_WANTED, self.zone_cost, 0)
+        spread = np.minimum(up_spread, np.where(self.spanned < columns.replication, down, FAR))
+        first = (self.count == 0) & (self.room > 0)
+        np.minimum(zone, np.where(first, spread[:, None], FAR), out=zone)
+        more = np.maximum(self.count, 1) < self.room
+        np.minimum(zone, np.where(more, (item + further)[:, None], FAR), out=zone)
+        return Inner(item=item, spread=spread, zone=zone)
+
+    def into_hubs(self, inner: Inner) -> Ints:
+        """Return the distance of each item's way into each hub, (n, z)."""
+        ways = inner.zone + self.new_cost
+        ways[:, ~self.hubs] = FAR
+        ways[~self._hubbed] = FAR
+        return ways
+
+    def into_members(self, inner: Inner, column: int) -> Ints:
+        """Return the distance of each item's way back to its current member in a column, (n,)."""
+        held = self.columns.current[:, column]
+        zone = np.append(inner.zone, np.full((len(held), 1), FAR), axis=1)
+        way = zone[np.arange(len(held)), self.columns.zone_of[held]] + self.keep_cost[:, column]
+        free = ~self.placed.keep[:, column] & (held < self.columns.none)
+        return np.where(free, way, FAR)
+
+    def into_source(self, inner: Inner) -> Ints:
+        """Return the distance of each item's way back to the source, (n,)."""
+        way = inner.item - self.weights.cover * (self.replicas - 1)
+        return np.where(self.replicas > 0, way, FAR)
+
+    def explicit_ways(self, inner: Inner, index: int) -> Ints:
+        """Return the distance of an explicit item's ways to members, (m,)."""
+        row = int(self.placed.explicit[index])
+        free = self.columns.staying[:-1] & ~self.placed.direct[index]
+        free[self.columns.current[row][self.columns.held[row]]] = False
+        way = inner.zone[row, self.columns.zone_of[:-1]] + self.new_cost
+        return np.where(free, way, FAR)
+
+    def relax_outer(self, at: Potentials) -> None:
+        """Lower distances along arcs between outer nodes until none is lower."""
+        zone = self.columns.zone_of[:-1]
+        staying = self.columns.staying[:-1]
+        passing = self.placed.hub_load > 0
+        while True:
+            before = (at.source, at.sink, int(at.member.sum()), int(at.hub.sum()))
+            np.minimum(at.member, np.where(staying, at.hub[zone], FAR), out=at.member)
+            np.minimum.at(at.hub, zone[passing], at.member[passing])
+            can_rise = self.rise < FAR
+            if can_rise.any():
+                at.sink = min(at.sink, int((at.member + self.rise)[can_rise].min()))
+            at.sink = min(at.sink, at.source + self.unplaced_cost)
+            if self.unplaced:
+                at.source = min(at.source, at.sink - self.unplaced_cost)
+            loaded = self.fall < FAR
+            at.member[loaded] = np.minimum(at.member, at.sink - self.fall)[loaded]
+            if before == (at.source, at.sink, int(at.member.sum()), int(at.hub.sum())):
+                return
+
+    def relax_items(self, at: Potentials) -> bool:
+        """Lower outer distances along ways through items, once; False if none is lower."""
+        inner = self.inner(at)
+        hub = np.minimum(at.hub, self.into_hubs(inner).min(axis=0, initial=FAR))
+        member = np.append(at.member, FAR)
+        for column in range(self.columns.current.shape[1]):
+            np.minimum.at(member, self.columns.current[:, column], self.into_members(inner, column))
+        member = member[:-1]
+        for index in range(len(self.placed.explicit)):
+            np.minimum(member, self.explicit_ways(inner, index), out=member)
+        source = min(at.source, int(self.into_source(inner).min(initial=FAR)))
+        lower = source < at.source or bool((hub < at.hub).any()) or bool((member < at.member).any())
+        at.hub, at.member, at.source = hub, member, source
+        return lower

@@ -1,0 +1,124 @@
+"""Which replicas a solve may touch: a small network that is nearly always enough.
+
+A replica is *fixed* or *loose*. Items whose fixed replicas stand in like zones and whose loose one stands on the same
+member are one class to the network, whatever else they hold: a million items become some thousand classes. Loose are
+failed replicas, and as many on each member with too many as it has to give, and some more; items that miss a replica
+or a zone take part too. If prices show that a fixed replica should move, its item is *opened*: all its replicas are
+loose. So fixing costs time at worst, never quality.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from allocator.core.placement.columns import Bools, Columns, Ints
+from allocator.core.placement.problem import ZONES_WANTED
+
+SPARE = 16
+"""Replicas loose on a member beyond a quarter more than it has to give: a choice of what to give."""
+
+
+@dataclass(slots=True, eq=False)
+class Roles:
+    """What the network sees of each item."""
+
+    loose: Bools
+    """(n, c)"""
+    active: Bools
+    """(n,): items that take part, loose replicas or not."""
+
+    def open(self, columns: Columns, rows: Ints) -> None:
+        """Make all replicas of items loose."""
+        self.loose[rows] = columns.held[rows]
+        self.active[rows] = True
+
+
+def first_roles(columns: Columns) -> Roles:
+    """Return a start that solves the usual problem at once."""
+    held = columns.held
+    count = held.sum(axis=1)
+    by_zone = columns.count_by_zone(held)
+    one_zone = (
+        (count >= ZONES_WANTED)
+        & ((by_zone > 0).sum(axis=1) < ZONES_WANTED)
+        & (columns.zones >= ZONES_WANTED)
+    )
+    roles = Roles(loose=held & columns.avoided, active=count < columns.replication)
+    roles.active |= roles.loose.any(axis=1)
+    over = count > columns.replication
+    roles.open(columns, np.flatnonzero(over))
+    _loosen(columns, roles, one_zone & ~over)
+    loads = np.bincount(columns.current[held], minlength=columns.none)[: columns.none]
+    _open_overfull(columns, roles, loads)
+    return roles
+
+
+def _to_give(columns: Columns, loads: Ints) -> Ints:
+    """Return how many replicas each member may have to give, (m,)."""
+    floors = np.array([window.floor for window in columns.windows], dtype=np.int64)
+    ceilings = np.array([window.ceiling for window in columns.windows], dtype=np.int64)
+    if columns.problem.objective.moves_before_balance:
+        return (loads - columns.limit).clip(min=0)
+    missing = int(
+        columns.replication.sum() - np.minimum(columns.replication, columns.held.sum(axis=1)).sum()
+    )
+    short = int((floors - loads).clip(min=0).sum())
+    keeps = np.where(columns.staying[:-1] & (short > missing), floors, ceilings)
+    return (loads - keeps).clip(min=0)
+
+
+def _loosen(columns: Columns, roles: Roles, one_zone: Bools) -> None:
+    """Make one replica loose of each item in one zone, and enough on members that have to give."""
+    held = columns.held
+    loads = np.bincount(columns.current[held], minlength=columns.none)[: columns.none]
+    gives = _to_give(columns, loads)
+    quota = np.append(np.where(gives > 0, gives + gives // 4 + SPARE, 0), 0)
+    done: Bools = np.asarray(roles.loose.any(axis=1))
+    if not (quota.any() or one_zone.any()):
+        return
+    pressure = np.append(gives / np.maximum(loads, 1), -1.0)
+    score = pressure[columns.current] - columns.primary * 2.0
+    score = np.where(held, score, -9.0)
+    best = score.argmax(axis=1)
+    rows = np.flatnonzero(one_zone & ~done)
+    roles.loose[rows, best[rows]] = True
+    roles.active[rows] = True
+    done[rows] = True
+    used = np.bincount(columns.current[roles.loose], minlength=columns.none + 1)
+    free = np.flatnonzero(~done)
+    _take(columns, roles, free, best[free], quota, used, done)
+    # Members whose replicas are mostly primaries get loose primaries.
+    for column in range(columns.current.shape[1]):
+        if (used < quota).any():
+            free = np.flatnonzero(~done & held[:, column])
+            _take(columns, roles, free, np.full(len(free), column), quota, used, done)
+
+
+def _take(
+    columns: Columns, roles: Roles, rows: Ints, at: Ints, quota: Ints, used: Ints, done: Bools
+) -> None:
+    """Make the replicas in columns `at` of `rows` loose, as far as their members' quotas go."""
+    member = columns.current[rows, at]
+    wanted = quota[member] > used[member]
+    rows, at, member = rows[wanted], at[wanted], member[wanted]
+    order = np.argsort(member, kind="stable")
+    ordered = member[order]
+    begin = np.searchsorted(ordered, ordered, side="left")
+    rank = np.empty(len(rows), dtype=np.int64)
+    rank[order] = np.arange(len(rows)) - begin
+    chosen = rank + used[member] < quota[member]
+    rows, at = rows[chosen], at[chosen]
+    roles.loose[rows, at] = True
+    roles.active[rows] = True
+    done[rows] = True
+    used += np.bincount(member[chosen], minlength=len(used))
+
+
+def _open_overfull(columns: Columns, roles: Roles, loads: Ints) -> None:
+    """Open all items of members whose fixed replicas alone would exceed their limit."""
+    loose = np.bincount(columns.current[roles.loose], minlength=columns.none + 1)[: columns.none]
+    overfull = np.append(loads - loose > columns.limit, False)
+    if overfull.any():
+        roles.open(columns, np.flatnonzero(overfull[columns.current].any(axis=1)))

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from allocator.allocate import AllocationConfig
-from allocator.core.keys import AuxiliaryKeys, Keys
+from allocator.core.keys import AssignmentKey, AuxiliaryKeys, Keys
 from allocator.core.model import ItemId, MemberId
 from allocator.core.ops import LeaseId, Put
 from allocator.core.policy import AllocationPolicy
@@ -44,6 +44,11 @@ class Cluster:
             ReplicaConsistency(),
             is_failed=is_failed,
         )
+        self.held: dict[AssignmentKey, MemberId] = {}
+        """What is assigned, by the leader's mirror."""
+        self.behind: set[AssignmentKey] = set()
+        """What has not caught up."""
+        self.key_space.observe(self._look)
         self._leases: dict[MemberId, LeaseId] = {}
 
     async def put_shards(self, count: int, *, replicas: int) -> None:
@@ -76,6 +81,21 @@ class Cluster:
         """End members' leases."""
         for member_id in members:
             await self.etcd.lease_revoke(self._leases.pop(member_id))
+
+    def _look(self) -> None:
+        """Follow what is assigned by what changed: looking at everything would take time from what is measured."""
+        assignments = self.key_space.assignments
+        for key in self.key_space.changes.assignments:
+            found = assignments.get((key.item_id, key.member_id, key.slot))
+            if found is None:
+                self.held.pop(key, None)
+                self.behind.discard(key)
+                continue
+            self.held[key] = key.member_id
+            if found.kv.value:
+                self.behind.discard(key)
+            else:
+                self.behind.add(key)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until the leader's mirror shows something."""

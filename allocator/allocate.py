@@ -187,10 +187,27 @@ class AllocationLoop:
         """Return what is remembered of this leadership; a new one begins with the plan that its predecessor stored."""
         if self._term is None or self._term.fence.epoch != fence.epoch:
             self._end_term()
+            await self._catch_up()
             found = await self._plan_store.load()
             self._term = _Term(fence, None if found is None else found.plan)
         self._term.fence = fence
         return self._term
+
+    async def _catch_up(self) -> None:
+        """Wait until the key space shows what was written before our claim.
+
+        Leadership is watched apart from the root, and may show first. Who decided then would not know the
+        predecessor's last additions: a second primary, or a member above its limit.
+        """
+        prefix = self._key_space.keys.watched_prefix
+        while True:
+            try:
+                newest = await self._etcd.newest_revision(prefix)
+                async with asyncio.timeout(OWN_WRITE_WAIT_SECONDS):
+                    return await self._key_space.wait_for_revision(newest)
+            except (EtcdError, TimeoutError) as error:
+                _log.warning("allocation.catching_up", cause=str(error))
+            await self._backoff.sleep()
 
     def _end_term(self) -> None:
         if self._term is not None:

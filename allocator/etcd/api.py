@@ -87,6 +87,13 @@ class Etcd(Protocol):
         """
         ...
 
+    async def newest_revision(self, prefix: bytes) -> int:
+        """Return the revision of the latest write among keys with `prefix` that are there; 0 if there are none.
+
+        Whoever has seen that revision has seen every write until now whose key was not deleted since.
+        """
+        ...
+
     async def txn(
         self,
         compares: tuple[Compare, ...],

@@ -14,7 +14,7 @@ from typing import Final, Self
 
 import grpc.aio
 
-from allocator.core.ops import Compare, Get, KeyValue, LeaseId, Operation, Put
+from allocator.core.ops import Compare, Get, KeyValue, LeaseId, Operation, Put, prefix_range_end
 from allocator.errors import EtcdRequestError, LeaseNotFoundError, RevisionCompactedError
 from allocator.etcd import rpc_pb2
 from allocator.etcd.api import Header, RangeResult, TxnResult, WatchBatch
@@ -120,6 +120,19 @@ class EtcdClient:
                 if revision or attempt == PINNED_READ_ATTEMPTS:
                     raise RevisionCompactedError(revision, 0) from error
         raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def newest_revision(self, prefix: bytes) -> int:
+        """Return the revision of the latest write among keys with `prefix` that are there; 0 if there are none."""
+        request = rpc_pb2.RangeRequest(
+            key=prefix,
+            range_end=prefix_range_end(prefix),
+            limit=1,
+            sort_order=rpc_pb2.RangeRequest.DESCEND,
+            sort_target=rpc_pb2.RangeRequest.MOD,
+            keys_only=True,
+        )
+        response = await self._caller.unary(_RANGE, request, idempotent=True)
+        return max((kv.mod_revision for kv in response.kvs), default=0)
 
     async def txn(
         self,

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextvars import Context
 from dataclasses import dataclass
 
-from allocator.core.ops import Compare, LeaseId, Operation
+from allocator.core.ops import Compare, LeaseId, Operation, prefix_range_end
 from allocator.errors import LeaseNotFoundError, RevisionCompactedError
 from allocator.etcd.api import Header, RangeResult, TxnResult, WatchBatch, mod_revision_of
 from allocator.simulation.store import Commit, Store, key_of
@@ -71,6 +71,11 @@ class FakeEtcd:
         await asyncio.sleep(0)
         return self.read(key, range_end, revision=revision)
 
+    async def newest_revision(self, prefix: bytes) -> int:
+        """Return the revision of the latest write among keys with `prefix` that are there; 0 if there are none."""
+        await asyncio.sleep(0)
+        return self.newest(prefix)
+
     async def txn(
         self,
         compares: tuple[Compare, ...],
@@ -118,6 +123,11 @@ class FakeEtcd:
         """Read now."""
         kvs = self.store.range(key, range_end, revision)
         return RangeResult(header=self.header(revision), kvs=kvs)
+
+    def newest(self, prefix: bytes) -> int:
+        """Return the revision of the latest write below a prefix now."""
+        kvs = self.store.range(prefix, prefix_range_end(prefix), 0)
+        return max((kv.mod_revision for kv in kvs), default=0)
 
     def perform(
         self,

@@ -115,6 +115,10 @@ class FaultyEtcd:
         """Read keys in [key, range_end) as of one revision."""
         return await self._ask(lambda: self._etcd.read(key, range_end, revision=revision))
 
+    async def newest_revision(self, prefix: bytes) -> int:
+        """Return the revision of the latest write among keys with `prefix` that are there."""
+        return await self._ask(lambda: self._etcd.newest(prefix))
+
     async def txn(
         self,
         compares: tuple[Compare, ...],

@@ -232,6 +232,29 @@ class TestRange:
             await etcd.txn((), tuple(Put(key, value) for key in keys[start : start + 128]))
 
 
+class TestNewestRevision:
+    """How far a mirror must have come."""
+
+    async def test_newest_revision_is_of_the_last_write_that_is_left(self, etcd: Etcd) -> None:
+        """It grows with every write below the prefix, whichever key it was to, and with no other."""
+        await _put(etcd, b"/n/b")
+        newest = await _put(etcd, b"/n/a")
+        await _put(etcd, b"/na")
+        await _put(etcd, b"/other")
+
+        assert await etcd.newest_revision(b"/n/") == newest
+
+        rewritten = await _put(etcd, b"/n/b", b"again")
+        assert await etcd.newest_revision(b"/n/") == rewritten
+
+        await etcd.txn((), (Delete(b"/n/b"),))
+        assert await etcd.newest_revision(b"/n/") == newest
+
+    async def test_newest_revision_without_keys_is_zero(self, etcd: Etcd) -> None:
+        """Nothing is there that could have been missed."""
+        assert await etcd.newest_revision(b"/nothing/") == 0
+
+
 class TestTxn:
     """Transactions."""
 

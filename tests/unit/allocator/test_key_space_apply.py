@@ -39,6 +39,10 @@ class SilentEtcd:
         """Refuse."""
         raise AssertionError("not asked in these tests")
 
+    async def newest_revision(self, prefix: bytes) -> int:
+        """Refuse."""
+        raise AssertionError("not asked in these tests")
+
     async def txn(
         self,
         compares: tuple[Compare, ...],

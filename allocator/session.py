@@ -32,7 +32,7 @@ from allocator.core.consistency import Consistency
 from allocator.core.keys import AuxiliaryKeys
 from allocator.core.model import Assignment, MemberId
 from allocator.core.ops import LeaseId
-from allocator.core.placement.flow import FlowSolver
+from allocator.core.placement.choose import best_solver
 from allocator.core.placement.problem import Solver
 from allocator.errors import EtcdUnavailableError, RevisionCompactedError, TxnConflictError
 from allocator.etcd.api import Etcd
@@ -95,7 +95,7 @@ class Session:
             config: Identity and times.
             consistency: Tells which replicas may be relied upon.
             is_failed: Tells which replicas have failed; those that stay so are placed elsewhere.
-            solver: Decides placements; the built-in one if none is given.
+            solver: Decides placements; the quickest that can be used here, if none is given.
             clock: Time.
             metrics: Where to count; a registry of its own if none is given.
             random: Source of jitter.
@@ -126,7 +126,7 @@ class Session:
             plan_store=PlanStore(etcd, AuxiliaryKeys(key_space.keys.root)),
             consistency=consistency,
             is_failed=is_failed,
-            solver=solver or FlowSolver(),
+            solver=solver or best_solver(),
             clock=self._clock,
             metrics=self.metrics,
             config=config.allocation,

@@ -1,0 +1,245 @@
+"""The solver on arrays: what it does beyond the property tests, one step at a time."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from allocator.core.model import ItemId, MemberId
+from allocator.core.placement.arcs import Arcs, FlowUnsolvedError, potentials, solve
+from allocator.core.placement.certificate import certify
+from allocator.core.placement.choose import ArraySolver, best_solver
+from allocator.core.placement.dealing import deal_order, pair_hub_units
+from allocator.core.placement.objective_costs import Scale, scales_for
+from allocator.core.placement.ortools_flow import solution_of
+from allocator.core.placement.problem import Desired, Problem, ProblemItem, ProblemMember
+from allocator.core.placement.verify import verify
+from allocator.core.policy import Objective
+
+SEED = 3
+
+
+def cluster(count: int, *, limit: int = 10_000, zones: int = 3) -> list[ProblemMember]:
+    """Members dealt over zones."""
+    return [
+        ProblemMember(member_id=MemberId(f"z{n % zones}", f"m{n:03}"), limit=limit, exiting=False)
+        for n in range(count)
+    ]
+
+
+def at_random(count: int, members: list[ProblemMember], replication: int) -> Problem:
+    """Items on members drawn anew for each: the worst start there is."""
+    draw = random.Random(SEED)
+    ids = [member.member_id for member in members]
+    items: list[ProblemItem] = []
+    for n in range(count):
+        current = draw.sample(ids, replication)
+        items.append(
+            ProblemItem(
+                item_id=ItemId(f"item-{n:05}"),
+                replication=replication,
+                current=tuple(sorted(current)),
+                primary=current[0],
+            )
+        )
+    members = sorted(members, key=lambda member: member.member_id)
+    return Problem(members=tuple(members), items=tuple(items))
+
+
+def carried_out(problem: Problem, desired: Desired) -> list[ProblemItem]:
+    """The problem's items where a plan put them."""
+    return [
+        ProblemItem(
+            item_id=item.item_id,
+            replication=item.replication,
+            current=desired[item.item_id],
+            primary=desired[item.item_id][0],
+        )
+        for item in problem.items
+    ]
+
+
+def moves(items: list[ProblemItem], desired: Desired) -> int:
+    """New replicas."""
+    return sum(len(set(desired[item.item_id]) - set(item.current)) for item in items)
+
+
+@pytest.mark.parametrize("replication", [2, 3])
+def test_array_solver_random_start_is_balanced_with_a_certificate(replication: int) -> None:
+    """Thousands of items anywhere: loads end within one of each other, proven to cost the fewest moves."""
+    problem = at_random(3_000, cluster(30), replication)
+
+    solution = solution_of(problem)
+
+    loads = Counter(m for placed in solution.desired.values() for m in placed)
+    assert set(loads.values()) == {100 * replication}
+    assert verify(problem, solution.desired) == ()
+    certificate = certify(problem, solution.desired, explicit=solution.explicit)
+    assert certificate.optimal
+    assert certificate.moves == certificate.moves_bound > 0
+
+
+def test_array_solver_lost_member_moves_only_what_it_held() -> None:
+    """One of thirty balanced members goes: its 200 replicas are placed anew, and nothing else moves."""
+    members = cluster(30)
+    settled = at_random(3_000, members, 2)
+    desired = ArraySolver().solve(settled)
+    gone = settled.members[7].member_id
+    items = [
+        ProblemItem(
+            item_id=item.item_id,
+            replication=2,
+            current=tuple(m for m in item.current if m != gone),
+            primary=item.primary if item.primary != gone else None,
+        )
+        for item in carried_out(settled, desired)
+    ]
+    problem = Problem(
+        members=tuple(m for m in settled.members if m.member_id != gone), items=tuple(items)
+    )
+
+    after = ArraySolver().solve(problem)
+
+    assert moves(items, after) == 200
+    assert certify(problem, after).optimal
+
+
+def test_array_solver_newcomers_get_their_floor_and_no_more_moves() -> None:
+    """Three members join thirty: each takes its fair share rounded down, which is what any balanced answer needs."""
+    members = cluster(33)
+    settled = at_random(3_000, members[:30], 2)
+    items = carried_out(settled, ArraySolver().solve(settled))
+    problem = Problem(members=tuple(sorted(members, key=lambda m: m.member_id)), items=tuple(items))
+
+    after = ArraySolver().solve(problem)
+
+    assert moves(items, after) == 3 * (6_000 // 33)
+    assert verify(problem, after) == ()
+
+
+def test_certificate_refuses_a_placement_with_a_needless_move() -> None:
+    """One swap too many, within every bound: the verifier cannot see it, the certificate must."""
+    problem = at_random(60, cluster(6), 2)
+    desired = dict(ArraySolver().solve(problem))
+    settled = Problem(members=problem.members, items=tuple(carried_out(problem, desired)))
+    assert certify(settled, desired).optimal
+    one, other = _swappable(desired)
+    desired[one[0]], desired[other[0]] = one[1], other[1]
+
+    certificate = certify(settled, desired)
+
+    assert verify(settled, desired) == ()
+    assert not certificate.optimal
+    assert certificate.moves == 2
+
+
+def _swappable(
+    desired: Desired,
+) -> tuple[tuple[ItemId, tuple[MemberId, ...]], tuple[ItemId, tuple[MemberId, ...]]]:
+    """Return two items and where they would stand after exchanging a member of one zone."""
+    for one, ours in desired.items():
+        for other, theirs in desired.items():
+            if ours[0].zone == theirs[0].zone and not set(ours) & set(theirs):
+                swapped = tuple(sorted((theirs[0], ours[1]))), tuple(sorted((ours[0], theirs[1])))
+                return (one, swapped[0]), (other, swapped[1])
+    raise AssertionError("two items share a zone and no member")
+
+
+def test_array_solver_item_that_hubs_would_double_gets_arcs_of_its_own() -> None:
+    """Zone a has two members, one full; three replicas in two zones: a hub alone would put two on one member."""
+    roomy, full, far = (MemberId("a", "m1"), MemberId("a", "m2"), MemberId("b", "m3"))
+    problem = Problem(
+        members=tuple(
+            ProblemMember(member_id=member_id, limit=limit, exiting=False)
+            for member_id, limit in ((roomy, 9), (full, 1), (far, 9))
+        ),
+        items=tuple(
+            ProblemItem(item_id=ItemId(f"i{n}"), replication=3, current=(), primary=None)
+            for n in range(3)
+        ),
+    )
+
+    solution = solution_of(problem)
+
+    assert solution.explicit
+    assert sorted(len(placed) for placed in solution.desired.values()) == [2, 2, 3]
+    assert certify(problem, solution.desired, explicit=solution.explicit).optimal
+
+
+def _two_ways() -> tuple[Arcs, list[Scale]]:
+    """Three units, two ways: one is better in the first objective, the other in the second."""
+    arcs = Arcs(
+        nodes=4,
+        tail=np.array([0, 0, 1, 2], dtype=np.int32),
+        head=np.array([1, 2, 3, 3], dtype=np.int32),
+        capacity=np.array([2, 3, 2, 3], dtype=np.int64),
+        units=np.array([[0, 9], [1, 0], [0, 9], [0, 0]], dtype=np.int16),
+        supply=np.array([3, 0, 0, -3], dtype=np.int64),
+    )
+    scales = [
+        Scale(objective="first", weight=1_000, cycle_max=1),
+        Scale(objective="second", weight=1, cycle_max=18),
+    ]
+    return arcs, scales
+
+
+def test_stages_choose_by_the_first_objective_alone() -> None:
+    """In one stage or, where bits are short, in two: the first objective decides whatever the second costs."""
+    arcs, scales = _two_ways()
+    heavy = [scales[0], Scale(objective="second", weight=1, cycle_max=2**59)]
+
+    assert solve(arcs, scales).flow.tolist() == [2, 1, 2, 1]
+    assert solve(arcs, heavy).flow.tolist() == [2, 1, 2, 1]
+
+
+def test_potentials_of_a_flow_that_is_not_cheapest_are_refused() -> None:
+    """A negative cycle has no distances: better an error than a wrong proof."""
+    arcs, _ = _two_ways()
+
+    with pytest.raises(FlowUnsolvedError, match="negative cycle"):
+        potentials(
+            arcs,
+            np.array([0, 3, 0, 3], dtype=np.int64),
+            arcs.units[:, 0].astype(np.int64),
+            np.zeros(4, dtype=np.int64),
+        )
+
+
+def test_pairs_swap_members_rather_than_give_one_twice() -> None:
+    """Item 0 is on member 0 and is paired with it first; another pair takes it over."""
+    members, stuck = pair_hub_units(
+        [0, 1], {0: 1, 1: 1}, members=2, taken={0: [0], 1: []}.__getitem__
+    )
+
+    assert (members, stuck) == ([1, 0], [])
+
+
+def test_pairs_without_a_partner_are_stuck() -> None:
+    """Both items are on the only member that has units to get."""
+    _, stuck = pair_hub_units([0, 1], {0: 2}, members=1, taken={0: [0], 1: [0]}.__getitem__)
+
+    assert stuck == [0, 1]
+
+
+def test_zones_new_to_an_item_are_dealt_first_and_the_fullest_in_front() -> None:
+    """Otherwise units of a full zone between two half ones would leave items in one zone."""
+    assert deal_order({0: 2, 1: 6, 2: 2}) == [1, 0, 2]
+    assert deal_order({0: 2, 1: 6, 2: 2}, entered=[1]) == [0, 2, 1]
+
+
+def test_weights_of_thousands_of_members_leave_out_the_lightest_objectives() -> None:
+    """Ten thousand members: 64 bits hold coverage, zones, balance and moves; niceties are dropped, not the order."""
+    scales = scales_for(members=10_000, zones=3, objective=Objective())
+
+    weights = {scale.objective: scale.weight for scale in scales}
+    assert weights["level"] == weights["spread"] == 0
+    assert weights["cover"] > weights["zone"] > weights["overload"] > weights["move"] > 0
+    assert max(weights.values()) <= 2**55
+
+
+def test_best_solver_takes_the_extra_where_it_is_installed() -> None:
+    """The development environment has it."""
+    assert isinstance(best_solver(), ArraySolver)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from allocator.core.model import ItemId, MemberId
+from allocator.core.placement.capacity import is_weighted
+from allocator.core.placement.imbalance import imbalance_gap
 from allocator.core.placement.primaries import plan_primaries
 from allocator.core.placement.problem import Desired, Solver
 from allocator.core.placement.verify import Violation, verify
@@ -25,6 +27,9 @@ class Plan:
     desired: Desired
     primaries: Mapping[ItemId, MemberId] = field(default_factory=dict)
     """The replica of each item that should be primary: whom to elect, where none is."""
+    gap: float = 0.0
+    """How far the most utilised member is above what is proven unavoidable, as a share of that; where loads are
+    counts, the placement is proven best and this is 0."""
     objective: Objective | None = None
     """What the placement was made for; None: not known, and then no reason for another."""
 
@@ -72,5 +77,6 @@ def plan_for(
         demand,
         desired,
         primaries=plan_primaries(problem, desired, policy=policy.primaries),
+        gap=imbalance_gap(problem, desired) if is_weighted(problem) else 0.0,
         objective=policy.objective,
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from allocator.core.model import ItemId, MemberId
+from allocator.core.placement.capacity import is_weighted
 from allocator.core.placement.problem import (
     ZONES_WANTED,
     Desired,
@@ -133,7 +134,8 @@ class _Check:
 
     def _balance_violations(self) -> Iterator[Violation]:
         """Find items that could go from a member with too many to one of the same zone with too few."""
-        if self._problem.objective.moves_before_balance:
+        if self._problem.objective.moves_before_balance or is_weighted(self._problem):
+            # Even counts are not what was asked for.
             return
         windows = load_windows(self._members, Totals.of(self._problem), self._problem.objective)
         takers: dict[str, list[tuple[MemberId, int]]] = {}

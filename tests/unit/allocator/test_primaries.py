@@ -14,7 +14,7 @@ from allocator.core.placement.primaries import (
     primary_spread,
     wanted_hand_overs,
 )
-from allocator.core.placement.problem import Desired, Problem, ProblemItem, ProblemMember
+from allocator.core.placement.problem import Problem, ProblemItem, ProblemMember
 from allocator.core.plan import Plan, plan_for
 from allocator.core.policy import PrimaryPolicy
 from tests.support.memory_cluster import MemoryCluster
@@ -41,7 +41,7 @@ def item(name: str, *current: MemberId, primary: MemberId | None = None) -> Prob
     )
 
 
-def staying(*items: ProblemItem) -> Desired:
+def staying(*items: ProblemItem) -> dict[ItemId, tuple[MemberId, ...]]:
     """The placement that leaves everything where it is."""
     return {each.item_id: each.current for each in items}
 

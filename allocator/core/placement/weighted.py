@@ -1,0 +1,237 @@
+"""Placement of items that weigh differently: a flow on counts, then steps that level loads.
+
+    flow on counts ──► coverage, zones, limits, fewest moves ──► moves and swaps ──► loads in proportion to capacities
+                                                                      └► returns: what need not have moved
+
+Unequal loads that cannot be split make the best placement hard to find, so this one is good, with its distance from the
+best bounded (`imbalance`). The flow gives what has an exact answer. Then the most utilised member gives a replica to a
+less utilised one, or swaps a heavier for a lighter one, if that leaves the higher of the two less utilised than it was:
+the sorted utilisations fall with every step, so the steps end.
+
+    all loads equal        the flow's answer, untouched
+    moves before balance   only steps that make no replica anew
+    within the tolerance   the same
+    otherwise              steps that make none, then those that do, while a member is above its level
+
+Invariants: the same problem has the same answer; coverage, limits and each item's zones are the flow's; the work is
+bounded.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from allocator.core.placement.board import Board
+from allocator.core.placement.capacity import capacity_of, is_weighted
+from allocator.core.placement.problem import Desired, Problem, Solver, usable
+from allocator.core.placement.shares import Totals, load_windows
+from allocator.core.policy import Objective
+
+LEVEL_ENOUGH_RATIO = 0.02
+"""A member so little above its level is left alone: loads are rounded more coarsely than that."""
+IDLE_RATIO = 0.2
+"""A member so far below the level is given more while any is above it."""
+LOWS_TRIED = 8
+"""Members looked at for a step that makes no replica, where one that does may be taken instead."""
+ROUNDS_MAX = 4
+"""A step may open the way for one that was looked for before; each round looks again at all."""
+PAIRS_MAX = 60_000
+"""Pairs of members looked at in all: some seconds at worst."""
+LOADS_NEAR = 3
+"""Loads tried on either side of the one that would level a pair."""
+LOADS_TAKEN = 16
+"""Loads tried as what comes back, evenly chosen where there are more."""
+EXCHANGES_TRIED = 12
+ITEMS_TRIED = 12
+
+
+class WeightedSolver:
+    """Solves by counts, then levels loads if they differ."""
+
+    def __init__(self, solver: Solver) -> None:
+        """Wrap a solver that places by counts."""
+        self._solver = solver
+
+    def solve(self, problem: Problem) -> Desired:
+        """Return a placement that covers and spans as the inner solver's does, with loads levelled."""
+        if not is_weighted(problem):
+            return self._solver.solve(problem)
+        # Moving for even counts, and then back for even loads, would be in vain.
+        by_count = replace(problem, objective=replace(problem.objective, moves_before_balance=True))
+        return _Search(problem, self._solver.solve(by_count)).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """One member's replica of load `given` goes to another, one of load `taken` (0: none) comes back."""
+
+    given: int
+    taken: int
+    merit: float
+
+
+class _Search:
+    def __init__(self, problem: Problem, desired: Desired) -> None:
+        self._board = Board(problem, desired)
+        self._members = [i for i, member in enumerate(problem.members) if member.limit > 0]
+        self._staying = [i for i in self._members if not problem.members[i].exiting]
+        self._fair = _fair_utilisations(problem, desired)
+        relief = _relief(problem, desired)
+        self._levels = [relief * fair for fair in self._fair]
+        """By member, the utilisation to aim for."""
+        self._pairs_left = PAIRS_MAX
+        objective = problem.objective
+        self._may_make = not objective.moves_before_balance and not self._is_within(
+            objective.tolerance_ratio
+        )
+
+    def run(self) -> Desired:
+        for _ in range(ROUNDS_MAX):
+            if not self._round():
+                break
+        if self._may_make:
+            self._return()
+        return self._board.placement()
+
+    def _is_within(self, tolerance_ratio: float) -> bool:
+        if not tolerance_ratio:
+            return False
+        return all(
+            abs(self._board.utilisation(member) - self._fair[member])
+            <= self._fair[member] * tolerance_ratio
+            for member in self._members
+        )
+
+    def _round(self) -> bool:
+        """Take steps away from members above their level, highest first, until none helps."""
+        board, waiting, stepped = self._board, set(self._members), False
+        while waiting and self._pairs_left > 0:
+            high = max(waiting, key=lambda member: (board.utilisation(member), -member))
+            if not self._should_give(high):
+                waiting.remove(high)
+                continue
+            if self._step(high, making=False) or (self._may_make and self._step(high, making=True)):
+                stepped = True
+            else:
+                waiting.remove(high)
+        return stepped
+
+    def _should_give(self, member: int) -> bool:
+        """Return whether a member is above its level, or little above it with another one far below.
+
+        One that holds a replica heavier than its level can come no lower than that, and need not give all the rest.
+        """
+        board = self._board
+        utilisation, loads = board.utilisation(member), board.loads_held(member)
+        heaviest = loads[-1] / board.capacities[member] if loads else 0.0
+        level = self._levels[member]
+        if utilisation > max(level, heaviest) * (1 + LEVEL_ENOUGH_RATIO):
+            return True
+        if utilisation <= level or heaviest > level:
+            return False
+        return any(
+            board.utilisation(other) < self._levels[other] * (1 - IDLE_RATIO)
+            for other in self._staying
+        )
+
+    def _step(self, high: int, *, making: bool) -> bool:
+        """Relieve a member in favour of the least utilised one possible."""
+        board = self._board
+        lows = sorted(self._members, key=lambda member: (board.utilisation(member), member))
+        if self._may_make and not making:
+            lows = lows[:LOWS_TRIED]
+        for low in lows:
+            if board.utilisation(low) >= board.utilisation(high) or self._pairs_left <= 0:
+                return False
+            self._pairs_left -= 1
+            best_first = sorted(
+                self._exchanges(high, low), key=lambda e: (-e.merit, e.taken, e.given)
+            )
+            for exchange in best_first[:EXCHANGES_TRIED]:
+                if self._carry_out(exchange, high, low, making=making):
+                    return True
+        return False
+
+    def _exchanges(self, high: int, low: int) -> Iterator[_Exchange]:
+        """Yield exchanges that leave the higher of two members less utilised than it was."""
+        board = self._board
+        load_high, load_low = board.loads[high], board.loads[low]
+        width_high, width_low = board.capacities[high], board.capacities[low]
+        ideal = (load_high * width_low - load_low * width_high) / (width_high + width_low)
+        givable = board.loads_held(high)
+        held = board.loads_held(low)
+        takeable = held[:: 1 + len(held) // LOADS_TAKEN]
+        if board.has_room(low):
+            takeable.insert(0, 0)
+        for taken in takeable:
+            middle = bisect_left(givable, taken + ideal)
+            for given in givable[max(0, middle - LOADS_NEAR) : middle + LOADS_NEAR]:
+                net = given - taken
+                if net <= 0 or (load_low + net) * width_high >= load_high * width_low:
+                    continue
+                after = max((load_high - net) / width_high, (load_low + net) / width_low)
+                # A swap makes two replicas anew where a move makes one.
+                merit = (load_high / width_high - after) / (2 if taken else 1)
+                yield _Exchange(given, taken, merit)
+
+    def _carry_out(self, exchange: _Exchange, high: int, low: int, *, making: bool) -> bool:
+        board = self._board
+        tries = ITEMS_TRIED
+        for given in board.movable(exchange.given, high, low, tries=tries, only_new=not making):
+            if not exchange.taken:
+                board.move(given, high, low)
+                return True
+            for taken in board.movable(exchange.taken, low, high, tries=tries, only_new=not making):
+                board.move(given, high, low)
+                board.move(taken, low, high)
+                return True
+            return False
+        return False
+
+    def _return(self) -> None:
+        """Keep replicas where they are after all, where that puts no member above its level."""
+        board = self._board
+        for item, load in enumerate(board.item_loads):
+            for source, target in list(board.returns(item)):
+                if (
+                    source in board.placed[item]
+                    and board.may_move(item, source, target)
+                    and board.has_room(target)
+                    and board.loads[target] + load <= self._most(target)
+                ):
+                    board.move(item, source, target)
+
+    def _most(self, member: int) -> float:
+        """Return the load up to which a member counts as level."""
+        return self._levels[member] * (1 + LEVEL_ENOUGH_RATIO) * self._board.capacities[member]
+
+
+def _fair_utilisations(problem: Problem, desired: Desired) -> list[float]:
+    """Return each member's fair share of the load, a unit of its capacity: that of replicas, at their mean load."""
+    windows = load_windows(usable(problem.members), Totals.of(problem), Objective())
+    replicas = sum(map(len, desired.values()))
+    mean_load = sum(i.load * len(desired[i.item_id]) for i in problem.items) / max(1, replicas)
+    return [
+        float(windows[m.member_id].share) * mean_load / capacity_of(m) if m.limit > 0 else 0.0
+        for m in problem.members
+    ]
+
+
+def _relief(problem: Problem, desired: Desired) -> float:
+    """Return what part of a fair share is left to most members: some replicas weigh more than a whole one."""
+    members = usable(problem.members)
+    width = float(sum(map(capacity_of, members)))
+    mean_width = width / max(1, len(members))
+    loads = sorted(
+        (item.load for item in problem.items for _ in desired[item.item_id]), reverse=True
+    )
+    left = total = float(sum(loads))
+    fair = total / width if width else 0.0
+    for load in loads:
+        if width <= mean_width or load * width <= left * mean_width:
+            break
+        left -= load
+        width -= mean_width
+    return left / width / fair if fair else 0.0

@@ -27,6 +27,9 @@ class CommitThread:
         """
         self._name = name
         self._current: _Commit | None = None
+        # One thread for all: to start one takes longer than a small commit.
+        self._thread: threading.Thread | None = None
+        self._commits: SimpleQueue[_Commit | None] = SimpleQueue()
         self._closed = False
 
     def start(
@@ -52,7 +55,11 @@ class CommitThread:
             raise StoreClosedError(self._name)
         assert self._current is None or self._current.future.done(), "a commit is still under way"
         self._current = _Commit(self._name, commit, wait_for, abandon, settle)
-        self._current.thread.start()
+        if self._thread is None:
+            name = f"commit {self._name}"
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._thread.start()
+        self._commits.put(self._current)
         return self._current.future
 
     def wait(self) -> None:
@@ -67,16 +74,21 @@ class CommitThread:
             TimeoutError: the commit is still writing.
         """
         self._closed = True
-        if self._current is None:
+        if self._thread is None or self._current is None:
             return
         self._current.abort()
-        self._current.thread.join(timeout_seconds)
-        if self._current.thread.is_alive():
+        self._commits.put(None)
+        self._thread.join(timeout_seconds)
+        if self._thread.is_alive():
             raise TimeoutError(f"the commit of {self._name} still writes after {timeout_seconds} s")
+
+    def _run(self) -> None:
+        while (commit := self._commits.get()) is not None:
+            commit.run()
 
 
 class _Commit:
-    """One commit and its thread."""
+    """One commit."""
 
     def __init__(
         self,
@@ -89,7 +101,6 @@ class _Commit:
         self.future: OpFuture = Future()
         # Running from the start, so that nobody can cancel it: the application is given it, too.
         self.future.set_running_or_notify_cancel()
-        self.thread = threading.Thread(target=self._run, name=f"commit {name}", daemon=True)
         self._name = name
         self._commit = commit
         self._wait_for = wait_for
@@ -101,7 +112,8 @@ class _Commit:
     def abort(self) -> None:
         self._resolved.put(None)
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Wait, write, wait, settle; resolve the future."""
         try:
             self._await_or_abandon()
             durable = self._commit()

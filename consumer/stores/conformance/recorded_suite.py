@@ -18,7 +18,7 @@ from consumer.stores.conformance.subject import (
 )
 from consumer.stores.conformance.suite import StoreConformance
 
-LIVES, COMMITS = 3, 13
+LIVES, COMMITS = 2, 13
 """Of the shard whose log is cut off everywhere. A store under test is made so small that it does all it ever does, and
 that not just when a life ends."""
 

@@ -76,7 +76,7 @@ def test_log_of_flushes_and_compactions_opens_at_a_commit_wherever_it_ends(
         store.destroy()
     _assert_compacted(log)
 
-    cuts = [(count, files.copy()) for count, files in _sampled(log, seed, samples=120)]
+    cuts = [(count, files.copy()) for count, files in _sampled(log, seed, samples=60)]
     for count, files in cuts:
         survivor = open_store(RecordedLog(files=files))
         step = offset_of(survivor.restore_checkpoint(shard))

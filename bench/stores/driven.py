@@ -1,0 +1,147 @@
+"""Our stores, driven as a shard drives them: some rows, then a commit with its checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import sqlalchemy as sa
+
+from consumer.application import Shard, Store
+from consumer.local_state import LocalState
+from consumer.op_future import OpFuture, completed
+from consumer.stores.conformance.subject import FixedShard, reading
+from consumer.stores.json_file import JsonFileStore
+from consumer.stores.rocksdb import RocksDbStore
+from consumer.stores.sql import SqlStore
+from consumer.stores.sqlite import SqliteStore
+
+Side: TypeAlias = Callable[[int, int], float]
+"""(transactions, rows a transaction) -> seconds."""
+
+VALUE = b"v" * 100
+KEYS = 50_000
+"""Distinct keys; rows go round them in a stride, so that pages and tables are touched all over."""
+SCHEMA = "CREATE TABLE IF NOT EXISTS state (key INTEGER PRIMARY KEY, value BLOB)"
+UPSERT = "INSERT OR REPLACE INTO state VALUES (?, ?)"
+
+
+class DroppingRecorder:
+    """Implements `FileRecorder`: all is durable at once, and gone."""
+
+    def create(self, path: str) -> None:
+        """Drop it."""
+
+    def write(self, path: str, offset: int, content: bytes) -> None:
+        """Drop it."""
+
+    def rename(self, path: str, to: str) -> None:
+        """Drop it."""
+
+    def remove(self, path: str) -> None:
+        """Drop it."""
+
+    def set_property(self, path: str, content: str) -> None:
+        """Drop it."""
+
+    def barrier(self) -> OpFuture:
+        """Return what is done."""
+        return completed()
+
+
+def key_of(row: int) -> int:
+    """Return the key of the n-th row."""
+    return row * 7919 % KEYS
+
+
+def json_file(directory: Path, recorded: bool) -> Side:
+    """A dictionary in a file."""
+    shard = _shard(directory, recorded)
+    store = JsonFileStore[dict[str, str]](shard, directory, initial={}, state_type=dict[str, str])
+    value = VALUE.decode()
+
+    def put(first: int, rows: int) -> None:
+        for row in range(first, first + rows):
+            store.state[str(key_of(row) % 1000)] = value
+
+    return _side(shard, store, put)
+
+
+def sql_sqlite(directory: Path, recorded: bool) -> Side:
+    """`SqlStore` on a file, through SQLAlchemy."""
+    engine = sa.create_engine(f"sqlite:///{directory}/state.db")
+    with engine.begin() as connection:
+        connection.execute(sa.text(SCHEMA))
+    shard = _shard(directory, recorded)
+    store = SqlStore(shard, engine)
+    upsert = sa.text("INSERT OR REPLACE INTO state VALUES (:key, :value)")
+
+    def put(first: int, rows: int) -> None:
+        parameters = [{"key": key_of(row), "value": VALUE} for row in range(first, first + rows)]
+        store.connection.execute(upsert, parameters)
+
+    return _side(shard, store, put, after=engine.dispose)
+
+
+def sqlite(directory: Path, recorded: bool) -> Side:
+    """`SqliteStore`."""
+    shard = _shard(directory, recorded)
+    store = SqliteStore(shard, LocalState(directory), schema=SCHEMA)
+
+    def put(first: int, rows: int) -> None:
+        execute = store.connection.execute
+        for row in range(first, first + rows):
+            execute(UPSERT, (key_of(row), VALUE))
+
+    return _side(shard, store, put)
+
+
+def rocksdb(directory: Path, recorded: bool) -> Side:
+    """`RocksDbStore`."""
+    shard = _shard(directory, recorded)
+    store = RocksDbStore(shard, LocalState(directory))
+
+    def put(first: int, rows: int) -> None:
+        for row in range(first, first + rows):
+            store.put(b"%08d" % key_of(row), VALUE)
+
+    return _side(shard, store, put)
+
+
+def _shard(directory: Path, recorded: bool) -> FixedShard:
+    shard = FixedShard()
+    return (
+        replace(shard, local_state=LocalState(directory, DroppingRecorder())) if recorded else shard
+    )
+
+
+def _side(
+    shard: Shard,
+    store: Store,
+    put: Callable[[int, int], None],
+    *,
+    after: Callable[[], Any] = lambda: None,
+) -> Side:
+    def run(txns: int, rows: int) -> float:
+        store.restore_checkpoint(shard)
+        begin = time.perf_counter()
+        for txn in range(txns):
+            put(txn * rows, rows)
+            store.start_commit(shard, reading(txn), ()).result()
+        seconds = time.perf_counter() - begin
+        store.destroy()
+        after()
+        return seconds
+
+    return run
+
+
+DRIVEN: dict[str, Callable[[Path, bool], Side]] = {
+    "json_file": json_file,
+    "sql_sqlite": sql_sqlite,
+    "sqlite": sqlite,
+    "rocksdb": rocksdb,
+}

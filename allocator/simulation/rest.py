@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from allocator.core.model import ItemId, MemberId
+from allocator.core.placement.flow import FlowSolver
 from allocator.core.placement.problem import (
     ZONES_WANTED,
     Desired,
@@ -23,17 +24,17 @@ def check_rest(world: World, solver: Solver) -> Iterable[Violation]:
 
     Args:
         world: The cluster.
-        solver: Says what its members' limits allow.
+        solver: The members' own; what their limits allow is said by the built-in one.
     """
     problem = world.state().problem()
     placed = _placement(world)
-    best = solver.solve(problem)
+    best = FlowSolver().solve(problem)
     for dead in sorted(world.replicas.keys() - world.items.keys()):
         yield Violation("I5", f"{dead} is no item and still has assignments")
     if _is_complete(problem, best):
         yield from _coverage_violations(problem, placed, best)
         yield from _refused_placement(problem, placed)
-        yield from _fixed_point_violations(placed, best)
+        yield from _fixed_point_violations(placed, solver.solve(problem))
 
 
 def _is_complete(problem: Problem, best: Desired) -> bool:
@@ -77,11 +78,11 @@ def _refused_placement(problem: Problem, placed: Desired) -> Iterable[Violation]
         yield Violation("I4", str(found))
 
 
-def _fixed_point_violations(placed: Desired, best: Desired) -> Iterable[Violation]:
+def _fixed_point_violations(placed: Desired, plan: Desired) -> Iterable[Violation]:
     for item_id, members in placed.items():
-        if members != best[item_id]:
+        if members != plan.get(item_id):
             shown = " ".join(map(str, members)) or "nowhere"
-            planned = " ".join(map(str, best[item_id])) or "nowhere"
+            planned = " ".join(map(str, plan.get(item_id, ()))) or "nowhere"
             yield Violation("I6", f"{item_id} rests on {shown}; a new plan has it on {planned}")
 
 

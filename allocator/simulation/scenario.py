@@ -5,7 +5,7 @@ Ranges are inclusive; where a run falls in them is drawn from its seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -133,7 +133,7 @@ class Scenario:
     """Makes each member's solver."""
     workload: WorkloadFactory | None = None
     """What members do; by default, their replicas catch up or fail."""
-    invariants: Callable[[], list[Invariant]] = list
+    invariants: Callable[[], Sequence[Invariant]] = tuple
     """Makes invariants to check beside the built-in ones."""
 
 

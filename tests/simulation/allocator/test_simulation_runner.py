@@ -1,0 +1,107 @@
+"""The runner: many seeds, told as they end; a failure is shown, and can be replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from click.testing import CliRunner
+
+from allocator.core.placement.problem import Desired, Problem
+from allocator.simulation import Scenario, Violation
+from allocator.simulation.__main__ import main
+from allocator.simulation.many import run_seed, run_seeds
+from allocator.simulation.world import Change, World
+
+
+class Never:
+    """An invariant that never holds."""
+
+    def on_change(self, world: World, change: Change) -> Iterable[Violation]:
+        """Object."""
+        yield Violation("never", "as expected", change.commit.revision)
+
+    def at_rest(self, world: World) -> Iterable[Violation]:
+        """Keep quiet."""
+        return ()
+
+
+def never() -> list[Never]:
+    """Make it; a name, so that it goes to other processes."""
+    return [Never()]
+
+
+def test_runner_runs_the_seeds_and_counts_them() -> None:
+    """All is well: status 0, and one line."""
+    ran = CliRunner().invoke(main, ["--seeds", "0:2", "--steps", "2"])
+
+    assert ran.exit_code == 0, ran.output
+    assert ran.output.splitlines()[-1] == "2 seeds, 0 failed"
+
+
+def test_runner_refuses_a_range_without_seeds() -> None:
+    """The error says what was expected."""
+    ran = CliRunner().invoke(main, ["--seeds", "5:5"])
+
+    assert ran.exit_code == 2
+    assert "expected two numbers such as 0:2000" in ran.output
+
+
+def test_runner_traces_one_seed_only() -> None:
+    """A trace of many runs would be of no use to anyone."""
+    assert CliRunner().invoke(main, ["--seeds", "0:2", "--trace"]).exit_code == 2
+
+
+def test_outcome_of_a_violation_names_seed_invariant_and_replay() -> None:
+    """What a failing seed leaves behind is all that is needed to look at it."""
+    outcome = run_seed(6, Scenario(invariants=never))
+
+    assert not outcome.ok
+    assert outcome.text.startswith("seed 6: never at revision 2: as expected")
+    assert outcome.text.endswith("replay: python -m allocator.simulation --seed 6 --trace")
+
+
+class _Raises:
+    def on_change(self, world: World, change: Change) -> Iterable[Violation]:
+        raise RuntimeError("broken claim")
+
+    def at_rest(self, world: World) -> Iterable[Violation]:
+        return ()
+
+
+def test_outcome_of_a_run_that_breaks_is_a_failure_too() -> None:
+    """An exception where none should be does not end the other seeds."""
+    first, second = run_seeds([1, 2], Scenario(invariants=lambda: [_Raises()]))
+
+    assert not first.ok
+    assert not second.ok
+    assert "broken claim" in first.text
+    assert first.text.endswith("--seed 1 --trace")
+
+
+class _FailingSolver:
+    """Answers every question with nothing, which the verifier refuses."""
+
+    def solve(self, problem: Problem) -> Desired:
+        return {}
+
+
+def test_seeds_run_over_several_processes() -> None:
+    """Each seed once, whichever process runs it; the scenario goes along."""
+    seeds = range(12)
+    scenario = Scenario(invariants=never)
+
+    outcomes = list(run_seeds(seeds, scenario, jobs=2))
+
+    assert sorted(outcome.seed for outcome in outcomes) == list(seeds)
+    assert not any(outcome.ok for outcome in outcomes)
+
+
+def test_solver_that_answers_nothing_is_caught_at_rest() -> None:
+    """Plans that are refused leave the items unserved, and that shows: the simulator judges users' solvers too."""
+    scenario = Scenario(
+        solver=_FailingSolver, steps=(0, 0), replication=(1, 1), limit=(8, 8), items=(2, 2)
+    )
+
+    outcome = run_seed(1, scenario)
+
+    assert outcome.text.startswith("seed 1: I4: 0 items have 1 replicas, 2 could")

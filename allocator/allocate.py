@@ -32,20 +32,15 @@ from allocator.core.plan import Plan, PlanRefused
 from allocator.core.policy import AllocationPolicy
 from allocator.core.stored_plan import StoredPlan
 from allocator.core.tracker import Snapshot, Tracker
-from allocator.core.transition.converge import Step, Tally
-from allocator.core.transition.quarantine import Quarantine
 from allocator.errors import EtcdError, KeyDecodeError, MemberKeyLostError
 from allocator.etcd.api import Etcd
-from allocator.etcd.txn_batch import BatchReport, apply_checkpoints
+from allocator.execute import OWN_WRITE_WAIT_SECONDS, Executor
 from allocator.key_space import KeySpace
 from allocator.leadership.leadership import Fence, Leadership
 from allocator.leadership.plan_store import PlanStore
 from allocator.metrics import AllocatorMetrics
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
-
-OWN_WRITE_WAIT_SECONDS = 5.0
-"""How long to wait for our own writes to show before looking again regardless: longer than a watch takes to resume."""
 
 REST_PER_WORK = 1.0
 """Rest after a decision, as a multiple of the time it took: replicas that report one by one must not keep the leader
@@ -86,11 +81,11 @@ class _Term:
     """What a leader remembers; it begins and ends with its leadership."""
 
     fence: Fence
+    executor: Executor
     stored: StoredPlan | None
     plan: Plan | None = None
     planned_demand: int = -1
     """The tracker's demand that `plan` answers."""
-    quarantine: Quarantine = field(default_factory=Quarantine)
     audited_monotonic_seconds: float = 0.0
     rests_until_monotonic_seconds: float = 0.0
 
@@ -189,7 +184,14 @@ class AllocationLoop:
             self._end_term()
             await self._catch_up()
             found = await self._plan_store.load()
-            self._term = _Term(fence, None if found is None else found.plan)
+            executor = Executor(
+                self._etcd,
+                self._key_space,
+                clock=self._clock,
+                metrics=self._metrics,
+                on_progress=self._vouch_for_a_turn,
+            )
+            self._term = _Term(fence, executor, None if found is None else found.plan)
         self._term.fence = fence
         return self._term
 
@@ -262,7 +264,7 @@ class AllocationLoop:
         await self._adopt(term, decision, demand, seconds)
         self._metrics.on_decided(decision.state, decision.convergence, items=tracker.item_count)
         try:
-            lost = await self._act(term, decision.convergence.steps)
+            lost = await term.executor.perform(decision.convergence.steps, term.fence)
         except EtcdError as error:
             self._metrics.on_round_failed()
             pause_seconds = self._backoff.next_seconds()
@@ -346,60 +348,10 @@ class AllocationLoop:
         )
         return self._backoff.next_seconds()
 
-    async def _act(self, term: _Term, steps: tuple[Step, ...]) -> bool:
-        """Perform steps, and wait until they show. Return whether the right to do so was lost."""
-        now = self._clock.monotonic_seconds()
-        tried = term.quarantine.admitted(steps, now)
-        if not tried:
-            term.quarantine = term.quarantine.after(
-                steps, tried=(), refused=(), now_monotonic_seconds=now
-            )
-            return False
-        report = await apply_checkpoints(
-            self._etcd,
-            [step.checkpoint for step in tried],
-            fixed=term.fence.compares,
-            on_progress=self._vouch_for_a_turn,
-        )
-        self._note(term, steps, tried, report)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(OWN_WRITE_WAIT_SECONDS):
-                await self._key_space.wait_for_revision(report.revision)
-        return report.leadership_lost
-
-    def _note(
-        self, term: _Term, steps: tuple[Step, ...], tried: tuple[Step, ...], report: BatchReport
-    ) -> None:
-        applied = frozenset(report.applied)
-        done = sum((step.tally for step in tried if step.checkpoint.subject in applied), Tally())
-        term.quarantine = term.quarantine.after(
-            steps,
-            tried=tried,
-            refused=[culprit.checkpoint for culprit in report.culprits],
-            now_monotonic_seconds=self._clock.monotonic_seconds(),
-        )
-        self._metrics.on_converged(done, refused=len(report.culprits))
-        _log.info(
-            "allocation.converged",
-            revision=report.revision,
-            added=done.added,
-            removed=done.removed,
-            promoted=done.promoted,
-            packed=done.packed,
-            refused=len(report.culprits),
-            leadership_lost=report.leadership_lost,
-        )
-        for culprit in report.culprits:
-            _log.warning(
-                "allocation.step_refused",
-                item=culprit.checkpoint.subject,
-                cause=str(culprit.cause),
-            )
-
     def _pause_seconds(self, term: _Term) -> float:
         now = self._clock.monotonic_seconds()
         pauses = [self._config.recheck_seconds * self._random.uniform(0.9, 1.1)]
-        retry = term.quarantine.next_try_seconds(now)
+        retry = term.executor.next_try_seconds(now)
         if retry is not None:
             pauses.append(retry + self._random.uniform(0.0, 0.05))
         failure = self._tracked().next_failure_seconds(now)

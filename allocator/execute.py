@@ -1,0 +1,115 @@
+"""Performs the leader's steps: fenced, batched, at once where they are independent, and refused ones apart.
+
+Source: gazette/core allocator/allocate.go (batched transactions); isolation of culprits and the epoch's fence are ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+import structlog
+
+from allocator.core.transition.converge import Step, Tally
+from allocator.core.transition.quarantine import Quarantine
+from allocator.etcd.api import Etcd
+from allocator.etcd.txn_batch import BatchReport, apply_checkpoints
+from allocator.key_space import KeySpace
+from allocator.leadership.leadership import Fence
+from allocator.metrics import AllocatorMetrics
+from allocator.runtime.clock import Clock
+
+OWN_WRITE_WAIT_SECONDS = 5.0
+"""How long to wait for our own writes to show before looking again regardless: longer than a watch takes to resume."""
+
+_log = structlog.get_logger()
+
+
+class Executor:
+    """Performs the steps of one leadership, and remembers which were refused."""
+
+    def __init__(
+        self,
+        etcd: Etcd,
+        key_space: KeySpace,
+        *,
+        clock: Clock,
+        metrics: AllocatorMetrics,
+        on_progress: Callable[[], None],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            etcd: Where the steps are performed.
+            key_space: Where they show.
+            clock: Times refused steps.
+            metrics: Counts what was done.
+            on_progress: Called after every transaction that was answered.
+        """
+        self._etcd = etcd
+        self._key_space = key_space
+        self._clock = clock
+        self._metrics = metrics
+        self._on_progress = on_progress
+        self._quarantine = Quarantine()
+
+    async def perform(self, steps: tuple[Step, ...], fence: Fence) -> bool:
+        """Perform steps, and wait until they show. Return whether the right to do so was lost.
+
+        Args:
+            steps: All that are wanted now; those refused lately are left out for a while.
+            fence: What every transaction compares.
+
+        Raises:
+            EtcdError: etcd does not answer; some of them may have been performed.
+        """
+        now = self._clock.monotonic_seconds()
+        tried = self._quarantine.admitted(steps, now)
+        if not tried:
+            self._quarantine = self._quarantine.after(
+                steps, tried=(), refused=(), now_monotonic_seconds=now
+            )
+            return False
+        report = await apply_checkpoints(
+            self._etcd,
+            [step.checkpoint for step in tried],
+            fixed=fence.compares,
+            on_progress=self._on_progress,
+        )
+        self._note(steps, tried, report)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(OWN_WRITE_WAIT_SECONDS):
+                await self._key_space.wait_for_revision(report.revision)
+        return report.leadership_lost
+
+    def next_try_seconds(self, now_monotonic_seconds: float) -> float | None:
+        """Return how long until a refused step may be tried again; None if there is none."""
+        return self._quarantine.next_try_seconds(now_monotonic_seconds)
+
+    def _note(self, steps: tuple[Step, ...], tried: tuple[Step, ...], report: BatchReport) -> None:
+        applied = frozenset(report.applied)
+        done = sum((step.tally for step in tried if step.checkpoint.subject in applied), Tally())
+        self._quarantine = self._quarantine.after(
+            steps,
+            tried=tried,
+            refused=[culprit.checkpoint for culprit in report.culprits],
+            now_monotonic_seconds=self._clock.monotonic_seconds(),
+        )
+        self._metrics.on_converged(done, refused=len(report.culprits))
+        _log.info(
+            "allocation.converged",
+            revision=report.revision,
+            added=done.added,
+            removed=done.removed,
+            promoted=done.promoted,
+            packed=done.packed,
+            refused=len(report.culprits),
+            leadership_lost=report.leadership_lost,
+        )
+        for culprit in report.culprits:
+            _log.warning(
+                "allocation.step_refused",
+                item=culprit.checkpoint.subject,
+                cause=str(culprit.cause),
+            )

@@ -8,11 +8,19 @@ from enum import Enum
 from allocator.core.model import ItemId, MemberId
 
 
+class Change(Enum):
+    """What it is that waits."""
+
+    ADD = "add"
+    REMOVE = "remove"
+    HAND_OVER = "hand-over"
+
+
 class Reason(Enum):
     """What a change waits for."""
 
     NO_MEMBER = "no-member"
-    """No member is there that could take a replica."""
+    """No member is there that could take a replica: too few, or the one that was planned leaves."""
     DISABLED = "disabled"
     """The item wants no replicas."""
     LIMIT = "limit"
@@ -39,7 +47,9 @@ class Blocked:
 
     item_id: ItemId
     reason: Reason
+    change: Change | None = None
+    """None: nothing is planned, and the reason says why."""
     member_id: MemberId | None = None
-    """The member that would gain or lose the replica."""
+    """The member that would gain or lose the replica, or the primary."""
     detail: str = ""
     """Numbers for people: "holds 8 of 8"."""

@@ -1,12 +1,13 @@
 """One pass from where the cluster is towards where it should be, as transactions.
 
 Each item's step is one checkpoint: all of it happens, or none. Checkpoints of different items are independent of each
-other, so one that is refused (somebody else wrote the key) costs the others nothing.
+other, so one that is refused (somebody else wrote the key) costs the others nothing. They come most urgent first.
 
-    add      compares  item unchanged, member unchanged, key absent     puts an empty value on the member's lease
-    remove   compares  item unchanged, all assignments unchanged        deletes
-    move     compares  assignment unchanged, new key absent             deletes, puts value and lease at the new slot
-    dead     compares  item absent, assignment unchanged                deletes
+    add        compares  item unchanged, member unchanged, key absent     puts an empty value on the member's lease
+    remove     compares  item unchanged, all assignments unchanged        deletes
+    move       compares  assignment unchanged, new key absent             deletes, puts value and lease at the new slot
+    hand over  compares  item and all assignments unchanged, new primary's member unchanged       two moves
+    dead       compares  item absent, assignment unchanged                deletes
 
 Source: gazette/core allocator/alloc_run.go (converge, removal of dead assignments) and item_state.go (operations).
 Ours: adds also compare the item and the new key, moves the new key, and removals the replicas that stay: they are why
@@ -15,17 +16,21 @@ the removal is safe.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from allocator.core.consistency import Consistency
 from allocator.core.keys import Keys
-from allocator.core.model import Assignment, ItemId
+from allocator.core.model import Assignment, ItemId, MemberId
 from allocator.core.ops import Compare, Delete, Operation, Put, TxnCheckpoint
+from allocator.core.placement.primaries import HandOver
 from allocator.core.placement.problem import Desired
+from allocator.core.policy import TransitionPolicy
 from allocator.core.state import PRIMARY_SLOT, AllocState
-from allocator.core.transition.item_state import Add, ItemDecision, Move, decide_item
+from allocator.core.transition.blocked import Blocked, Change
+from allocator.core.transition.item_state import Add, ItemDecision, Move
+from allocator.core.transition.schedule import Wishes, schedule
 
 DEAD_PER_CHECKPOINT_MAX = 64
 """Dead assignments deleted at once: half of etcd's limit on operations, which leaves room for fixed comparisons."""
@@ -40,6 +45,8 @@ class Tally:
     promoted: int = 0
     packed: int = 0
     """Moved to another slot than 0."""
+    handed_over: int = 0
+    """Promoted in place of a live primary, by plan; counted among the promoted, too."""
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
@@ -47,6 +54,7 @@ class Tally:
             self.removed + other.removed,
             self.promoted + other.promoted,
             self.packed + other.packed,
+            self.handed_over + other.handed_over,
         )
 
 
@@ -63,11 +71,9 @@ class Convergence:
     """Everything that can be done now."""
 
     steps: tuple[Step, ...]
-    """In order of item ids."""
-    adds_blocked: int
-    """Additions that wait for room on their member."""
-    removes_blocked: int
-    """Removals that wait for replacements to become consistent."""
+    """Most urgent first, dead assignments last."""
+    blocked: tuple[Blocked, ...] = ()
+    """Everything that cannot be done now, of the items looked at."""
 
     @property
     def checkpoints(self) -> tuple[TxnCheckpoint, ...]:
@@ -79,52 +85,77 @@ class Convergence:
         """What all of it does."""
         return sum((step.tally for step in self.steps), Tally())
 
+    @property
+    def adds_blocked(self) -> int:
+        """Additions that wait."""
+        return sum(each.change is Change.ADD for each in self.blocked)
+
+    @property
+    def removes_blocked(self) -> int:
+        """Removals that wait."""
+        return sum(each.change is Change.REMOVE for each in self.blocked)
+
 
 def converge(
-    state: AllocState, desired: Desired, *, consistency: Consistency, keys: Keys
+    state: AllocState,
+    desired: Desired,
+    *,
+    consistency: Consistency,
+    keys: Keys,
+    primaries: Mapping[ItemId, MemberId] | None = None,
+    policy: TransitionPolicy | None = None,
+    drains_waiting: frozenset[MemberId] = frozenset(),
+    hand_overs: Sequence[HandOver] = (),
+    hand_overs_allowed: int = 0,
 ) -> Convergence:
     """Return the next step of every item towards the desired placement.
 
     Args:
-        state: The snapshot to decide on.
+        state: The snapshot to decide on; it may hold only the items that may have something to do.
         desired: Members by item; an item it does not know is left alone, for it is newer than the plan.
         consistency: Tells which replicas may be relied upon.
         keys: The syntax of this root.
+        primaries: Whom to elect, where no replica is primary.
+        policy: How much may be in motion; without limits, if there is none.
+        drains_waiting: Exiting members that give up nothing yet.
+        hand_overs: Live primaries that should move, most useful first.
+        hand_overs_allowed: How many of those may be begun now.
     """
-    steps: list[Step] = []
-    loads = state.loads
-    adds_blocked = removes_blocked = 0
-    for item_id, item in state.items.items():
-        if item_id not in desired:
-            continue
-        decision = decide_item(
-            state, item, desired=desired[item_id], loads=loads, consistency=consistency
-        )
-        loads = decision.loads_after(loads)
-        adds_blocked += decision.adds_blocked
-        removes_blocked += decision.removes_blocked
-        if not decision.is_idle:
-            steps.append(_step(state, decision, keys))
+    wishes = Wishes(
+        desired=desired,
+        primaries=primaries or {},
+        policy=policy or TransitionPolicy(),
+        drains_waiting=drains_waiting,
+        hand_overs={each.item_id: each for each in hand_overs},
+        hand_overs_allowed=hand_overs_allowed,
+    )
+    scheduled = schedule(state, wishes, consistency)
     dead = (
         item_id
         for item_id in state.assignments
         if item_id not in state.items and item_id not in state.unreadable_items
     )
     return Convergence(
-        steps=tuple(chain(*(_dead_steps(state, item_id, keys) for item_id in dead), steps)),
-        adds_blocked=adds_blocked,
-        removes_blocked=removes_blocked,
+        steps=(
+            *(_step(state, decision, keys) for decision in scheduled.decisions),
+            *chain.from_iterable(_dead_steps(state, item_id, keys) for item_id in dead),
+        ),
+        blocked=scheduled.blocked,
     )
 
 
 def _step(state: AllocState, decision: ItemDecision, keys: Keys) -> Step:
-    item = decision.item
+    item = decision.pending.item
     compares: list[Compare] = []
     operations: list[Operation] = []
-    if decision.adds or decision.removes:
+    if decision.adds or decision.removes or decision.hands_over:
         compares.append(Compare.mod_revision(item.kv.key, item.kv.mod_revision))
-    if decision.removes:
+    if decision.removes or decision.hands_over:
         compares += map(_unchanged, decision.keeps)
+    if decision.hands_over:
+        new = next(move.assignment for move in decision.moves if move.slot == PRIMARY_SLOT)
+        member = state.members[new.member_id].kv
+        compares.append(Compare.mod_revision(member.key, member.mod_revision))
     parts: Iterable[tuple[tuple[Compare, ...], tuple[Operation, ...]]] = chain(
         (_add(state, item.item_id, add, keys) for add in decision.adds),
         (_remove(assignment) for assignment in decision.removes),
@@ -133,15 +164,20 @@ def _step(state: AllocState, decision: ItemDecision, keys: Keys) -> Step:
     for more_compares, more_operations in parts:
         compares += more_compares
         operations += more_operations
-    promoted = sum(move.slot == PRIMARY_SLOT for move in decision.moves)
     return Step(
         TxnCheckpoint(tuple(dict.fromkeys(compares)), tuple(operations), subject=item.item_id),
-        Tally(
-            added=len(decision.adds),
-            removed=len(decision.removes),
-            promoted=promoted,
-            packed=len(decision.moves) - promoted,
-        ),
+        _tally(decision),
+    )
+
+
+def _tally(decision: ItemDecision) -> Tally:
+    promoted = sum(move.slot == PRIMARY_SLOT for move in decision.moves)
+    return Tally(
+        added=len(decision.adds),
+        removed=len(decision.removes),
+        promoted=promoted,
+        packed=len(decision.moves) - promoted,
+        handed_over=int(decision.hands_over),
     )
 
 

@@ -1,32 +1,35 @@
 """What to do next about one item: which replicas to add, to remove, to promote, to renumber.
 
-    desired, not current ──► add      if the member has room
-    current, not desired ──► remove   if what remains is safe, else keep for now
+    desired, not current ──► add        if the member has room, and the budget for moves allows
+    current, not desired ──► remove     if what remains is safe, else keep for now
     both                 ──► keep
-    no primary is left   ──► promote  the best of what is kept
-    nothing else to do   ──► pack     slots become 0, 1, 2, …
+    no primary is left   ──► promote    the best of what is kept
+    nothing to add       ──► pack       slots become 0, 1, 2, …
+    nothing else to do   ──► hand over  the primary, if that is wanted
 
 Additions precede removals in time: a new replica starts inconsistent, and the one that it replaces stays until enough
 others are consistent.
 
-Invariants: a member at its limit gets nothing; a primary in place is never demoted; at most one replica has slot 0
-afterwards.
+Invariants: a member at its limit gets nothing, but for the one replica that breaks a cycle; a primary in place is
+demoted only to hand over to a consistent standby; at most one replica has slot 0 afterwards; a member that leaves gets
+nothing while there is another.
 
-Source: gazette/core allocator/item_state.go (gates and their order). Ours: promotion never prefers a member that
-leaves; new primaries go where the fewest are; freed slots are used again; two replicas at one slot are told apart.
+Source: gazette/core allocator/item_state.go (gates and their order). Ours: promotion follows the plan, and never
+prefers a member that leaves; freed slots are used again; two replicas at one slot are told apart; hand-overs.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from allocator.core.consistency import Consistency
 from allocator.core.model import Assignment, Item, MemberId
-from allocator.core.state import PRIMARY_SLOT, AllocState, Loads
-from allocator.core.transition.removal import Replicas, load_ratio, removals
+from allocator.core.state import PRIMARY_SLOT, AllocState
+from allocator.core.transition.blocked import Blocked, Change, Reason
+from allocator.core.transition.removal import Refused, removals
+from allocator.core.transition.replicas import Replicas, Risk
+from allocator.core.transition.room import Room
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,91 +49,83 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """An item that is not where it should be."""
+
+    item: Item
+    replicas: Replicas
+    risk: Risk
+    planned_primary: MemberId | None = None
+    """The replica to elect, where none is primary."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ItemDecision:
     """The next step of one item. All of it belongs in one transaction."""
 
-    item: Item
+    pending: Pending
     adds: tuple[Add, ...] = ()
     removes: tuple[Assignment, ...] = ()
     moves: tuple[Move, ...] = ()
     keeps: tuple[Assignment, ...] = ()
-    """What stays: removals rely on it, so it must still be as it was."""
-    adds_blocked: int = 0
-    """Additions that wait for room on their member."""
-    removes_blocked: int = 0
-    """Removals that wait for replacements to become consistent."""
+    """What stays: removals and hand-overs rely on it, so it must still be as it was."""
+    hands_over: bool = False
+    """The moves take the primary from one live replica to another."""
+    blocked: tuple[Blocked, ...] = ()
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether there is nothing to do now."""
         return not (self.adds or self.removes or self.moves)
-
-    def loads_after(self, loads: Loads) -> Loads:
-        """Return the loads once the step is done, without what its removals free.
-
-        A removal may still fail, so its room is given away only when it is seen to be free.
-        """
-        if self.is_idle:
-            return loads
-        primaries = Counter(add.member_id for add in self.adds if add.slot == PRIMARY_SLOT)
-        primaries.update(m.assignment.member_id for m in self.moves if m.slot == PRIMARY_SLOT)
-        return loads.plus(Counter(add.member_id for add in self.adds), primaries)
 
 
 def decide_item(
     state: AllocState,
-    item: Item,
+    pending: Pending,
+    room: Room,
     *,
-    desired: Collection[MemberId],
-    loads: Loads,
-    consistency: Consistency,
+    waited_for: Collection[MemberId] = (),
+    over_limit: MemberId | None = None,
 ) -> ItemDecision:
-    """Return the next step towards the desired placement of an item.
+    """Return the next step of an item towards its desired placement, and take the room that it needs.
 
     Args:
         state: The snapshot to decide on.
-        item: One of its items.
-        desired: Members that should hold the item.
-        loads: Replicas by member, with what was decided for earlier items.
-        consistency: Tells which replicas may be relied upon.
+        pending: One of its items.
+        room: What is left by the items decided upon before.
+        waited_for: Members at their limit on which other items should be.
+        over_limit: A member that may hold one replica more than its limit.
     """
-    current = state.assignments.get(item.item_id, ())
-    if _is_settled(current, desired):
-        return ItemDecision(item=item)
-    replicas = Replicas.sort_out(state, item, desired=desired, consistency=consistency)
-    removes = tuple(removals(state, replicas, loads))
-    placed = _placed(state, replicas, removes, loads)
-    holders = {assignment.member_id for assignment in current}
-    wanted = [member_id for member_id in replicas.desired if member_id not in holders]
-    adds = tuple(_additions(state, wanted, taken={move.slot for move in placed}, loads=loads))
-    if not adds and not removes:
+    replicas = pending.replicas
+    removes, refused = removals(replicas, room, waited_for)
+    keep = [a for a in replicas.current if a not in removes] if removes else replicas.current
+    placed = _placed(state, pending, keep, room)
+    additions = _Additions(state, pending, room, over_limit)
+    adds = tuple(additions.at_slots({move.slot for move in placed}))
+    # A surplus replica's key may be the very one that packing writes, and no key may be written twice at once.
+    if not adds and not any(a.kv.key in replicas.surplus for a in removes):
         placed = _packed(placed)
+    moves = tuple(move for move in placed if move.slot != move.assignment.slot)
+    for move in moves:
+        if move.slot == PRIMARY_SLOT:
+            room.elect(move.assignment.member_id)
     return ItemDecision(
-        item=item,
+        pending=pending,
         adds=adds,
         removes=removes,
-        moves=tuple(move for move in placed if move.slot != move.assignment.slot),
+        moves=moves,
         keeps=tuple(move.assignment for move in placed),
-        adds_blocked=len(wanted) - len(adds),
-        removes_blocked=len(replicas.unwanted) - len(removes),
-    )
-
-
-def _is_settled(current: Sequence[Assignment], desired: Collection[MemberId]) -> bool:
-    """Return whether an item is as desired to the last slot: the usual case, told cheaply."""
-    return (
-        len(current) == len(desired)
-        and {a.member_id for a in current} == set(desired)
-        and {a.slot for a in current} == set(range(len(current)))
+        blocked=(*additions.blocked, *_removals_blocked(pending, refused)),
     )
 
 
 def _placed(
-    state: AllocState, replicas: Replicas, removes: Collection[Assignment], loads: Loads
+    state: AllocState, pending: Pending, keep: Iterable[Assignment], room: Room
 ) -> list[Move]:
     """Return what is kept, by slot, each with the slot it should have now: one primary, no slot twice."""
-    keep = sorted((a for a in replicas.current if a not in removes), key=lambda a: a.slot)
-    promoted = _promotion(state, replicas, keep, loads)
+    replicas = pending.replicas
+    keep = sorted(keep, key=lambda a: a.slot)
+    promoted = _promotion(state, pending, keep, room)
     placed = [] if promoted is None else [Move(promoted, PRIMARY_SLOT)]
     # Slots of replicas that go in the same step are left alone: their keys may not be written twice in one transaction.
     taken = {assignment.slot for assignment in replicas.current} | {PRIMARY_SLOT}
@@ -148,47 +143,109 @@ def _placed(
 
 
 def _promotion(
-    state: AllocState, replicas: Replicas, keep: Sequence[Assignment], loads: Loads
+    state: AllocState, pending: Pending, keep: Sequence[Assignment], room: Room
 ) -> Assignment | None:
     """Return the replica to make primary; None if there is a primary, or no live replica."""
-    if any(assignment.slot == PRIMARY_SLOT for assignment in keep):
+    if keep and keep[0].slot == PRIMARY_SLOT:
         return None
+    replicas = pending.replicas
 
-    def rank(assignment: Assignment) -> tuple[bool, bool, float, int]:
+    def rank(assignment: Assignment) -> tuple[bool, bool, bool, float, int]:
         member_id, key = assignment.member_id, assignment.kv.key
         return (
             key not in replicas.consistent,
             key in replicas.unwanted or state.is_leaving(member_id),
-            load_ratio(state, member_id, loads.primary),
+            member_id != pending.planned_primary,
+            room.primary_ratio(member_id),
             assignment.slot,
         )
 
     return min((a for a in keep if a.kv.key in replicas.live), key=rank, default=None)
 
 
-def _additions(
-    state: AllocState, wanted: Sequence[MemberId], *, taken: Collection[int], loads: Loads
-) -> Iterator[Add]:
-    """Yield additions for members with room, at the lowest free slots; a first primary where the fewest are."""
-    roomy = [m for m in wanted if loads.total[m] < state.limits[m]]
-    if PRIMARY_SLOT not in taken and roomy:
-        primary = min(roomy, key=lambda m: _primary_rank(state, m, loads))
-        roomy.remove(primary)
-        roomy.insert(0, primary)
-    free_slots = (slot for slot in count() if slot not in taken)
-    for member_id, slot in zip(roomy, free_slots, strict=False):
-        yield Add(member_id, slot)
+class _Additions:
+    """Replicas that an item lacks, and what becomes of each."""
 
+    def __init__(
+        self, state: AllocState, pending: Pending, room: Room, over_limit: MemberId | None
+    ) -> None:
+        self.blocked: list[Blocked] = []
+        self._added = 0
+        self._state = state
+        self._pending = pending
+        self._room = room
+        self._over_limit = over_limit
 
-def _primary_rank(
-    state: AllocState, member_id: MemberId, loads: Loads
-) -> tuple[bool, float, float, MemberId]:
-    return (
-        state.is_leaving(member_id),
-        load_ratio(state, member_id, loads.primary),
-        load_ratio(state, member_id, loads.total),
-        member_id,
-    )
+    def at_slots(self, taken: Collection[int]) -> Iterator[Add]:
+        """Yield what can be added now, at the lowest free slots; a first primary where it is planned, or fewest are."""
+        granted = [m for m in self._in_order() if self._is_granted(m)]
+        if not granted:
+            return
+        if PRIMARY_SLOT not in taken:
+            primary = min(granted, key=self._primary_rank)
+            granted.remove(primary)
+            granted.insert(0, primary)
+            self._room.elect(primary)
+        free_slots = (slot for slot in count() if slot not in taken)
+        for member_id, slot in zip(granted, free_slots, strict=False):
+            yield Add(member_id, slot)
+
+    def _in_order(self) -> list[MemberId]:
+        """Return members that should hold the item and do not: those in a zone of their own come first."""
+        replicas = self._pending.replicas
+        missing = replicas.missing
+        if len(missing) < 2:
+            return list(missing)
+        zones = {a.member_id.zone for a in replicas.current if a.kv.key in replicas.live}
+        return sorted(missing, key=lambda m: (m.zone in zones, m))
+
+    def _is_granted(self, member_id: MemberId) -> bool:
+        replicas, room = self._pending.replicas, self._room
+        if self._is_spare(member_id):
+            self._block(member_id, Reason.NO_MEMBER, f"{member_id} leaves")
+            return False
+        is_move = replicas.lost <= self._added
+        reason = room.refusal(member_id, is_move=is_move)
+        if reason is Reason.LIMIT and member_id == self._over_limit:
+            reason = None
+        if reason is Reason.LIMIT:
+            self._block(member_id, reason, room.describe(member_id))
+            return False
+        if reason is not None:
+            self._block(member_id, reason, room.describe_moves(member_id))
+            return False
+        room.take(member_id, is_move=is_move)
+        self._added += 1
+        return True
+
+    def _is_spare(self, member_id: MemberId) -> bool:
+        """Return whether a member leaves while the item has another, or could have."""
+        if not self._state.members[member_id].value.is_exiting():
+            return False
+        replicas = self._pending.replicas
+        return bool(replicas.live) or any(
+            not self._state.members[m].value.is_exiting() for m in replicas.missing
+        )
+
+    def _block(self, member_id: MemberId, reason: Reason, detail: str) -> None:
+        self.blocked.append(
+            Blocked(
+                item_id=self._pending.item.item_id,
+                reason=reason,
+                change=Change.ADD,
+                member_id=member_id,
+                detail=detail,
+            )
+        )
+
+    def _primary_rank(self, member_id: MemberId) -> tuple[bool, bool, float, float, MemberId]:
+        return (
+            self._state.is_leaving(member_id),
+            member_id != self._pending.planned_primary,
+            self._room.primary_ratio(member_id),
+            self._room.load_ratio(member_id),
+            member_id,
+        )
 
 
 def _packed(placed: list[Move]) -> list[Move]:
@@ -197,3 +254,20 @@ def _packed(placed: list[Move]) -> list[Move]:
     if not by_slot or by_slot[0].slot != PRIMARY_SLOT:
         return placed
     return [Move(move.assignment, slot) for slot, move in enumerate(by_slot)]
+
+
+def _removals_blocked(pending: Pending, refused: Iterable[Refused]) -> Iterator[Blocked]:
+    replicas = pending.replicas
+    for each in refused:
+        if each.reason is Reason.ZONE:
+            detail = "no other replica in its zone is consistent"
+        else:
+            others = len(replicas.consistent - {each.assignment.kv.key})
+            detail = f"{others} of {replicas.replication} others are consistent"
+        yield Blocked(
+            item_id=pending.item.item_id,
+            reason=each.reason,
+            change=Change.REMOVE,
+            member_id=each.assignment.member_id,
+            detail=detail,
+        )

@@ -1,0 +1,179 @@
+"""Exchanges between full members: found in the graph of who waits for whom, broken by one replica over the limit.
+
+    item i should be on t, which is full ──► a replica on t should go; it is item j's, and stays until j's own
+    addition on u is done, but u is full ──► … ──► a replica of item i, on a member where somebody waits
+
+Nothing would ever move in such a circle. One of its additions is made although its member is at its limit. When the new
+replica has caught up, the one it replaces frees the place that the next item waits for, and so on around the circle,
+until the member is back at its limit.
+
+Invariants: at most one replica over the limit, on one member, at a time; never one where patience would do: not while
+anything moves that a waiting item depends on, however indirectly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from allocator.core.model import MemberId
+from allocator.core.state import AllocState
+from allocator.core.transition.blocked import Blocked, Change, Reason
+from allocator.core.transition.item_state import ItemDecision
+from allocator.core.transition.removal import would_free
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """The addition that breaks a circle."""
+
+    decision: ItemDecision
+    """What the item was to do so far: nothing."""
+    member_id: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class _Arc:
+    """Of an item that waits: should it be added on `target`, its replica on `source` could go."""
+
+    source: MemberId
+    target: MemberId
+    decision: ItemDecision
+
+    @property
+    def urgency(self) -> tuple[int, str, MemberId]:
+        pending = self.decision.pending
+        return (pending.risk, pending.item.item_id, self.target)
+
+
+def find_break(
+    state: AllocState,
+    decisions: Iterable[ItemDecision],
+    *,
+    loads: Mapping[MemberId, int],
+) -> Break | None:
+    """Return how to break a circle of items that wait for each other, if there is one and nothing else helps.
+
+    Args:
+        state: The snapshot.
+        decisions: Of every item that is not where it should be.
+        loads: Replicas by member, with what this pass adds.
+    """
+    stuck: list[ItemDecision] = []
+    opening: set[MemberId] = set()
+    """Members where something goes by itself."""
+    for decision in decisions:
+        if _moves_on(decision):
+            opening.update(a.member_id for a in decision.removes)
+            opening.update(b.member_id for b in _refused(decision) if b.member_id is not None)
+        elif _targets(decision):
+            stuck.append(decision)
+    stuck = _without_hope(stuck, opening)
+    if not stuck or any(_comes_back(state, m, load, opening) for m, load in loads.items()):
+        return None
+    at_limit = {m for m, load in loads.items() if load == state.limits[m] and _stays(state, m)}
+    arcs = [arc for decision in stuck for arc in _arcs(decision, at_limit)]
+    circle = _circle(arcs)
+    if not circle:
+        return None
+    first = min(circle, key=lambda arc: arc.urgency)
+    return Break(first.decision, first.target)
+
+
+def _moves_on(decision: ItemDecision) -> bool:
+    """Return whether something about the item will change by itself: a step, a replica that catches up, a turn."""
+    return (
+        not decision.is_idle
+        or any(b.reason is Reason.MOVE_BUDGET for b in decision.blocked)
+        or bool(decision.pending.replicas.catching_up)
+    )
+
+
+def _targets(decision: ItemDecision) -> list[MemberId]:
+    """Return the full members that an item should be added on."""
+    return [
+        b.member_id
+        for b in decision.blocked
+        if b.reason is Reason.LIMIT and b.change is Change.ADD and b.member_id is not None
+    ]
+
+
+def _refused(decision: ItemDecision) -> Iterator[Blocked]:
+    return (b for b in decision.blocked if b.change is Change.REMOVE)
+
+
+def _without_hope(stuck: Sequence[ItemDecision], opening: set[MemberId]) -> list[ItemDecision]:
+    """Return items none of whose targets opens; what the others will free opens, too."""
+    waiting: dict[MemberId, list[int]] = {}
+    for index, decision in enumerate(stuck):
+        for target in _targets(decision):
+            waiting.setdefault(target, []).append(index)
+    hopeful: set[int] = set()
+    frontier = list(opening)
+    while frontier:
+        for index in waiting.get(frontier.pop(), ()):
+            if index in hopeful:
+                continue
+            hopeful.add(index)
+            freed = {b.member_id for b in _refused(stuck[index]) if b.member_id is not None}
+            frontier.extend(freed - opening)
+            opening |= freed
+    return [decision for index, decision in enumerate(stuck) if index not in hopeful]
+
+
+def _comes_back(
+    state: AllocState, member_id: MemberId, load: int, opening: Collection[MemberId]
+) -> bool:
+    """Return whether a member is over its limit and on its way back: a circle that is being broken."""
+    return load > state.limits[member_id] and _stays(state, member_id) and member_id in opening
+
+
+def _stays(state: AllocState, member_id: MemberId) -> bool:
+    return not state.members[member_id].value.is_exiting()
+
+
+def _arcs(decision: ItemDecision, at_limit: Collection[MemberId]) -> Iterator[_Arc]:
+    replicas = decision.pending.replicas
+    held = [
+        a for a in replicas.current if a.kv.key in replicas.unwanted and a.member_id in at_limit
+    ]
+    for target in _targets(decision):
+        if target in at_limit:
+            for assignment in held:
+                if would_free(replicas, assignment, target):
+                    yield _Arc(assignment.member_id, target, decision)
+
+
+def _circle(arcs: Iterable[_Arc]) -> list[_Arc]:
+    """Return arcs that form a circle, each one's target the next one's source; empty if there is none."""
+    leaving: dict[MemberId, list[_Arc]] = {}
+    for arc in arcs:
+        leaving.setdefault(arc.source, []).append(arc)
+    done: set[MemberId] = set()
+    for start in sorted(leaving):
+        if start not in done and (circle := _circle_from(start, leaving, done)):
+            return circle
+    return []
+
+
+def _circle_from(
+    start: MemberId, leaving: Mapping[MemberId, Sequence[_Arc]], done: set[MemberId]
+) -> list[_Arc]:
+    """Search depth first from one member; those it is done with lead into no circle."""
+    path: list[_Arc] = []
+    position = {start: 0}
+    branches = [iter(leaving[start])]
+    while branches:
+        arc = next(branches[-1], None)
+        if arc is None:
+            branches.pop()
+            member_id = path.pop().target if path else start
+            done.add(member_id)
+            del position[member_id]
+        elif arc.target in position:
+            return [*path[position[arc.target] :], arc]
+        elif arc.target not in done and arc.target in leaving:
+            path.append(arc)
+            position[arc.target] = len(path)
+            branches.append(iter(leaving[arc.target]))
+    return []

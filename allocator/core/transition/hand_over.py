@@ -1,0 +1,70 @@
+"""Taking the primary of an item from one live replica to another, for balance.
+
+One transaction: the old primary takes the standby's slot, the standby takes slot 0. It happens only while nothing else
+is to be done about the item, and only if the standby could serve at once.
+
+    wanted ──► the item is at rest ──► the standby has caught up ──► it is this one's turn ──► hand over
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from allocator.core.model import Assignment
+from allocator.core.placement.primaries import HandOver
+from allocator.core.state import PRIMARY_SLOT, AllocState
+from allocator.core.transition.blocked import Blocked, Change, Reason
+from allocator.core.transition.item_state import ItemDecision, Move, Pending
+
+
+@dataclass(slots=True)
+class HandOverTurns:
+    """How many hand-overs may still be begun."""
+
+    left: int
+
+
+def decide_hand_over(
+    state: AllocState, pending: Pending, wish: HandOver, *, at_rest: bool, turns: HandOverTurns
+) -> ItemDecision:
+    """Return the hand-over, or what it waits for; neither, if the wish is out of date."""
+    replicas = pending.replicas
+    by_member = {a.member_id: a for a in replicas.current if a.kv.key not in replicas.surplus}
+    old, new = by_member.get(wish.from_member), by_member.get(wish.to_member)
+    if old is None or new is None or old.slot != PRIMARY_SLOT or old is new:
+        return ItemDecision(pending=pending)
+    if not at_rest:
+        return _waits(pending, wish, Reason.HAND_OVER_WAITS, "replicas of the item are in motion")
+    if state.is_leaving(wish.to_member) or new.kv.key in replicas.unwanted:
+        return ItemDecision(pending=pending)
+    if new.kv.key not in replicas.consistent:
+        detail = f"{wish.to_member} has not caught up"
+        return _waits(pending, wish, Reason.STANDBY_NOT_CAUGHT_UP, detail)
+    if turns.left <= 0:
+        return _waits(pending, wish, Reason.HAND_OVER_WAITS, "others come first")
+    turns.left -= 1
+    return ItemDecision(
+        pending=pending,
+        moves=_exchange(old, new),
+        keeps=replicas.current,
+        hands_over=True,
+    )
+
+
+def _exchange(old: Assignment, new: Assignment) -> tuple[Move, ...]:
+    return (Move(old, new.slot), Move(new, PRIMARY_SLOT))
+
+
+def _waits(pending: Pending, wish: HandOver, reason: Reason, detail: str) -> ItemDecision:
+    return ItemDecision(
+        pending=pending,
+        blocked=(
+            Blocked(
+                item_id=wish.item_id,
+                reason=reason,
+                change=Change.HAND_OVER,
+                member_id=wish.from_member,
+                detail=detail,
+            ),
+        ),
+    )

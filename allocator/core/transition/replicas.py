@@ -1,0 +1,161 @@
+"""An item's assignments, sorted out: which are wanted, which count, and how much it matters.
+
+A replica is *live* if its member is there, if it is not a second one on that member, and if it has not failed for too
+long. It is *lost* otherwise: it protects nothing, and putting another in its place is no matter of balance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from allocator.core.consistency import Consistency
+from allocator.core.model import Assignment, Item, MemberId
+from allocator.core.placement.problem import ZONES_WANTED, zones_spanned
+from allocator.core.state import PRIMARY_SLOT, AllocState
+
+
+class Risk(IntEnum):
+    """What an item's pending change is about, most urgent first."""
+
+    UNCOVERED = 0
+    """No live replica serves it."""
+    UNDER_REPLICATED = 1
+    """It has fewer live replicas than it wants."""
+    SINGLE_ZONE = 2
+    """All of its live replicas would be lost with one zone, and that can be helped."""
+    DRAINING = 3
+    """A replica is on a member that leaves, or is gone."""
+    BALANCE = 4
+    """It is safe where it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicas:
+    """An item's assignments, sorted out."""
+
+    replication: int
+    current: tuple[Assignment, ...]
+    desired: tuple[MemberId, ...]
+    """Members that should hold the item and are there."""
+    unwanted: frozenset[bytes]
+    """Keys of assignments that should go."""
+    surplus: frozenset[bytes]
+    """Keys of assignments beside another of the same member: not legal, and worth nothing."""
+    live: frozenset[bytes]
+    """Keys of assignments, surplus ones and long failed ones apart, whose member is there."""
+    consistent: frozenset[bytes]
+    """Keys of live assignments that may be relied upon."""
+
+    @classmethod
+    def sort_out(
+        cls,
+        state: AllocState,
+        item: Item,
+        *,
+        desired: Collection[MemberId],
+        consistency: Consistency,
+    ) -> Replicas:
+        """Look at every assignment of an item once."""
+        current = state.assignments.get(item.item_id, ())
+        members, avoided = state.members, state.avoided
+        surplus = frozenset(_surplus_keys(current))
+        live = [
+            a
+            for a in current
+            if a.member_id in members
+            and a.kv.key not in surplus
+            and not (avoided and (a.item_id, a.member_id) in avoided)
+        ]
+        return cls(
+            replication=item.value.desired_replication(),
+            current=current,
+            desired=tuple(m for m in desired if m in members),
+            unwanted=surplus | {a.kv.key for a in current if a.member_id not in desired},
+            surplus=surplus,
+            live=frozenset(a.kv.key for a in live),
+            consistent=frozenset(
+                a.kv.key for a in live if consistency.is_consistent(item, a, current)
+            ),
+        )
+
+    @property
+    def missing(self) -> tuple[MemberId, ...]:
+        """Members that should hold the item and do not."""
+        holders = {a.member_id for a in self.current}
+        return tuple(m for m in self.desired if m not in holders)
+
+    @property
+    def lost(self) -> int:
+        """How many live replicas it has too few: so many additions replace what is lost."""
+        return max(0, self.replication - len(self.live))
+
+    @property
+    def catching_up(self) -> list[Assignment]:
+        """Live replicas that should be there and may not be relied upon yet."""
+        return [
+            a
+            for a in self.current
+            if a.kv.key in self.live
+            and a.kv.key not in self.consistent
+            and a.kv.key not in self.unwanted
+        ]
+
+    @property
+    def moving(self) -> Iterator[MemberId]:
+        """Members to which a move is under way: a replica catches up there while the one it replaces is kept.
+
+        A replica that catches up in place of a lost one is no move.
+        """
+        moves = len(self.live) - self.replication
+        if moves <= 0:
+            return
+        newest = sorted(self.catching_up, key=lambda a: (-a.kv.create_revision, a.member_id))
+        yield from (a.member_id for a in newest[:moves])
+
+    def risk(self, state: AllocState) -> Risk:
+        """Return how urgent it is to bring the item where it should be."""
+        live = [a for a in self.current if a.kv.key in self.live]
+        if self.replication and not any(a.slot == PRIMARY_SLOT for a in live):
+            return Risk.UNCOVERED
+        if len(live) < self.replication:
+            return Risk.UNDER_REPLICATED
+        zones_wanted = min(ZONES_WANTED, self.replication, zones_spanned(self.desired))
+        if zones_spanned(a.member_id for a in live) < zones_wanted:
+            return Risk.SINGLE_ZONE
+        if any(a.kv.key in self.unwanted and state.is_leaving(a.member_id) for a in self.current):
+            return Risk.DRAINING
+        return Risk.BALANCE
+
+
+def _surplus_keys(current: Sequence[Assignment]) -> Iterable[bytes]:
+    """Return all but the lowest slot of each member."""
+    if len({a.member_id for a in current}) == len(current):
+        return ()
+    seen: set[MemberId] = set()
+    found: list[bytes] = []
+    for assignment in sorted(current, key=lambda a: (a.member_id, a.slot)):
+        if assignment.member_id in seen:
+            found.append(assignment.kv.key)
+        seen.add(assignment.member_id)
+    return found
+
+
+def is_settled(current: Sequence[Assignment], desired: Sequence[MemberId]) -> bool:
+    """Return whether an item is as desired to the last slot: the usual case, told cheaply.
+
+    Args:
+        current: Sorted by member.
+        desired: Sorted.
+    """
+    if len(current) != len(desired):
+        return False
+    slots = 0
+    for assignment, member_id in zip(current, desired, strict=True):
+        if assignment.member_id is not member_id and assignment.member_id != member_id:
+            return False
+        if assignment.slot >= len(current):
+            return False
+        slots |= 1 << assignment.slot
+    return slots == (1 << len(current)) - 1

@@ -1,0 +1,177 @@
+"""A migration as a schedule: what is done now about each item, in order of risk, and what waits.
+
+    uncovered ≻ under-replicated ≻ single-zone ≻ draining ≻ balance
+
+Scarce room, and turns where moves are limited, go to the most urgent items first. Limits on moves never hold back what
+replaces a lost replica. Of all that waits, a circle of full members alone would wait for ever: it is broken (`cycles`).
+
+Invariants: the pass costs as much as there are items in the snapshot, which may be a part of all; an item that is as
+desired costs a comparison. The same snapshot and wishes give the same schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from allocator.core.consistency import Consistency
+from allocator.core.model import Item, ItemId, MemberId
+from allocator.core.placement.primaries import HandOver
+from allocator.core.placement.problem import ZONES_WANTED, Desired
+from allocator.core.policy import TransitionPolicy
+from allocator.core.state import AllocState
+from allocator.core.transition.blocked import Blocked, Change, Reason
+from allocator.core.transition.cycles import find_break
+from allocator.core.transition.hand_over import HandOverTurns, decide_hand_over
+from allocator.core.transition.item_state import ItemDecision, Pending, decide_item
+from allocator.core.transition.replicas import Replicas, is_settled
+from allocator.core.transition.room import Room
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """Where the cluster should be, and what holds on the way there."""
+
+    desired: Desired
+    """Members by item; an item it does not know is left alone, for it is newer than the plan."""
+    primaries: Mapping[ItemId, MemberId] = field(default_factory=dict)
+    """Whom to elect, where no replica is primary."""
+    policy: TransitionPolicy = field(default_factory=TransitionPolicy)
+    drains_waiting: frozenset[MemberId] = frozenset()
+    """Exiting members that give up nothing yet."""
+    hand_overs: Mapping[ItemId, HandOver] = field(default_factory=dict)
+    """Live primaries that should move, most useful first."""
+    hand_overs_allowed: int = 0
+    """How many may be begun now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What to do now, most urgent first, and what waits."""
+
+    decisions: tuple[ItemDecision, ...]
+    blocked: tuple[Blocked, ...]
+
+
+def schedule(state: AllocState, wishes: Wishes, consistency: Consistency) -> Schedule:
+    """Return the next step of every item in the snapshot.
+
+    Args:
+        state: The snapshot, perhaps of some items only.
+        wishes: What to bring about.
+        consistency: Tells which replicas may be relied upon.
+    """
+    return _Pass(state, wishes, consistency).schedule()
+
+
+class _Pass:
+    def __init__(self, state: AllocState, wishes: Wishes, consistency: Consistency) -> None:
+        self._state = state
+        self._wishes = wishes
+        self._consistency = consistency
+        self._room = Room(state, wishes.policy)
+        self._exiting = {m for m, member in state.members.items() if member.value.is_exiting()}
+        self._usable = sum(limit > 0 for limit in state.limits.values())
+        self._zones = len(state.zones)
+        self._blocked: list[Blocked] = []
+
+    def schedule(self) -> Schedule:
+        pending = sorted(self._pending(), key=lambda each: (each.risk, each.item.item_id))
+        waited_for = self._waited_for(pending)
+        decisions = [
+            decide_item(self._state, each, self._room, waited_for=waited_for) for each in pending
+        ]
+        self._break_a_circle(decisions)
+        decisions += self._hand_overs({d.pending.item.item_id: d for d in decisions})
+        for decision in decisions:
+            self._blocked += decision.blocked
+        return Schedule(tuple(d for d in decisions if not d.is_idle), tuple(self._blocked))
+
+    def _pending(self) -> Iterator[Pending]:
+        state, desired = self._state, self._wishes.desired
+        for item_id, item in state.items.items():
+            wanted = desired.get(item_id)
+            if wanted is None:
+                continue
+            self._blocked += self._shortfall(item, wanted)
+            if not is_settled(state.assignments.get(item_id, ()), wanted):
+                yield self._pend(item, wanted)
+
+    def _pend(self, item: Item, wanted: tuple[MemberId, ...]) -> Pending:
+        replicas = Replicas.sort_out(
+            self._state, item, desired=wanted, consistency=self._consistency
+        )
+        self._room.under_way(replicas.moving)
+        return Pending(
+            item=item,
+            replicas=replicas,
+            risk=replicas.risk(self._state),
+            planned_primary=self._wishes.primaries.get(item.item_id),
+        )
+
+    def _waited_for(self, pending: list[Pending]) -> frozenset[MemberId]:
+        """Return members at their limit on which items should be."""
+        loads, limits = self._room.total, self._state.limits
+        full = {m for m, load in loads.items() if load >= limits[m]}
+        if not full:
+            return frozenset()
+        return frozenset(m for each in pending for m in each.replicas.missing if m in full)
+
+    def _break_a_circle(self, decisions: list[ItemDecision]) -> None:
+        if not any(b.reason is Reason.LIMIT for d in decisions for b in d.blocked):
+            return
+        found = find_break(self._state, decisions, loads=self._room.total)
+        if found is None:
+            return
+        index = decisions.index(found.decision)
+        decisions[index] = decide_item(
+            self._state, found.decision.pending, self._room, over_limit=found.member_id
+        )
+
+    def _hand_overs(self, decided: Mapping[ItemId, ItemDecision]) -> Iterator[ItemDecision]:
+        state, wishes = self._state, self._wishes
+        turns = HandOverTurns(wishes.hand_overs_allowed)
+        for item_id, wish in wishes.hand_overs.items():
+            item = state.items.get(item_id)
+            if item is None or item_id not in wishes.desired:
+                continue
+            known = decided.get(item_id)
+            pending = self._pend(item, wishes.desired[item_id]) if known is None else known.pending
+            yield decide_hand_over(state, pending, wish, at_rest=known is None, turns=turns)
+
+    def _shortfall(self, item: Item, wanted: tuple[MemberId, ...]) -> Iterator[Blocked]:
+        """Yield why not even the plan has the item where it would best be."""
+        replication = item.value.desired_replication()
+        if replication == 0:
+            yield Blocked(item_id=item.item_id, reason=Reason.DISABLED)
+            return
+        if len(wanted) < replication:
+            too_few = self._usable < replication
+            yield Blocked(
+                item_id=item.item_id,
+                reason=Reason.NO_MEMBER if too_few else Reason.LIMIT,
+                change=Change.ADD,
+                detail=f"{len(wanted)} of {replication} replicas have a place, {self._usable} members"
+                + (" take any" if too_few else " are full"),
+            )
+        elif replication >= ZONES_WANTED <= self._zones and wanted[0].zone == wanted[-1].zone:
+            yield Blocked(
+                item_id=item.item_id, reason=Reason.ZONE, detail="no other zone has room for it"
+            )
+        if self._exiting:
+            yield from self._retained(item, wanted)
+
+    def _retained(self, item: Item, wanted: tuple[MemberId, ...]) -> Iterator[Blocked]:
+        """Yield why replicas stay on members that want to leave."""
+        for member_id in wanted:
+            if member_id in self._exiting:
+                waits = member_id in self._wishes.drains_waiting
+                yield Blocked(
+                    item_id=item.item_id,
+                    reason=Reason.DRAIN_WAITS if waits else Reason.NO_MEMBER,
+                    change=Change.REMOVE,
+                    member_id=member_id,
+                    detail="waits for a member that replaces it"
+                    if waits
+                    else "those that stay cannot take it, or would leave its zone",
+                )

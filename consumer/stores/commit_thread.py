@@ -39,6 +39,7 @@ class CommitThread:
         wait_for: Collection[Future[object]],
         abandon: Callable[[], None],
         settle: Callable[[], None] = lambda: None,
+        fail: Callable[[BaseException], None] = lambda _: None,
     ) -> OpFuture:
         """Run `commit` once every future of `wait_for` succeeded; else `abandon`, and fail with what failed first.
 
@@ -47,6 +48,7 @@ class CommitThread:
             wait_for: What must be durable first.
             abandon: Undoes what is not written.
             settle: Called once the commit is durable, before its future resolves.
+            fail: Called with what the future is about to fail with; must not raise.
 
         Requires:
             The commit before it is resolved.
@@ -54,7 +56,7 @@ class CommitThread:
         if self._closed:
             raise StoreClosedError(self._name)
         assert self._current is None or self._current.future.done(), "a commit is still under way"
-        self._current = _Commit(self._name, commit, wait_for, abandon, settle)
+        self._current = _Commit(self._name, commit, wait_for, abandon, settle, fail)
         if self._thread is None:
             name = f"commit {self._name}"
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -97,6 +99,7 @@ class _Commit:
         wait_for: Collection[Future[object]],
         abandon: Callable[[], None],
         settle: Callable[[], None],
+        fail: Callable[[BaseException], None],
     ) -> None:
         self.future: OpFuture = Future()
         # Running from the start, so that nobody can cancel it: the application is given it, too.
@@ -106,6 +109,7 @@ class _Commit:
         self._wait_for = wait_for
         self._abandon = abandon
         self._settle = settle
+        self._fail = fail
         # Each awaited future puts itself here as it resolves; None is the order to abort.
         self._resolved: SimpleQueue[Future[object] | None] = SimpleQueue()
 
@@ -121,6 +125,7 @@ class _Commit:
                 self._await_log(durable)
             self._settle()
         except BaseException as error:  # the future carries it to whoever waits
+            self._fail(error)
             self.future.set_exception(error)
         else:
             self.future.set_result(None)

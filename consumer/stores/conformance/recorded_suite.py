@@ -18,13 +18,13 @@ from consumer.stores.conformance.subject import (
 )
 from consumer.stores.conformance.suite import StoreConformance
 
-LIVES, COMMITS = 2, 13
-"""Of the shard whose log is cut off everywhere. A store under test is made so small that it does all it ever does, and
-that not just when a life ends."""
-
 
 class RecordedStoreConformance(StoreConformance):
     """The suite for a store that records. A subclass defines a pytest fixture `subject`, a `RecordedSubject`."""
+
+    lives, commits = 2, 10
+    """Of the shard whose log is cut off everywhere, and commits of each life. A store under test is made so small that it
+    does all it ever does, and that not just when a life ends."""
 
     def test_log_that_ends_anywhere_opens_at_a_commit(self, subject: RecordedSubject) -> None:
         """A process dies at any step of any commit. Who takes over finds a checkpoint with just its state, never older
@@ -127,11 +127,11 @@ class RecordedStoreConformance(StoreConformance):
     def _commit_often(self, subject: RecordedSubject, shard: FixedShard) -> None:
         """Run several lives of several commits; at the n-th, every key has the value n and the checkpoint reads n."""
         step = 0
-        for _ in range(LIVES):
+        for _ in range(self.lives):
             with Holders(subject, shard) as holders:
                 store, checkpoint = holders.following()
                 assert offset_of(checkpoint) == step
-                for _ in range(COMMITS):
+                for _ in range(self.commits):
                     step += 1
                     for key in ("a", f"b{step % 5}", "c"):
                         subject.put(store, key, step)
@@ -139,26 +139,35 @@ class RecordedStoreConformance(StoreConformance):
 
     def _durable_steps(self, log: RecordedLog) -> list[int]:
         """Return which commit each barrier made durable; each life begins with one more, its restore's."""
-        assert len(log.barriers) == LIVES * (COMMITS + 1), (
+        assert len(log.barriers) == self.lives * (self.commits + 1), (
             "expected one barrier for each commit and one for each restore"
         )
-        return [index - index // (COMMITS + 1) for index in range(len(log.barriers))]
+        return [index - index // (self.commits + 1) for index in range(len(log.barriers))]
 
     def _open_cut(self, subject: RecordedSubject, shard: FixedShard, files: MirroredFiles) -> int:
-        """Open what a log that is cut off there replays to; check it, commit once more, and return its step."""
+        """Open what a log that is cut off there replays to, and return its step.
+
+        The life that begins there commits once more into the same log, and so does the next.
+        """
         log = RecordedLog(files=files.copy())
-        store = subject.open_log(shard, log)
-        try:
-            step = offset_of(store.restore_checkpoint(shard))
-            self._check(subject.committed(store), step)
-            subject.put(store, "after", 1)
-            wait(store.start_commit(shard, reading(step + 1), ()))
-            assert subject.committed(store)["after"] == 1
-        finally:
-            store.destroy()
+        step: int | None = None
+        for life in range(2):
+            store = subject.open_log(shard, log)
+            try:
+                restored = offset_of(store.restore_checkpoint(shard))
+                if step is None:
+                    step = restored
+                assert restored == step + life
+                self._check(subject.committed(store), step, after=life)
+                subject.put(store, "after", life + 1)
+                wait(store.start_commit(shard, reading(step + life + 1), ()))
+            finally:
+                store.destroy()
+        assert step is not None
         return step
 
-    def _check(self, state: dict[str, int], step: int) -> None:
+    def _check(self, state: dict[str, int], step: int, *, after: int) -> None:
         expected = {"a": step, "c": step} if step else {}
         expected |= {f"b{past % 5}": past for past in range(max(1, step - 4), step + 1)}
+        expected |= {"after": after} if after else {}
         assert state == expected, f"state of the wrong commit: expected {expected}, got {state}"

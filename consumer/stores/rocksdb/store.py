@@ -159,14 +159,13 @@ class RocksDbStore:
         database = self._writable(DEFAULT_FAMILY)
         self._committing, self._pending = self._pending, PendingWrites()
         encoded = checkpoint.SerializeToString(deterministic=True)
-        commit = self._commits.start(
+        return self._commits.start(
             partial(self._commit, database, self._committing, encoded),
             wait_for=wait_for,
             abandon=lambda: None,
             settle=partial(self._settle, database),
+            fail=self._fail,
         )
-        commit.add_done_callback(self._on_commit_done)
-        return commit
 
     def destroy(self) -> None:
         """Close; remove the files if the recovery log has them."""
@@ -260,5 +259,5 @@ class RocksDbStore:
     def _settle(self, database: Database) -> None:
         self._view = database.committed_view()
 
-    def _on_commit_done(self, commit: OpFuture) -> None:
-        self._failure = commit.exception()
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error

@@ -157,14 +157,13 @@ class SqliteStore:
         self._writable()
         begun, self._begun = self._begun, False
         self._free.clear()
-        commit = self._commits.start(
+        return self._commits.start(
             partial(self._commit, begun, checkpoint.SerializeToString(deterministic=True)),
             wait_for=wait_for,
             abandon=self._roll_back,
             settle=self._settle,
+            fail=self._fail,
         )
-        commit.add_done_callback(self._on_commit_done)
-        return commit
 
     def destroy(self) -> None:
         """Roll back and close; remove the files if the recovery log has them."""
@@ -282,6 +281,7 @@ class SqliteStore:
         self._readers.advance()
         if not self._free.is_set():
             self._checkpoint()
+            self._free.set()
 
     def _checkpoint_due(self) -> bool:
         return self._wal_length_bytes() >= self._wal_bytes_max
@@ -308,8 +308,8 @@ class SqliteStore:
             except (sqlite3.Error, OSError) as error:
                 raise self._error("cannot copy the write-ahead log", error) from error
 
-    def _on_commit_done(self, commit: OpFuture) -> None:
-        self._failure = commit.exception()
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
         self._free.set()
 
     def _error(self, what: str, error: Exception) -> StoreError:

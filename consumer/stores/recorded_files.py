@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from consumer.recoverylog.file_recorder import FileRecorder
@@ -50,10 +50,3 @@ def remove_if_there(recorder: FileRecorder | None, directory: Path, name: str) -
         path.unlink()
         if recorder is not None:
             recorder.remove(recorded_path(name))
-
-
-def file_chunks(path: Path) -> Iterator[bytes]:
-    """Yield a file's content, bytes, in order."""
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            yield chunk

@@ -23,8 +23,8 @@ class RecordedStoreConformance(StoreConformance):
     """The suite for a store that records. A subclass defines a pytest fixture `subject`, a `RecordedSubject`."""
 
     lives, commits = 2, 10
-    """Of the shard whose log is cut off everywhere, and commits of each life. A store under test is made so small that it
-    does all it ever does, and that not just when a life ends."""
+    """Of the shard whose log is cut off everywhere, and commits of each life. A store under test is made so small that
+    it does all it ever does, and that not just when a life ends."""
 
     def test_log_that_ends_anywhere_opens_at_a_commit(self, subject: RecordedSubject) -> None:
         """A process dies at any step of any commit. Who takes over finds a checkpoint with just its state, never older

@@ -30,8 +30,9 @@ from allocator.core.model import Assignment, ItemId, MemberId
 from allocator.core.placement.problem import Solver
 from allocator.core.plan import Plan, PlanRefused
 from allocator.core.policy import AllocationPolicy
+from allocator.core.snapshot import Snapshot
 from allocator.core.stored_plan import StoredPlan
-from allocator.core.tracker import Snapshot, Tracker
+from allocator.core.tracker import Tracker
 from allocator.errors import EtcdError, KeyDecodeError, MemberKeyLostError
 from allocator.etcd.api import Etcd
 from allocator.execute import OWN_WRITE_WAIT_SECONDS, Executor
@@ -41,6 +42,7 @@ from allocator.leadership.plan_store import PlanStore
 from allocator.metrics import AllocatorMetrics
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
+from allocator.steering import Steering
 
 REST_PER_WORK = 1.0
 """Rest after a decision, as a multiple of the time it took: replicas that report one by one must not keep the leader
@@ -82,10 +84,15 @@ class _Term:
 
     fence: Fence
     executor: Executor
+    steering: Steering
     stored: StoredPlan | None
     plan: Plan | None = None
     planned_demand: int = -1
     """The tracker's demand that `plan` answers."""
+    waiting: frozenset[ItemId] = frozenset()
+    """Items that wait for their own replicas: not looked at until those change, unless others wait for them."""
+    is_crowded: bool = False
+    """Whether something waits for moves that are in flight."""
     audited_monotonic_seconds: float = 0.0
     rests_until_monotonic_seconds: float = 0.0
 
@@ -191,7 +198,12 @@ class AllocationLoop:
                 metrics=self._metrics,
                 on_progress=self._vouch_for_a_turn,
             )
-            self._term = _Term(fence, executor, None if found is None else found.plan)
+            self._term = _Term(
+                fence,
+                executor,
+                Steering(self._config.policy),
+                None if found is None else found.plan,
+            )
         self._term.fence = fence
         return self._term
 
@@ -244,12 +256,21 @@ class AllocationLoop:
         tracker = self._tracked()
         started = self._clock.monotonic_seconds()
         tracker.observe_failures(started)
+        term.steering.observe(tracker, started)
         demand = tracker.demand
         opened = tracker.take_open()
-        is_whole = demand != term.planned_demand or self._audit_is_due(term, started)
+        hand_overs = 0 if opened else term.steering.hand_overs_allowed(tracker, started)
+        if hand_overs:
+            term.steering.on_hand_overs_asked(started)
+        is_whole = (
+            demand != term.planned_demand or self._audit_is_due(term, started) or bool(hand_overs)
+        )
         if not opened and not is_whole:
             return self._pause_seconds(term)
-        decision = await self._decision(term, self._snapshot(opened, is_whole=is_whole))
+        if term.is_crowded or self._has_budgets():
+            opened |= term.waiting
+        snapshot = self._snapshot(opened, is_whole=is_whole)
+        decision = await self._decision(term, snapshot, hand_overs)
         seconds = self._clock.monotonic_seconds() - started
         term.rests_until_monotonic_seconds = (
             started + seconds + min(REST_SECONDS_MAX, REST_PER_WORK * seconds)
@@ -257,7 +278,9 @@ class AllocationLoop:
         if isinstance(decision, PlanRefused):
             tracker.open(opened)
             return self._refuse(decision)
-        tracker.open(decision.unsettled)
+        tracker.open(decision.open)
+        term.waiting = decision.waiting | (frozenset() if is_whole else term.waiting - opened)
+        term.is_crowded = decision.is_crowded
         retry_seconds = None if decision.refused is None else self._refuse(decision.refused)
         if is_whole:
             term.audited_monotonic_seconds = started
@@ -274,6 +297,10 @@ class AllocationLoop:
             return min(retry_seconds or self._backoff.next_seconds(), self._pause_seconds(term))
         self._backoff.reset()
         return self._pause_seconds(term)
+
+    def _has_budgets(self) -> bool:
+        transition = self._config.policy.transition
+        return bool(transition.moves_max or transition.moves_per_member_max)
 
     def _audit_is_due(self, term: _Term, now: float) -> bool:
         return now - term.audited_monotonic_seconds >= self._config.audit_seconds
@@ -294,7 +321,9 @@ class AllocationLoop:
                     found.append(parsed.item_id)
         return found
 
-    async def _decision(self, term: _Term, snapshot: Snapshot) -> Decision | PlanRefused:
+    async def _decision(
+        self, term: _Term, snapshot: Snapshot, hand_overs: int
+    ) -> Decision | PlanRefused:
         question = Question(
             snapshot=snapshot,
             plan=term.plan,
@@ -303,6 +332,7 @@ class AllocationLoop:
             policy=self._config.policy,
             consistency=self._consistency,
             keys=self._key_space.keys,
+            hand_overs_allowed=hand_overs,
         )
         if snapshot.is_whole and self._before_planning is not None:
             await self._before_planning()
@@ -351,6 +381,7 @@ class AllocationLoop:
     def _pause_seconds(self, term: _Term) -> float:
         now = self._clock.monotonic_seconds()
         pauses = [self._config.recheck_seconds * self._random.uniform(0.9, 1.1)]
+        pauses += term.steering.next_seconds(self._tracked(), now)
         retry = term.executor.next_try_seconds(now)
         if retry is not None:
             pauses.append(retry + self._random.uniform(0.0, 0.05))

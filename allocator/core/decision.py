@@ -6,19 +6,28 @@ partial snapshot  the plan in force                  ──► steps of the item
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from allocator.core.consistency import Consistency
 from allocator.core.keys import Keys
 from allocator.core.model import ItemId, MemberId
+from allocator.core.placement.primaries import HandOver, wanted_hand_overs
 from allocator.core.placement.problem import Solver
 from allocator.core.placement.verify import verify
 from allocator.core.plan import Plan, PlanRefused, plan_for
 from allocator.core.policy import AllocationPolicy
+from allocator.core.snapshot import Snapshot
 from allocator.core.state import AllocState
 from allocator.core.stored_plan import StoredPlan, digest, pack, plan_to_store
-from allocator.core.tracker import Snapshot
+from allocator.core.transition.blocked import Blocked, Change, Reason
 from allocator.core.transition.converge import Convergence, converge
+from allocator.core.transition.replicas import is_settled
+
+WAITS_FOR_OTHERS = frozenset(Reason) - {Reason.STANDBY_NOT_CAUGHT_UP, Reason.ZONE, Reason.DISABLED}
+"""Reasons that may end without any change of the item's own keys."""
+CROWDED = frozenset({Reason.LIMIT, Reason.MOVE_BUDGET})
+"""Reasons that end when replicas of other items catch up, or go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +43,10 @@ class Question:
     policy: AllocationPolicy
     consistency: Consistency
     keys: Keys
+    drains_waiting: frozenset[MemberId] = frozenset()
+    """Exiting members that give up nothing yet."""
+    hand_overs_allowed: int = 0
+    """How many live primaries may be moved; needs a whole snapshot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +56,21 @@ class Decision:
     state: AllocState
     plan: Plan
     convergence: Convergence
-    unsettled: frozenset[ItemId]
-    """Items of the snapshot to look at again even if they do not change."""
+    open: frozenset[ItemId]
+    """Items of the snapshot to look at again even if they do not change: they have a step, or wait for others."""
+    waiting: frozenset[ItemId]
+    """Items of the snapshot that wait for their own replicas."""
     packed: bytes | None = None
     """What the next leader should know of the plan, if it is a new one."""
     continued: bool = False
     """The plan is one that a former leader stored."""
     refused: PlanRefused | None = None
     """Why `plan` is still the one before, made for another demand."""
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether something waits for moves that are in flight."""
+        return any(each.reason in CROWDED for each in self.convergence.blocked)
 
 
 def decide(question: Question) -> Decision | PlanRefused:
@@ -74,14 +94,24 @@ def decide(question: Question) -> Decision | PlanRefused:
         assert refused is not None, "a new leader begins with a whole snapshot"
         return refused
     convergence = converge(
-        state, plan.desired, consistency=question.consistency, keys=question.keys
+        state,
+        plan.desired,
+        consistency=question.consistency,
+        keys=question.keys,
+        primaries=plan.primaries,
+        policy=question.policy.transition,
+        drains_waiting=question.drains_waiting,
+        hand_overs=_hand_overs(question, state, plan),
+        hand_overs_allowed=question.hand_overs_allowed,
     )
+    is_open, waiting = _left_to_do(state, plan, convergence)
     is_new = plan is not question.plan and not continued
     return Decision(
         state=state,
         plan=plan,
         convergence=convergence,
-        unsettled=frozenset(_unsettled(state, plan, convergence)),
+        open=is_open,
+        waiting=waiting,
         packed=pack(stored_plan_of(state, plan)) if is_new else None,
         continued=continued and question.plan is None,
         refused=refused,
@@ -105,14 +135,27 @@ def stored_plan_of(state: AllocState, plan: Plan) -> StoredPlan:
     return plan_to_store(state, plan.demand, plan.desired, plan.primaries)
 
 
-def _unsettled(state: AllocState, plan: Plan, convergence: Convergence) -> set[ItemId]:
-    """Return items that have a step, or are not where they should be."""
-    found = {ItemId(step.checkpoint.subject) for step in convergence.steps}
+def _hand_overs(question: Question, state: AllocState, plan: Plan) -> Sequence[HandOver]:
+    if not question.hand_overs_allowed or not state.is_whole:
+        return ()
+    return wanted_hand_overs(state.problem(), plan.desired, policy=question.policy.primaries)
+
+
+def _waits_for_others(blocked: Blocked) -> bool:
+    # What is not even planned waits for a plan, and a hand-over for the next time that it is asked for.
+    return blocked.change in (Change.ADD, Change.REMOVE) and blocked.reason in WAITS_FOR_OTHERS
+
+
+def _left_to_do(
+    state: AllocState, plan: Plan, convergence: Convergence
+) -> tuple[frozenset[ItemId], frozenset[ItemId]]:
+    """Return items with something to do or that wait for others, and those that wait for their own replicas alone."""
+    is_open = {ItemId(step.checkpoint.subject) for step in convergence.steps}
+    is_open |= {each.item_id for each in convergence.blocked if _waits_for_others(each)}
+    waiting: set[ItemId] = set()
     for item_id in state.items:
-        if item_id in found or item_id not in plan.desired:
+        if item_id in is_open or item_id not in plan.desired:
             continue
-        group = state.assignments.get(item_id, ())
-        wanted: set[MemberId] = set(plan.desired[item_id])
-        if len(group) != len(wanted) or {a.member_id for a in group} != wanted:
-            found.add(item_id)
-    return found
+        if not is_settled(state.assignments.get(item_id, ()), plan.desired[item_id]):
+            waiting.add(item_id)
+    return frozenset(is_open), frozenset(waiting)

@@ -9,12 +9,12 @@ Source: gazette/core allocator/alloc_state.go (derived state).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 
 from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
-from allocator.core.placement.problem import Problem, ProblemItem, ProblemMember
+from allocator.core.placement.problem import ZONES_WANTED, Problem, ProblemItem, ProblemMember
 from allocator.core.policy import Objective
 from allocator.core.shedding import leadership_order, shed_capacity
 
@@ -102,6 +102,7 @@ class AllocState:
         items: Iterable[Item],
         assignments: Iterable[Assignment],
         unreadable_items: Iterable[ItemId] = (),
+        drains_waiting: Collection[MemberId] = (),
     ) -> AllocState:
         """Derive a snapshot.
 
@@ -112,6 +113,7 @@ class AllocState:
             items: Sorted by id.
             assignments: Sorted by key, hence by item and member.
             unreadable_items: Items that exist but cannot be decoded.
+            drains_waiting: Exiting members that are to give up nothing yet.
         """
         member_by_id = {member.member_id: member for member in members}
         item_by_id = {item.item_id: item for item in items}
@@ -120,6 +122,8 @@ class AllocState:
             member_by_id,
             item_slots=sum(replications),
             replication_max=max(replications, default=0),
+            items_of_two=sum(replication >= ZONES_WANTED for replication in replications),
+            drains_waiting=drains_waiting,
         )
         by_item = {
             item_id: tuple(group)
@@ -187,7 +191,7 @@ class AllocState:
         """Return what a plan must be made anew for."""
         assert self.is_whole, "some items are not here"
         return Demand(
-            members=tuple(member for member in self._problem_members() if member.limit > 0),
+            members=tuple(member for member in self.problem_members() if member.limit > 0),
             items=tuple((i, item.value.desired_replication()) for i, item in self.items.items()),
             avoided=self.avoided,
             objective=self.objective,
@@ -198,12 +202,13 @@ class AllocState:
         """Return the solver's question."""
         assert self.is_whole, "some items are not here"
         return Problem(
-            members=self._problem_members(),
+            members=self.problem_members(),
             items=tuple(self._problem_item(item) for item in self.items.values()),
             objective=self.objective,
         )
 
-    def _problem_members(self) -> tuple[ProblemMember, ...]:
+    def problem_members(self) -> tuple[ProblemMember, ...]:
+        """Return the members as the solver sees them."""
         return tuple(
             ProblemMember(
                 member_id=member_id,
@@ -231,7 +236,12 @@ class AllocState:
 
 
 def effective_limits(
-    members: Mapping[MemberId, Member], *, item_slots: int, replication_max: int
+    members: Mapping[MemberId, Member],
+    *,
+    item_slots: int,
+    replication_max: int,
+    items_of_two: int,
+    drains_waiting: Collection[MemberId] = (),
 ) -> Mapping[MemberId, int]:
     """Return each member's item limit less what it sheds.
 
@@ -239,9 +249,15 @@ def effective_limits(
         members: Every member.
         item_slots: Desired replicas summed over all items.
         replication_max: The largest replication of any item.
+        items_of_two: Items that want two replicas or more.
+        drains_waiting: Exiting members that are to give up nothing yet.
     """
     shed = shed_capacity(
-        tuple(members.values()), item_slots=item_slots, replication_max=replication_max
+        tuple(members.values()),
+        item_slots=item_slots,
+        replication_max=replication_max,
+        items_of_two=items_of_two,
+        drains_waiting=drains_waiting,
     )
     return {
         member_id: member.value.item_limit() - shed.get(member_id, 0)

@@ -22,10 +22,13 @@ from typing import Protocol
 from allocator.core.consistency import Consistency
 from allocator.core.failed_replicas import FailedSince
 from allocator.core.keys import AssignmentKey
+from allocator.core.load.weights import ItemWeights, declared_weight
 from allocator.core.mirror import Changes
 from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
-from allocator.core.policy import Objective
-from allocator.core.state import PRIMARY_SLOT, AllocState, Avoided, Loads, effective_limits
+from allocator.core.placement.problem import ZONES_WANTED
+from allocator.core.policy import LoadPolicy, Objective
+from allocator.core.snapshot import Snapshot
+from allocator.core.state import PRIMARY_SLOT, Loads, effective_limits
 
 
 class Contents(Protocol):
@@ -45,46 +48,6 @@ class Contents(Protocol):
     def assignments(self) -> Mapping[tuple[ItemId, MemberId, int], Assignment]:
         """Assignments by item, member and slot."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """Values of one moment, not yet sorted: taking them is cheap, and the rest can be done in a thread."""
-
-    revision: int
-    local_id: MemberId
-    members: Mapping[MemberId, Member]
-    items: Mapping[ItemId, Item]
-    groups: Mapping[ItemId, tuple[Assignment, ...]]
-    limits: Mapping[MemberId, int]
-    loads: Loads
-    item_slots: int
-    unreadable_items: frozenset[ItemId]
-    avoided: Avoided
-    item_loads: Mapping[ItemId, int]
-    capacities: Mapping[MemberId, int]
-    objective: Objective
-    is_whole: bool
-
-    def state(self) -> AllocState:
-        """Return the snapshot sorted."""
-        return AllocState(
-            revision=self.revision,
-            local_id=self.local_id,
-            members=self.members,
-            items=dict(sorted(self.items.items())),
-            assignments=dict(sorted(self.groups.items())),
-            limits=self.limits,
-            loads=self.loads,
-            item_slots=self.item_slots,
-            member_slots=sum(self.limits.values()),
-            unreadable_items=self.unreadable_items,
-            avoided=self.avoided,
-            item_loads=self.item_loads,
-            capacities=self.capacities,
-            objective=self.objective,
-            is_whole=self.is_whole,
-        )
 
 
 @dataclass(slots=True)
@@ -138,7 +101,12 @@ class Tracker:
         self._unobserved: set[ItemId] = set()
         """Items that changed since the last look for failed replicas."""
         self._global: _Global | None = None
-        self._item_loads: Mapping[ItemId, int] = {}
+        self._declared: dict[ItemId, int] = {}
+        self._measured: Mapping[ItemId, int] | None = None
+        self._load_policy = LoadPolicy()
+        self._weights: ItemWeights | None = None
+        self._membership: Mapping[MemberId, bool] = {}
+        self._membership_changes = 0
         self._capacities: Mapping[MemberId, int] = {}
         self._objective = Objective()
         self._demand_changes = 0
@@ -156,6 +124,16 @@ class Tracker:
         return self._demand_changes
 
     @property
+    def membership(self) -> int:
+        """A number that is another one once somebody came, went, or wants to leave, or no longer does."""
+        return self._membership_changes
+
+    @property
+    def is_anyone_exiting(self) -> bool:
+        """Whether any member wants to leave."""
+        return any(self._membership.values())
+
+    @property
     def open_items(self) -> Collection[ItemId]:
         """Items that changed since they were closed, dead ones included."""
         return self._open
@@ -170,6 +148,12 @@ class Tracker:
         counts = self._counts.get(member_id)
         return counts is not None and counts.total > 0
 
+    def primary_spread(self) -> int:
+        """Return how many more primaries the fullest member that stays has than the emptiest; costs members."""
+        staying = [m for m, is_exiting in self._membership.items() if not is_exiting]
+        loads = self._loads(staying).primary.values()
+        return max(loads, default=0) - min(loads, default=0)
+
     def apply(self, changes: Changes) -> None:
         """Take over what the contents show of all that changed. Costs as much as there are changes."""
         for item_id in changes.items:
@@ -180,6 +164,7 @@ class Tracker:
             self._global = None
             # Any change of a member, for most are of its limit or of its wish to leave; and they are rare.
             self._demand_changes += 1
+            self._update_membership()
 
     def observe_failures(self, now_monotonic_seconds: float) -> None:
         """Look for failed replicas among the items that changed, and for those that have failed for too long."""
@@ -192,11 +177,21 @@ class Tracker:
             self._demand_changes += 1
 
     def set_loads(
-        self, item_loads: Mapping[ItemId, int], capacities: Mapping[MemberId, int]
+        self,
+        measured: Mapping[ItemId, int] | None,
+        capacities: Mapping[MemberId, int],
+        policy: LoadPolicy,
     ) -> None:
-        """Take over what replicas weigh and members carry. Both are kept, and must not be changed afterwards."""
-        if item_loads != self._item_loads or capacities != self._capacities:
-            self._item_loads, self._capacities = item_loads, capacities
+        """Take over what was measured and what members can carry. Both are kept, and must not be changed afterwards.
+
+        Args:
+            measured: Loads in force, by item; None if measurements are not used.
+            capacities: By member.
+            policy: What a declared weight counts beside them.
+        """
+        if (measured, capacities, policy) != (self._measured, self._capacities, self._load_policy):
+            self._measured, self._capacities, self._load_policy = measured, capacities, policy
+            self._weights = None
             self._demand_changes += 1
 
     def set_objective(self, objective: Objective) -> None:
@@ -260,7 +255,7 @@ class Tracker:
             item_slots=self._item_slots,
             unreadable_items=frozenset(unreadable_items),
             avoided=self._failed.avoided,
-            item_loads=self._item_loads,
+            weights=self._item_weights(),
             capacities=self._capacities,
             objective=self._objective,
             is_whole=is_whole,
@@ -281,14 +276,42 @@ class Tracker:
                 members,
                 item_slots=self._item_slots,
                 replication_max=max(self._replications, default=0),
+                items_of_two=sum(
+                    count for wanted, count in self._replications.items() if wanted >= ZONES_WANTED
+                ),
             )
             self._global = _Global(members, limits)
         return self._global
+
+    def _item_weights(self) -> ItemWeights:
+        if self._weights is None:
+            self._weights = ItemWeights(
+                declared=dict(self._declared), measured=self._measured, policy=self._load_policy
+            )
+        return self._weights
+
+    def _update_membership(self) -> None:
+        membership = {m: each.value.is_exiting() for m, each in self._contents.members.items()}
+        if membership != self._membership:
+            self._membership = membership
+            self._membership_changes += 1
+
+    def _update_weight(self, item_id: ItemId, item: Item | None) -> None:
+        weight = None if item is None else declared_weight(item.value)
+        if weight == self._declared.get(item_id):
+            return
+        if weight is None:
+            del self._declared[item_id]
+        else:
+            self._declared[item_id] = weight
+        self._weights = None
+        self._demand_changes += 1
 
     def _update_item(self, item_id: ItemId) -> None:
         old, new = self._items.get(item_id), self._contents.items.get(item_id)
         self._open.add(item_id)
         self._unobserved.add(item_id)
+        self._update_weight(item_id, new)
         wanted_before = None if old is None else old.value.desired_replication()
         wanted = None if new is None else new.value.desired_replication()
         if (old is None) != (new is None):

@@ -148,7 +148,7 @@ class Leader:
         )
         assert isinstance(decision, Decision)
         self.plan = decision.plan
-        self.tracker.open(decision.unsettled)
+        self.tracker.open(decision.open)
         return decision
 
     def status_write(self, value: bytes) -> tuple[int, int]:

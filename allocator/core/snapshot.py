@@ -1,0 +1,52 @@
+"""Values of one moment on their way from the loop, where they change, to wherever a decision is made on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from allocator.core.load.weights import ItemWeights
+from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
+from allocator.core.policy import Objective
+from allocator.core.state import AllocState, Avoided, Loads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Values of one moment, not yet sorted: taking them is cheap, and the rest can be done in a thread."""
+
+    revision: int
+    local_id: MemberId
+    members: Mapping[MemberId, Member]
+    items: Mapping[ItemId, Item]
+    groups: Mapping[ItemId, tuple[Assignment, ...]]
+    limits: Mapping[MemberId, int]
+    loads: Loads
+    item_slots: int
+    unreadable_items: frozenset[ItemId]
+    avoided: Avoided
+    weights: ItemWeights
+    capacities: Mapping[MemberId, int]
+    objective: Objective
+    is_whole: bool
+
+    def state(self) -> AllocState:
+        """Return the snapshot sorted."""
+        return AllocState(
+            revision=self.revision,
+            local_id=self.local_id,
+            members=self.members,
+            items=dict(sorted(self.items.items())),
+            assignments=dict(sorted(self.groups.items())),
+            limits=self.limits,
+            loads=self.loads,
+            item_slots=self.item_slots,
+            member_slots=sum(self.limits.values()),
+            unreadable_items=self.unreadable_items,
+            avoided=self.avoided,
+            # Only plans ask for loads.
+            item_loads=self.weights.loads(self.items) if self.is_whole else {},
+            capacities=self.capacities,
+            objective=self.objective,
+            is_whole=self.is_whole,
+        )

@@ -1,0 +1,253 @@
+"""Whether membership has settled, and which drains wait for a member that replaces the leaving one.
+
+Exits and joins come in pairs when a cluster is renewed member by member. Seen one at a time they make for twice the
+moves: balancing towards the newcomer, then draining its predecessor to everyone. So balance waits until nothing has
+joined, left or wished to leave for a while; and a newcomer stands in for the member of its zone that leaves: until then
+it is weighed like that one, so that what is drained goes to it and nowhere else.
+
+    joins ───────► newcomer ── paired by zone, oldest first ──► heir of a leaving member
+    wants to leave ──► waits ──── has an heir, or patience is over ──► drains ──► gone
+
+Invariants: pure, time comes in as a number; what was not seen happening (before a leader took over) is told from etcd's
+revisions as far as they go, else counts as having been so all along; a drain that has begun goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from allocator.core.model import ItemId, Member, MemberId
+from allocator.core.placement.problem import Desired
+from allocator.core.policy import Objective, TransitionPolicy
+from allocator.core.transition.blocked import Blocked, Change, Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Presence:
+    """What is known of a member."""
+
+    member: Member
+    joined_monotonic_seconds: float
+    is_newcomer: bool
+    """It joined since membership was last at rest."""
+    exiting_since_monotonic_seconds: float | None = None
+    drains: bool = False
+    """It may give up what it holds."""
+
+    @property
+    def is_exiting(self) -> bool:
+        return self.exiting_since_monotonic_seconds is not None
+
+    @property
+    def identity(self) -> tuple[int, bool]:
+        """What is another after a change of membership."""
+        return (self.member.kv.create_revision, self.is_exiting)
+
+
+@dataclass(frozen=True, slots=True)
+class _Heir:
+    """Whom a newcomer stands in for."""
+
+    predecessor: MemberId
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settling:
+    """What is remembered of membership, as of the last look. A look makes a new one."""
+
+    policy: TransitionPolicy = field(default_factory=TransitionPolicy)
+    observed_monotonic_seconds: float = 0.0
+    changed_monotonic_seconds: float | None = None
+    """When a member last joined, left or wished to leave; None: never looked."""
+    _presences: Mapping[MemberId, _Presence] = field(default_factory=dict)
+    _heirs: Mapping[MemberId, _Heir] = field(default_factory=dict)
+
+    def observed(
+        self,
+        members: Mapping[MemberId, Member],
+        now_monotonic_seconds: float,
+        *,
+        capacities: Mapping[MemberId, int] | None = None,
+    ) -> Settling:
+        """Return what is known after a look.
+
+        Args:
+            members: Every member.
+            now_monotonic_seconds: When this is.
+            capacities: Load that members can carry, where it is not their limit.
+        """
+        now, changed = now_monotonic_seconds, self.changed_monotonic_seconds
+        if changed is None:
+            changed, presences = now, _first_seen(members, now)
+        else:
+            presences = {m: self._presence(member, now) for m, member in members.items()}
+            if self._differs(presences):
+                changed = now
+        if not any(p.is_exiting for p in presences.values()) and (
+            now >= changed + self._memory_seconds
+        ):
+            presences = {m: replace(p, is_newcomer=False) for m, p in presences.items()}
+        heirs = _heirs(presences, self._heirs, capacities or {}) if self._memory_seconds else {}
+        return replace(
+            self,
+            observed_monotonic_seconds=now,
+            changed_monotonic_seconds=changed,
+            _presences=self._begun(presences, heirs, now),
+            _heirs=heirs,
+        )
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether balance may move anything."""
+        settle_seconds = self.policy.settle_seconds
+        if not settle_seconds or self.changed_monotonic_seconds is None:
+            return not settle_seconds
+        # Added up as in `_deadlines`: a timer that was set by it must find the deadline passed.
+        return not self._anyone_exits and (
+            self.observed_monotonic_seconds >= self.changed_monotonic_seconds + settle_seconds
+        )
+
+    @property
+    def drains_waiting(self) -> frozenset[MemberId]:
+        """Exiting members that keep what they hold, for now."""
+        return frozenset(m for m, p in self._presences.items() if p.is_exiting and not p.drains)
+
+    @property
+    def capacities(self) -> Mapping[MemberId, int]:
+        """What members that stand in for others are to be weighed as, in place of their own capacity."""
+        return {m: heir.capacity for m, heir in self._heirs.items()}
+
+    def objective(self, configured: Objective) -> Objective:
+        """Return what to solve for now."""
+        return configured if self.is_settled else replace(configured, moves_before_balance=True)
+
+    def next_change_seconds(self, now_monotonic_seconds: float) -> float | None:
+        """Return how long until time alone changes anything here; None if it does not."""
+        upcoming = min(self._deadlines(), default=None)
+        return None if upcoming is None else max(0.0, upcoming - now_monotonic_seconds)
+
+    def _deadlines(self) -> Iterator[float]:
+        for presence in self._presences.values():
+            since = presence.exiting_since_monotonic_seconds
+            if since is not None and not presence.drains:
+                yield since + self.policy.drain_patience_seconds
+        changed = self.changed_monotonic_seconds
+        if changed is None or self._anyone_exits:
+            return
+        if not self.is_settled:
+            yield changed + self.policy.settle_seconds
+        if self._heirs:
+            yield changed + self._memory_seconds
+
+    @property
+    def _anyone_exits(self) -> bool:
+        return any(presence.is_exiting for presence in self._presences.values())
+
+    @property
+    def _memory_seconds(self) -> float:
+        """How long joins and exits count as belonging together, after the last of them."""
+        return max(self.policy.settle_seconds, self.policy.drain_patience_seconds)
+
+    def _presence(self, member: Member, now: float) -> _Presence:
+        known = self._presences.get(member.member_id)
+        if known is None or known.member.kv.create_revision != member.kv.create_revision:
+            known = _Presence(member=member, joined_monotonic_seconds=now, is_newcomer=True)
+        exiting = member.value.is_exiting()
+        if exiting == known.is_exiting:
+            return replace(known, member=member)
+        return replace(
+            known,
+            member=member,
+            exiting_since_monotonic_seconds=now if exiting else None,
+            drains=False,
+        )
+
+    def _differs(self, presences: Mapping[MemberId, _Presence]) -> bool:
+        return {m: p.identity for m, p in presences.items()} != {
+            m: p.identity for m, p in self._presences.items()
+        }
+
+    def _begun(
+        self, presences: Mapping[MemberId, _Presence], heirs: Mapping[MemberId, _Heir], now: float
+    ) -> Mapping[MemberId, _Presence]:
+        """Begin the drains that need not wait, or not any longer."""
+        succeeded = {heir.predecessor for heir in heirs.values()}
+        patience = self.policy.drain_patience_seconds
+        return {
+            m: replace(p, drains=True)
+            if p.exiting_since_monotonic_seconds is not None
+            and (m in succeeded or now >= p.exiting_since_monotonic_seconds + patience)
+            else p
+            for m, p in presences.items()
+        }
+
+
+def _heirs(
+    presences: Mapping[MemberId, _Presence],
+    known: Mapping[MemberId, _Heir],
+    capacities: Mapping[MemberId, int],
+) -> Mapping[MemberId, _Heir]:
+    """Let newcomers stand in for leaving members of their zones, the oldest first."""
+    heirs = {m: h for m, h in known.items() if m in presences and presences[m].is_newcomer}
+    succeeded = {heir.predecessor for heir in heirs.values()}
+    free = sorted(
+        (p.joined_monotonic_seconds, p.member.kv.create_revision, m)
+        for m, p in presences.items()
+        if p.is_newcomer and not p.is_exiting and m not in heirs and p.member.value.item_limit() > 0
+    )
+    leaving = sorted(
+        (p.exiting_since_monotonic_seconds, p.member.kv.create_revision, m)
+        for m, p in presences.items()
+        if p.exiting_since_monotonic_seconds is not None and m not in succeeded
+    )
+    for *_, predecessor in leaving:
+        heir = next((m for *_, m in free if m.zone == predecessor.zone and m not in heirs), None)
+        if heir is not None:
+            limit = presences[predecessor].member.value.item_limit()
+            heirs[heir] = _Heir(predecessor, capacities.get(predecessor, limit))
+    return heirs
+
+
+def _first_seen(members: Mapping[MemberId, Member], now: float) -> dict[MemberId, _Presence]:
+    """Return what etcd's revisions tell: whoever was created after a member wished to leave may be its replacement."""
+    exits = [
+        (member_id.zone, member.kv.mod_revision)
+        for member_id, member in members.items()
+        if member.value.is_exiting()
+    ]
+    return {
+        member_id: _Presence(
+            member=member,
+            joined_monotonic_seconds=now,
+            is_newcomer=any(
+                zone == member_id.zone and revision < member.kv.create_revision
+                for zone, revision in exits
+            ),
+            exiting_since_monotonic_seconds=now if member.value.is_exiting() else None,
+        )
+        for member_id, member in members.items()
+    }
+
+
+def waits_to_settle(desired: Desired, balanced: Desired) -> Iterator[Blocked]:
+    """Yield the moves that balance will make once membership has settled.
+
+    Args:
+        desired: The placement in force.
+        balanced: What the configured objective would have it be.
+    """
+    for item_id, members in desired.items():
+        for member_id in sorted(set(balanced.get(item_id, members)) - set(members)):
+            yield _waits_to_settle(item_id, member_id)
+
+
+def _waits_to_settle(item_id: ItemId, member_id: MemberId) -> Blocked:
+    return Blocked(
+        item_id=item_id,
+        reason=Reason.SETTLING,
+        change=Change.ADD,
+        member_id=member_id,
+        detail="balance waits until membership has settled",
+    )

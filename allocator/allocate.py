@@ -332,6 +332,7 @@ class AllocationLoop:
             policy=self._config.policy,
             consistency=self._consistency,
             keys=self._key_space.keys,
+            drains_waiting=term.steering.drains_waiting,
             hand_overs_allowed=hand_overs,
         )
         if snapshot.is_whole and self._before_planning is not None:
@@ -381,7 +382,7 @@ class AllocationLoop:
     def _pause_seconds(self, term: _Term) -> float:
         now = self._clock.monotonic_seconds()
         pauses = [self._config.recheck_seconds * self._random.uniform(0.9, 1.1)]
-        pauses += term.steering.next_seconds(self._tracked(), now)
+        pauses += term.steering.next_seconds(now)
         retry = term.executor.next_try_seconds(now)
         if retry is not None:
             pauses.append(retry + self._random.uniform(0.0, 0.05))

@@ -1,15 +1,17 @@
-"""What depends on time: when the cluster counts as settled, and when a live primary may be moved next.
+"""What depends on time: when the cluster counts as settled, which drains wait, and when a live primary may be moved.
 
-All of it is policy, so most clusters, which go by the defaults, are steered by nothing of this.
+All of it is policy, so a cluster that goes by the defaults is steered by nothing of this.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
-from allocator.core.policy import AllocationPolicy, Objective
+from allocator.core.model import MemberId
+from allocator.core.policy import AllocationPolicy
 from allocator.core.tracker import Tracker
+from allocator.core.transition.settle import Settling
 
 
 @dataclass(slots=True)
@@ -17,16 +19,26 @@ class Steering:
     """One leadership's sense of time."""
 
     policy: AllocationPolicy
-    _membership: int = -1
-    _changed_monotonic_seconds: float = 0.0
+    _settling: Settling = field(init=False)
     _hand_over_monotonic_seconds: float = float("-inf")
 
+    def __post_init__(self) -> None:
+        """Know nothing of the past."""
+        self._settling = Settling(policy=self.policy.transition)
+
+    @property
+    def drains_waiting(self) -> frozenset[MemberId]:
+        """Exiting members that give up nothing yet, as of the last look."""
+        return self._settling.drains_waiting
+
     def observe(self, tracker: Tracker, now_monotonic_seconds: float) -> None:
-        """Take over what is, and have the tracker state the objective that holds now."""
-        if tracker.membership != self._membership:
-            self._membership = tracker.membership
-            self._changed_monotonic_seconds = now_monotonic_seconds
-        tracker.set_objective(self._objective(tracker, now_monotonic_seconds))
+        """Look at members and the clock, and have the tracker know what follows for plans."""
+        self._settling = self._settling.observed(
+            tracker.members, now_monotonic_seconds, capacities=tracker.capacities
+        )
+        tracker.set_objective(self._settling.objective(self.policy.objective))
+        tracker.set_inherited(self._settling.capacities)
+        tracker.set_drains_waiting(self._settling.drains_waiting)
 
     def hand_overs_allowed(self, tracker: Tracker, now_monotonic_seconds: float) -> int:
         """Return how many live primaries may be moved now."""
@@ -42,21 +54,17 @@ class Steering:
         """They were, and the next time is an interval away, whatever came of it."""
         self._hand_over_monotonic_seconds = now_monotonic_seconds
 
-    def next_seconds(self, tracker: Tracker, now_monotonic_seconds: float) -> Iterable[float]:
+    def next_seconds(self, now_monotonic_seconds: float) -> Iterable[float]:
         """Yield after how long something may change by time alone."""
-        if self.policy.transition.settle_seconds > 0.0 and not tracker.is_anyone_exiting:
-            settled = self._changed_monotonic_seconds + self.policy.transition.settle_seconds
-            if settled > now_monotonic_seconds:
-                yield settled - now_monotonic_seconds
+        settling = self._settling.next_change_seconds(now_monotonic_seconds)
+        if settling is not None:
+            yield settling
         primaries = self.policy.primaries
         if primaries.hand_over_above_spread:
             due = self._hand_over_monotonic_seconds + primaries.hand_over_interval_seconds
-            yield max(due - now_monotonic_seconds, primaries.hand_over_interval_seconds / 2)
-
-    def _objective(self, tracker: Tracker, now: float) -> Objective:
-        objective, settle_seconds = self.policy.objective, self.policy.transition.settle_seconds
-        is_settled = settle_seconds <= 0.0 or (
-            not tracker.is_anyone_exiting
-            and now - self._changed_monotonic_seconds >= settle_seconds
-        )
-        return objective if is_settled else replace(objective, moves_before_balance=True)
+            # Once it is due it stays so until the cluster is at rest, which wakes us.
+            yield (
+                due - now_monotonic_seconds
+                if due > now_monotonic_seconds
+                else (primaries.hand_over_interval_seconds)
+            )

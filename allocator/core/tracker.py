@@ -105,8 +105,8 @@ class Tracker:
         self._measured: Mapping[ItemId, int] | None = None
         self._load_policy = LoadPolicy()
         self._weights: ItemWeights | None = None
-        self._membership: Mapping[MemberId, bool] = {}
-        self._membership_changes = 0
+        self._inherited: Mapping[MemberId, int] = {}
+        self._drains_waiting: frozenset[MemberId] = frozenset()
         self._capacities: Mapping[MemberId, int] = {}
         self._objective = Objective()
         self._demand_changes = 0
@@ -124,14 +124,14 @@ class Tracker:
         return self._demand_changes
 
     @property
-    def membership(self) -> int:
-        """A number that is another one once somebody came, went, or wants to leave, or no longer does."""
-        return self._membership_changes
+    def members(self) -> Mapping[MemberId, Member]:
+        """Every member, by id. Read only."""
+        return self._overall().members
 
     @property
-    def is_anyone_exiting(self) -> bool:
-        """Whether any member wants to leave."""
-        return any(self._membership.values())
+    def capacities(self) -> Mapping[MemberId, int]:
+        """Load that members can carry, where it is not their limit. Read only."""
+        return self._capacities
 
     @property
     def open_items(self) -> Collection[ItemId]:
@@ -150,7 +150,7 @@ class Tracker:
 
     def primary_spread(self) -> int:
         """Return how many more primaries the fullest member that stays has than the emptiest; costs members."""
-        staying = [m for m, is_exiting in self._membership.items() if not is_exiting]
+        staying = [m for m, member in self.members.items() if not member.value.is_exiting()]
         loads = self._loads(staying).primary.values()
         return max(loads, default=0) - min(loads, default=0)
 
@@ -164,7 +164,6 @@ class Tracker:
             self._global = None
             # Any change of a member, for most are of its limit or of its wish to leave; and they are rare.
             self._demand_changes += 1
-            self._update_membership()
 
     def observe_failures(self, now_monotonic_seconds: float) -> None:
         """Look for failed replicas among the items that changed, and for those that have failed for too long."""
@@ -192,6 +191,19 @@ class Tracker:
         if (measured, capacities, policy) != (self._measured, self._capacities, self._load_policy):
             self._measured, self._capacities, self._load_policy = measured, capacities, policy
             self._weights = None
+            self._demand_changes += 1
+
+    def set_inherited(self, capacities: Mapping[MemberId, int]) -> None:
+        """Take over the capacities of members that stand in for others for now; kept, and not to be changed."""
+        if capacities != self._inherited:
+            self._inherited = capacities
+            self._demand_changes += 1
+
+    def set_drains_waiting(self, member_ids: frozenset[MemberId]) -> None:
+        """Take over which exiting members give up nothing yet."""
+        if member_ids != self._drains_waiting:
+            self._drains_waiting = member_ids
+            self._global = None
             self._demand_changes += 1
 
     def set_objective(self, objective: Objective) -> None:
@@ -256,7 +268,7 @@ class Tracker:
             unreadable_items=frozenset(unreadable_items),
             avoided=self._failed.avoided,
             weights=self._item_weights(),
-            capacities=self._capacities,
+            capacities={**self._capacities, **self._inherited},
             objective=self._objective,
             is_whole=is_whole,
         )
@@ -279,6 +291,7 @@ class Tracker:
                 items_of_two=sum(
                     count for wanted, count in self._replications.items() if wanted >= ZONES_WANTED
                 ),
+                drains_waiting=self._drains_waiting,
             )
             self._global = _Global(members, limits)
         return self._global
@@ -289,12 +302,6 @@ class Tracker:
                 declared=dict(self._declared), measured=self._measured, policy=self._load_policy
             )
         return self._weights
-
-    def _update_membership(self) -> None:
-        membership = {m: each.value.is_exiting() for m, each in self._contents.members.items()}
-        if membership != self._membership:
-            self._membership = membership
-            self._membership_changes += 1
 
     def _update_weight(self, item_id: ItemId, item: Item | None) -> None:
         weight = None if item is None else declared_weight(item.value)

@@ -39,6 +39,7 @@ from allocator.execute import OWN_WRITE_WAIT_SECONDS, Executor
 from allocator.key_space import KeySpace
 from allocator.leadership.leadership import Fence, Leadership
 from allocator.leadership.plan_store import PlanStore
+from allocator.load_feed import LoadFeed
 from allocator.metrics import AllocatorMetrics
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
@@ -117,6 +118,7 @@ class AllocationLoop:
         random: Random,
         offload: Offload = asyncio.to_thread,
         before_planning: Callable[[], Awaitable[None]] | None = None,
+        loads: LoadFeed | None = None,
     ) -> None:
         self._etcd = etcd
         self._key_space = key_space
@@ -132,6 +134,7 @@ class AllocationLoop:
         self._random = random
         self._offload = offload
         self._before_planning = before_planning
+        self._loads = loads
         self._backoff = Backoff(max_seconds=config.retry_seconds_max, random=random)
         self._wake = asyncio.Event()
         self._tracker: Tracker | None = None
@@ -254,6 +257,8 @@ class AllocationLoop:
     async def _round(self, term: _Term) -> float:
         """Decide and act once. Return how long to wait at most for a change."""
         tracker = self._tracked()
+        if self._loads is not None:
+            await self._loads.update(tracker)
         started = self._clock.monotonic_seconds()
         tracker.observe_failures(started)
         term.steering.observe(tracker, started)
@@ -353,7 +358,7 @@ class AllocationLoop:
         if decision.plan is term.plan:
             return
         term.plan = decision.plan
-        self._metrics.on_solved(seconds)
+        self._metrics.on_solved(seconds, gap=decision.plan.gap)
         placed = sum(map(len, decision.plan.desired.values()))
         log = _log.warning if placed < decision.state.item_slots else _log.info
         log(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Summary
 
+from allocator.core.placement.primaries import primary_spread
 from allocator.core.state import AllocState
 from allocator.core.transition.converge import Convergence, Tally
 
@@ -46,15 +47,32 @@ class AllocatorMetrics:
             "removes_blocked", "Removals that wait for consistent replacements."
         )
 
+        self._gap = Gauge(
+            "broadsheet_allocator_gap_ratio",
+            "How far the most utilised member is above what is proven unavoidable, where items weigh differently.",
+            registry=self.registry,
+        )
+        self._primary_spread = Gauge(
+            "broadsheet_allocator_primary_spread",
+            "Primaries that one member has more than another, each counted from its share by capacity.",
+            registry=self.registry,
+        )
+
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(f"gazette_allocator_{name}", text, registry=self.registry)
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(f"gazette_allocator_{name}", text, registry=self.registry)
 
-    def on_solved(self, seconds: float) -> None:
-        """Count one solve."""
+    def on_solved(self, seconds: float, *, gap: float) -> None:
+        """Count one solve.
+
+        Args:
+            seconds: How long it took.
+            gap: The plan's distance from what is proven unavoidable, as a share of that.
+        """
         self._solve_seconds.observe(seconds)
+        self._gap.set(gap)
 
     def on_plan_invalid(self) -> None:
         """Count a plan that was not used."""
@@ -71,6 +89,7 @@ class AllocatorMetrics:
         self._slots.set(state.item_slots)
         self._items.set(items)
         self._members.set(len(state.members))
+        self._primary_spread.set(primary_spread(state.problem_members(), state.loads.primary))
         self._adds_blocked.set(convergence.adds_blocked)
         self._removes_blocked.set(convergence.removes_blocked)
 

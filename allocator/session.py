@@ -34,6 +34,7 @@ from allocator.core.model import Assignment, MemberId
 from allocator.core.ops import LeaseId
 from allocator.core.placement.choose import best_solver
 from allocator.core.placement.problem import Solver
+from allocator.core.placement.weighted import WeightedSolver
 from allocator.errors import EtcdUnavailableError, RevisionCompactedError, TxnConflictError
 from allocator.etcd.api import Etcd
 from allocator.etcd.lease import LeaseKeeper
@@ -41,6 +42,7 @@ from allocator.key_space import KeySpace
 from allocator.leadership.election import LeadershipConfig
 from allocator.leadership.leadership import Leadership
 from allocator.leadership.plan_store import PlanStore
+from allocator.load_feed import DecodeReport, LoadFeed
 from allocator.metrics import AllocatorMetrics
 from allocator.runtime.clock import Clock, SystemClock
 from allocator.runtime.task_group import TaskGroup
@@ -86,6 +88,7 @@ class Session:
         metrics: AllocatorMetrics | None = None,
         random: Random | None = None,
         offload: Offload = asyncio.to_thread,
+        decode_load: DecodeReport | None = None,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -100,6 +103,7 @@ class Session:
             metrics: Where to count; a registry of its own if none is given.
             random: Source of jitter.
             offload: Runs what takes long, away from the event loop.
+            decode_load: Reads what members report of their loads; without it there are no reports.
         """
         self._etcd = etcd
         self._key_space = key_space
@@ -126,13 +130,14 @@ class Session:
             plan_store=PlanStore(etcd, AuxiliaryKeys(key_space.keys.root)),
             consistency=consistency,
             is_failed=is_failed,
-            solver=solver or best_solver(),
+            solver=WeightedSolver(solver or best_solver()),
             clock=self._clock,
             metrics=self.metrics,
             config=config.allocation,
             random=random,
             offload=offload,
             before_planning=self._hold_still,
+            loads=None if decode_load is None else self._load_feed(decode_load),
         )
 
     @property
@@ -251,6 +256,15 @@ class Session:
         except RevisionCompactedError:
             # Compacted since we wrote it, so there is a newer one, and it has our key too.
             await self._key_space.load()
+
+    def _load_feed(self, decode: DecodeReport) -> LoadFeed:
+        return LoadFeed(
+            self._etcd,
+            self._key_space,
+            policy=self._config.allocation.policy.loads,
+            clock=self._clock,
+            decode=decode,
+        )
 
     async def _hold_still(self) -> None:
         """Prepare for a plan: the solver may hold the interpreter, and so the keep-alive, for as long as it takes."""

@@ -10,6 +10,7 @@ from allocator.core.model import MemberId
 from allocator.core.policy import AllocationPolicy
 from allocator.errors import ValidationError
 from allocator.etcd.config import EtcdConfig
+from consumer.core.load_message import CAPACITY_MAX
 from consumer.journal.channels import parse_endpoint
 from consumer.protocol.alphabet import validate_token
 from consumer.protocol.auth import KeyedAuth
@@ -44,6 +45,9 @@ class MemberConfig:
     """Of the journal brokers: `http://host:port`."""
     shard_limit: int = 32
     """Most replicas this process takes."""
+    capacity: int = 0
+    """Load that this process can carry beside the others, such as its CPUs; 0: its `shard_limit`. All members of a
+    cluster should set it, or none."""
     hot_standbys_max: int = 3
     """Bound on every shard's standbys. All members of a cluster should agree."""
     lease_ttl_seconds: float = 20.0
@@ -88,6 +92,7 @@ class MemberConfig:
         _require_address(self.broker_address)
         _require_range(self.port, "port", 0, PORT_MAX)
         _require_range(self.shard_limit, "shard_limit", 0, SHARD_LIMIT_MAX)
+        _require_range(self.capacity, "capacity", 0, CAPACITY_MAX)
         _require_at_least(self.hot_standbys_max, "hot_standbys_max", 0)
         _require_at_least(self.lease_ttl_seconds, "lease_ttl_seconds", LEASE_TTL_SECONDS_MIN)
         _require_at_least(self.watch_delay_seconds, "watch_delay_seconds", 0)
@@ -139,11 +144,18 @@ def _require_policy(policy: AllocationPolicy) -> None:
         ("objective", policy.objective),
         ("primaries", policy.primaries),
         ("transition", policy.transition),
+        ("loads", policy.loads),
     ):
         for each in fields(part):
             value = getattr(part, each.name)
             if not isinstance(value, Enum):
                 _require_at_least(value, f"allocation.{name}.{each.name}", 0)
+
+    if not policy.loads.bucket_ratio > 1:
+        raise ValidationError(
+            "allocation.loads.bucket_ratio",
+            f"expected more than 1, got {policy.loads.bucket_ratio}",
+        )
 
 
 def _require_keys(keys: str, name: str) -> None:

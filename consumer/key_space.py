@@ -28,6 +28,7 @@ from consumer.protocol.validation_shard import (
     validate_replica_status,
     validate_shard_spec,
 )
+from consumer.protocol.weight_label import weight_thousandths
 
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -49,6 +50,11 @@ class ShardItem:
         if self.spec.disable:
             return 0
         return 1 + min(self.spec.hot_standbys, self.hot_standbys_max)
+
+    @property
+    def weight_thousandths(self) -> int | None:
+        """What a replica weighs beside others, as declared; None if it is not."""
+        return weight_thousandths(self.spec.labels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,12 @@ from allocator.runtime.task_group import TaskGroup
 from allocator.session import Session, SessionConfig
 from consumer.application import Application, ServiceRegistrar
 from consumer.config import MemberConfig
+from consumer.core.load_message import decode_report
 from consumer.errors import EndpointError
 from consumer.journal.client import JournalClient
 from consumer.key_space import ReplicaConsistency, ShardDecoder, is_failed, process_of
 from consumer.member.death_watch import DeathWatch
+from consumer.member.load_reporter import LoadReporter
 from consumer.member.peer_watch import PeerWatch
 from consumer.member.shard_up import ShardUp
 from consumer.protocol.auth import KeyedAuth, NoAuth
@@ -63,6 +65,7 @@ class MemberParts:
     peers: Peers
     peer_watch: PeerWatch | None
     """None if peers are not watched."""
+    load_reporter: LoadReporter
 
 
 def compose(given: Surroundings) -> MemberParts:
@@ -90,13 +93,15 @@ def compose(given: Surroundings) -> MemberParts:
     key_space.observe(_death_watch(given, key_space, deaths).look)
     key_space.observe(lambda: _retain_peers(peers, key_space, given.shard_tasks))
     given.registry.register(ShardUp(local_shards))
+    session = _session(given, key_space)
     parts = MemberParts(
         key_space=key_space,
-        session=_session(given, key_space),
+        session=session,
         local_shards=local_shards,
         resolver=resolver,
         peers=peers,
         peer_watch=_peer_watch(given, key_space) if config.watch_peers else None,
+        load_reporter=_load_reporter(given, session, local_shards),
     )
     _register_services(given, parts)
     return parts
@@ -200,6 +205,22 @@ def _session(given: Surroundings, key_space: KeySpace) -> Session:
         is_failed=is_failed,
         clock=given.clock,
         metrics=AllocatorMetrics(given.registry),
+        decode_load=decode_report,
+    )
+
+
+def _load_reporter(
+    given: Surroundings, session: Session, local_shards: LocalShards
+) -> LoadReporter:
+    return LoadReporter(
+        given.etcd,
+        AuxiliaryKeys(given.config.root),
+        member_id=given.config.member_id,
+        lease=lambda: session.lease,
+        usages=lambda: {item_id: shard.usage for item_id, shard in local_shards.shards.items()},
+        capacity=given.config.capacity,
+        measure=given.config.allocation.loads.measure,
+        clock=given.clock,
     )
 
 

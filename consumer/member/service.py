@@ -169,6 +169,7 @@ class Service:
             self._mark_ready()
             async with TaskGroup() as group:
                 group.start_soon(self._leave_when_asked(parts), name="member leave")
+                group.start_soon(parts.load_reporter.run(), name="report load")
                 if parts.peer_watch is not None:
                     group.start_soon(parts.peer_watch.run(), name="watch peers")
                 await parts.session.run(wind_down=partial(self._wind_down, parts, server))

@@ -37,6 +37,8 @@ ID = "id"
 """Meta-label of a shard: its id. Not allowed in specs."""
 DEAD_LETTER_JOURNAL = "broadsheet.dev/dead-letter-journal"
 """Of a shard: the journal that takes messages at which the application fails again and again. JSON lines."""
+WEIGHT = "broadsheet.dev/weight"
+"""Of a shard: what one replica weighs beside those of other shards, a positive decimal; 1 if absent."""
 SINGLE_VALUED = (
     CONTENT_TYPE,
     DEAD_LETTER_JOURNAL,
@@ -45,6 +47,7 @@ SINGLE_VALUED = (
     MESSAGE_SUBTYPE,
     MESSAGE_TYPE,
     REGION,
+    WEIGHT,
 )
 """Names that may have one value at most."""
 CONTENT_TYPE_JSON_LINES = "application/x-ndjson"

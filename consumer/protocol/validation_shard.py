@@ -40,6 +40,7 @@ from consumer.protocol.validation_terms import (
     validate_selector,
     validate_single_valued,
 )
+from consumer.protocol.weight_label import weight_thousandths
 
 SHARD_ID_BYTES = (4, 512)
 """Shortest and longest shard id, bytes."""
@@ -79,6 +80,7 @@ def validate_shard_spec(spec: ShardSpec) -> None:
     )
     for journal in values_of(spec.labels, DEAD_LETTER_JOURNAL):
         validate_journal_name(journal, f"labels[{DEAD_LETTER_JOURNAL}]")
+    weight_thousandths(spec.labels)
     _validate_sources(spec)
 
 

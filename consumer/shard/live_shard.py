@@ -37,6 +37,7 @@ from consumer.shard.environment import ShardEnvironment
 from consumer.shard.primary import PrimaryAttempt
 from consumer.shard.replica_status_writer import ReplicaStatusWriter
 from consumer.shard.stall_watch import StallWatch
+from consumer.shard.usage import Usage
 
 ResultT = TypeVar("ResultT")
 
@@ -194,6 +195,11 @@ class LiveShard:
     def assignment(self) -> Assignment:
         """Our own assignment as last observed."""
         return self._assignment
+
+    @property
+    def usage(self) -> Usage:
+        """What the current attempt has taken so far."""
+        return self._attempt.usage
 
     @property
     def primary(self) -> bool:

@@ -37,6 +37,7 @@ from consumer.shard.environment import ShardEnvironment
 from consumer.shard.progress import Progress
 from consumer.shard.sources import Sources
 from consumer.shard.transaction import TransactionLoop, TxnServices
+from consumer.shard.usage import Usage
 from consumer.shard.worker import Worker
 
 _log = structlog.get_logger()
@@ -85,6 +86,7 @@ class PrimaryAttempt:
         self._loop: TransactionLoop | None = None
         self._reading: TaskGroup | None = None
         self._stopping = False
+        self._consumed_bytes = 0
         self.store: Store | None = None
         """Set while the attempt serves and is torn down."""
         self.progress = Progress(source.journal for source in shard.spec.sources)
@@ -98,6 +100,12 @@ class PrimaryAttempt:
     def failed_at(self) -> Place | None:
         """What the application was consuming when it failed, if it was."""
         return self._callbacks.failed_at if self._callbacks is not None else None
+
+    @property
+    def usage(self) -> Usage:
+        """What it has taken so far."""
+        cpu_seconds = self._worker.cpu_seconds if self._worker is not None else 0.0
+        return Usage(consumed_bytes=self._consumed_bytes, cpu_seconds=cpu_seconds)
 
     def look(self, heads: Mapping[str, int]) -> Look:
         """Return what can be seen of its progress.
@@ -300,6 +308,7 @@ class PrimaryAttempt:
         metrics, fqn = self._environment.metrics, self._shard.fqn
         if isinstance(achieved, tx.RecordTxn):
             metrics.record_txn(fqn, achieved)
+            self._consumed_bytes += achieved.message_bytes
             return
         self.progress.update(achieved.read_through, achieved.publish_at)
         metrics.record_read_through(fqn, achieved.read_through)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -31,6 +32,8 @@ class Worker:
         self._name = name
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._closed = False
+        self.cpu_seconds = 0.0
+        """CPU time of the thread, up to the last call that it finished. Written there, read anywhere."""
         # A daemon, so that a callback which never returns cannot keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=f"shard {name}", daemon=True)
         self._thread.start()
@@ -74,6 +77,7 @@ class Worker:
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
             call.run()
+            self.cpu_seconds = time.thread_time()
 
 
 class _Call:

@@ -1,0 +1,113 @@
+"""What members say of their loads, read from etcd for the one that leads.
+
+    /broadsheet.v1{root}/loads/ ──now and then──► made steady (`core.load`) ──► the tracker, if anything changed
+
+Reports are rounded, and count only once they persist, so they need no watch.
+
+Invariants: a leader knows the reports before it makes its first plan, so that a change of leader is no change of loads;
+later, an etcd that does not answer leaves what was known. A report that cannot be read counts as none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from allocator.core.keys import AuxiliaryKeys, member_id_below
+from allocator.core.load.measured import MeasuredLoads
+from allocator.core.load.report import MemberReport
+from allocator.core.model import MemberId
+from allocator.core.ops import prefix_range_end
+from allocator.core.policy import LoadPolicy
+from allocator.core.tracker import Tracker
+from allocator.errors import EtcdError, KeyDecodeError, ValidationError
+from allocator.etcd.api import Etcd
+from allocator.key_space import KeySpace
+from allocator.runtime.backoff import Backoff
+from allocator.runtime.clock import Clock
+
+LOOK_SECONDS = 30.0
+"""Time between two reads of the reports."""
+
+_log = structlog.get_logger()
+
+DecodeReport = Callable[[bytes], MemberReport]
+"""Reads a report; raises `ValidationError` for what is none."""
+
+
+class LoadFeed:
+    """Keeps a tracker's measured loads and declared capacities up to date."""
+
+    def __init__(
+        self,
+        etcd: Etcd,
+        key_space: KeySpace,
+        *,
+        policy: LoadPolicy,
+        clock: Clock,
+        decode: DecodeReport,
+    ) -> None:
+        """Bind the feed; nothing is read yet.
+
+        Args:
+            etcd: Where reports are read.
+            key_space: Tells which items there are, and below which root.
+            policy: Whether and how measurements are used.
+            clock: Time.
+            decode: Reads a report.
+        """
+        self._etcd = etcd
+        self._key_space = key_space
+        self._keys = AuxiliaryKeys(key_space.keys.root)
+        self._policy = policy
+        self._clock = clock
+        self._decode = decode
+        self._tracker: Tracker | None = None
+        self._measured = MeasuredLoads(policy)
+        self._read_at_monotonic_seconds: float | None = None
+
+    async def update(self, tracker: Tracker) -> None:
+        """Give a tracker what is known now. For a new one, reports are read first, however long that takes."""
+        if tracker is not self._tracker:
+            self._measured = MeasuredLoads(self._policy)
+            self._read_at_monotonic_seconds = None
+            await self._look()
+            self._tracker = tracker
+            self._give(tracker)
+        elif await self._look():
+            self._give(tracker)
+
+    async def _look(self) -> bool:
+        """Read reports if it is time. Return whether anything that is in force changed."""
+        read_at = self._read_at_monotonic_seconds
+        if read_at is not None and self._clock.monotonic_seconds() - read_at < LOOK_SECONDS:
+            return False
+        backoff = Backoff()
+        while True:
+            try:
+                reports = await self._read()
+                break
+            except EtcdError as error:
+                _log.warning("loads.not_read", cause=str(error))
+                if read_at is not None:
+                    self._read_at_monotonic_seconds = self._clock.monotonic_seconds()
+                    return False
+            await backoff.sleep()
+        now = self._read_at_monotonic_seconds = self._clock.monotonic_seconds()
+        self._measured.forget_all_but(self._key_space.items.keys())
+        return self._measured.observe(reports, now)
+
+    async def _read(self) -> Mapping[MemberId, MemberReport]:
+        prefix = self._keys.loads_prefix
+        found: dict[MemberId, MemberReport] = {}
+        for kv in (await self._etcd.get_range(prefix, prefix_range_end(prefix))).kvs:
+            try:
+                found[member_id_below(prefix, kv.key)] = self._decode(kv.value)
+            except (KeyDecodeError, ValidationError) as error:
+                _log.warning("loads.undecodable", key=kv.key.decode("replace"), cause=str(error))
+        return found
+
+    def _give(self, tracker: Tracker) -> None:
+        measured = self._measured
+        tracker.set_loads(measured.loads, measured.capacities, self._policy)

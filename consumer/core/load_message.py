@@ -1,0 +1,112 @@
+"""Reports of load in the form in which they stand in etcd, and how they are rounded.
+
+Rounding keeps what was told while it is nearly right, so that a member writes only when something changed that anybody
+would act upon.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from google.protobuf.message import DecodeError
+
+from allocator.core.load.quantise import Bucket, held_bucket, value_of
+from allocator.core.load.report import MemberReport, ReplicaLoad
+from allocator.core.model import ItemId
+from allocator.errors import ValidationError
+from consumer.protocol.load_pb2 import MemberLoad
+
+STEP_RATIO = 1.25
+"""Between what is told and what could be told next."""
+BYTES_PER_SECOND_LEAST = 1_000.0
+CPU_RATIO_LEAST = 0.001
+"""Less than these is told as nothing."""
+CAPACITY_MAX = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """A replica's load in buckets."""
+
+    bytes_per_second: Bucket = None
+    cpu_ratio: Bucket = None
+
+    def after(self, load: ReplicaLoad) -> Rounded:
+        """Return what to tell once `load` is measured."""
+        return Rounded(
+            held_bucket(
+                self.bytes_per_second,
+                load.bytes_per_second,
+                STEP_RATIO,
+                least=BYTES_PER_SECOND_LEAST,
+            ),
+            held_bucket(self.cpu_ratio, load.cpu_ratio, STEP_RATIO, least=CPU_RATIO_LEAST),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundedReport:
+    """What a member tells."""
+
+    capacity: int = 0
+    replicas: Mapping[ItemId, Rounded] = field(default_factory=dict)
+
+    def after(self, loads: Mapping[ItemId, ReplicaLoad]) -> RoundedReport:
+        """Return what to tell once these are measured; replicas that are not here any more are left out."""
+        return RoundedReport(
+            capacity=self.capacity,
+            replicas={
+                item_id: self.replicas.get(item_id, Rounded()).after(load)
+                for item_id, load in sorted(loads.items())
+            },
+        )
+
+    def encode(self) -> bytes:
+        """Return the message; empty if there is nothing to tell."""
+        shards = [
+            MemberLoad.ShardLoad(
+                shard_id=item_id,
+                bytes_per_second=value_of(each.bytes_per_second, STEP_RATIO),
+                cpu_seconds_per_second=value_of(each.cpu_ratio, STEP_RATIO),
+            )
+            for item_id, each in self.replicas.items()
+            if each != Rounded()
+        ]
+        return MemberLoad(capacity=self.capacity, shards=shards).SerializeToString(
+            deterministic=True
+        )
+
+
+def decode_report(value: bytes) -> MemberReport:
+    """Return what a member told.
+
+    Raises:
+        ValidationError: it is no MemberLoad, or a value is out of its bounds; the error names it.
+    """
+    message = MemberLoad()
+    try:
+        message.ParseFromString(value)
+    except DecodeError as error:
+        raise ValidationError("load", f"expected a broadsheet.v1.MemberLoad: {error}") from error
+    if message.capacity > CAPACITY_MAX:
+        raise ValidationError(
+            "capacity", f"expected at most {CAPACITY_MAX}, got {message.capacity}"
+        )
+    for index, shard in enumerate(message.shards):
+        for name in ("bytes_per_second", "cpu_seconds_per_second"):
+            rate = getattr(shard, name)
+            if not (math.isfinite(rate) and rate >= 0.0):
+                raise ValidationError(
+                    f"shards[{index}].{name}", f"expected a finite number from 0, got {rate}"
+                )
+    return MemberReport(
+        capacity=message.capacity,
+        replicas={
+            ItemId(shard.shard_id): ReplicaLoad(
+                bytes_per_second=shard.bytes_per_second, cpu_ratio=shard.cpu_seconds_per_second
+            )
+            for shard in message.shards
+        },
+    )

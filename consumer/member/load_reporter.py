@@ -1,0 +1,116 @@
+"""Tells the leader what this member can carry, and what its shards take.
+
+    shards' sums ──every `REPORT_SECONDS`──► rates ──► rounded ──► written, if it differs from what was written
+
+The key stands beside the cluster's root on the member's lease, so it goes with the member. A member that declares no
+capacity and does not measure writes nothing at all, and one that is idle writes once at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from allocator.core.keys import AuxiliaryKeys
+from allocator.core.load.report import ReplicaLoad
+from allocator.core.model import ItemId, MemberId
+from allocator.core.ops import LeaseId, Put
+from allocator.errors import EtcdError
+from allocator.etcd.api import Etcd
+from allocator.runtime.clock import Clock
+from consumer.core.load_message import RoundedReport
+from consumer.shard.usage import Usage
+
+REPORT_SECONDS = 15.0
+"""Time over which a rate is measured."""
+
+_log = structlog.get_logger()
+
+
+class LoadReporter:
+    """Measures and writes. `run` until cancelled."""
+
+    def __init__(
+        self,
+        etcd: Etcd,
+        keys: AuxiliaryKeys,
+        *,
+        member_id: MemberId,
+        lease: Callable[[], LeaseId],
+        usages: Callable[[], Mapping[ItemId, Usage]],
+        capacity: int,
+        measure: bool,
+        clock: Clock,
+        report_seconds: float = REPORT_SECONDS,
+    ) -> None:
+        """Bind the reporter; nothing is written yet.
+
+        Args:
+            etcd: Where to write.
+            keys: Tell where.
+            member_id: This process.
+            lease: Returns the session's lease.
+            usages: Returns what each shard here has taken so far.
+            capacity: Load that this process can carry; 0: its limit.
+            measure: Whether to tell what shards take.
+            clock: Time.
+            report_seconds: Time over which a rate is measured.
+        """
+        self._etcd = etcd
+        self._key = keys.load(member_id)
+        self._lease = lease
+        self._usages = usages
+        self._measure = measure
+        self._clock = clock
+        self._report_seconds = report_seconds
+        self._report = RoundedReport(capacity=capacity)
+        self._written = RoundedReport().encode()
+        self._before: Mapping[ItemId, Usage] = {}
+        self._looked_at_monotonic_seconds = clock.monotonic_seconds()
+        self.looks = 0
+        """Times that rates were measured."""
+
+    async def run(self) -> None:
+        """Write what there is to tell, for ever."""
+        while True:
+            await self._tell()
+            await asyncio.sleep(self._report_seconds)
+            if self._measure:
+                self._look()
+
+    def _look(self) -> None:
+        self.looks += 1
+        now = self._clock.monotonic_seconds()
+        elapsed = now - self._looked_at_monotonic_seconds
+        usages = self._usages()
+        if elapsed > 0.0:
+            loads = {
+                item_id: _rate(self._before[item_id], usage, elapsed)
+                for item_id, usage in usages.items()
+                if item_id in self._before
+            }
+            self._report = self._report.after(loads)
+        self._before, self._looked_at_monotonic_seconds = usages, now
+
+    async def _tell(self) -> None:
+        value = self._report.encode()
+        if value == self._written:
+            return
+        try:
+            await self._etcd.txn((), (Put(self._key, value, lease=self._lease()),))
+        except EtcdError as error:
+            # The next look tells again.
+            _log.warning("member.load_not_told", cause=str(error))
+            return
+        self._written = value
+
+
+def _rate(before: Usage, now: Usage, elapsed_seconds: float) -> ReplicaLoad:
+    """Return what was taken a second; an attempt that began meanwhile began at zero."""
+    consumed, cpu = now.consumed_bytes, now.cpu_seconds
+    if consumed >= before.consumed_bytes and cpu >= before.cpu_seconds:
+        consumed -= before.consumed_bytes
+        cpu -= before.cpu_seconds
+    return ReplicaLoad(bytes_per_second=consumed / elapsed_seconds, cpu_ratio=cpu / elapsed_seconds)

@@ -1,0 +1,122 @@
+"""Weights that shards declare, and reports of load as they stand in etcd."""
+
+from __future__ import annotations
+
+import pytest
+
+from allocator.core.load.report import MemberReport, ReplicaLoad
+from allocator.core.load.weights import declared_weight
+from allocator.core.model import ItemId
+from allocator.core.policy import AllocationPolicy, LoadPolicy
+from allocator.errors import ValidationError
+from consumer.config import MemberConfig
+from consumer.core.load_message import RoundedReport, decode_report
+from consumer.key_space import ShardItem
+from consumer.protocol.labels import WEIGHT, label_set
+from consumer.protocol.load_pb2 import MemberLoad
+from consumer.protocol.shard_pb2 import ShardSpec
+from consumer.protocol.validation_shard import validate_shard_spec
+from consumer.protocol.weight_label import weight_thousandths
+from tests.support.members import shard
+
+I, J = ItemId("shard-i"), ItemId("shard-j")  # noqa: E741 - items
+
+
+def weighing(text: str) -> ShardSpec:
+    """A shard whose label says this."""
+    spec = shard("part-1", "test/source")
+    spec.labels.CopyFrom(label_set({WEIGHT: text}))
+    return spec
+
+
+@pytest.mark.parametrize(
+    ("text", "thousandths"),
+    [("1", 1000), ("0.25", 250), ("2.5", 2500), ("0.001", 1), ("1000000", 1_000_000_000)],
+)
+def test_weight_label_is_a_decimal_in_thousandths(text: str, thousandths: int) -> None:
+    """Exact, so that weights add up; the allocator finds it on the shard's item."""
+    spec = weighing(text)
+
+    validate_shard_spec(spec)
+
+    assert weight_thousandths(spec.labels) == thousandths
+    assert declared_weight(ShardItem(spec=spec, hot_standbys_max=1)) == thousandths
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "0.000", "-1", "+1", "1e3", "0.0001", "1000000.001", "1.", ".5", "nan", "١"]
+)
+def test_weight_label_that_is_no_weight_is_refused_by_name(text: str) -> None:
+    """The error names the label and says what was expected."""
+    spec = weighing(text)
+
+    with pytest.raises(ValidationError, match=r"broadsheet\.dev/weight"):
+        validate_shard_spec(spec)
+
+
+def test_weight_label_is_absent_by_default() -> None:
+    """A shard without it declares nothing, and measurements may speak for it."""
+    spec = shard("part-1", "test/source")
+
+    assert weight_thousandths(spec.labels) is None
+    assert declared_weight(ShardItem(spec=spec, hot_standbys_max=1)) is None
+
+
+def test_report_survives_the_way_through_etcd() -> None:
+    """Values arrive within the rounding; replicas with nothing to tell are left out."""
+    told = RoundedReport(capacity=8).after(
+        {I: ReplicaLoad(bytes_per_second=5e6, cpu_ratio=0.4), J: ReplicaLoad(cpu_ratio=1e-6)}
+    )
+
+    report = decode_report(told.encode())
+
+    assert report.capacity == 8
+    assert report.replicas.keys() == {I}
+    assert report.replicas[I].bytes_per_second == pytest.approx(5e6, rel=0.13)
+    assert report.replicas[I].cpu_ratio == pytest.approx(0.4, rel=0.13)
+
+
+def test_report_does_not_change_with_noise() -> None:
+    """What is nearly as it was told is told again to the byte; twice as much is not."""
+    told = RoundedReport().after({I: ReplicaLoad(bytes_per_second=5e6, cpu_ratio=0.4)})
+
+    for factor in (0.9, 1.1, 0.95, 1.05):
+        told_next = told.after(
+            {I: ReplicaLoad(bytes_per_second=5e6 * factor, cpu_ratio=0.4 * factor)}
+        )
+        assert told_next.encode() == told.encode()
+    doubled = told.after({I: ReplicaLoad(bytes_per_second=1e7, cpu_ratio=0.4)})
+    assert doubled.encode() != told.encode()
+    assert told.after({}).encode() == RoundedReport().encode() == b""
+
+
+def test_report_that_is_none_is_refused_by_field() -> None:
+    """A member's mistake must not stop the leader; the error says where it is."""
+    with pytest.raises(ValidationError, match=r"load: expected a broadsheet\.v1\.MemberLoad"):
+        decode_report(b"\xff\xff")
+    bad = MemberLoad(
+        shards=[MemberLoad.ShardLoad(shard_id="s", cpu_seconds_per_second=float("nan"))]
+    )
+    with pytest.raises(ValidationError, match=r"shards\[0\]\.cpu_seconds_per_second"):
+        decode_report(bad.SerializeToString())
+    with pytest.raises(ValidationError, match="capacity: expected at most"):
+        decode_report(MemberLoad(capacity=1 << 63).SerializeToString())
+    assert decode_report(b"") == MemberReport()
+
+
+@pytest.mark.parametrize(
+    ("loads", "name"),
+    [
+        (LoadPolicy(bucket_ratio=1.0), "bucket_ratio"),
+        (LoadPolicy(half_life_seconds=-1.0), "half_life_seconds"),
+    ],
+)
+def test_member_config_checks_load_settings(loads: LoadPolicy, name: str) -> None:
+    """Buckets of ratio 1 would never end; the error names the setting."""
+    with pytest.raises(ValidationError, match=rf"allocation\.loads\.{name}"):
+        MemberConfig(
+            root="/test/root",
+            suffix="member-one",
+            broker_address="http://broker:8080",
+            allocation=AllocationPolicy(loads=loads),
+        )

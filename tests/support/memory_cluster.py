@@ -1,23 +1,27 @@
 """A cluster in memory: a key space with etcd's transaction semantics, and convergence over it, without any I/O.
 
 The pure core is driven here exactly as the leader drives it: snapshot, solve when the demand changed, verify, converge,
-perform each checkpoint. The invariants I1 to I6 of the test plan are asserted after every round.
+perform each checkpoint. The invariants I1 to I6 of the test plan are asserted after every round, by `safety_checks`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from allocator.core.keys import AssignmentKey, ItemKey, Keys, MemberKey
 from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
 from allocator.core.ops import Compare, CompareTarget, Delete, Get, KeyValue, Put, TxnCheckpoint
 from allocator.core.placement.flow import FlowSolver
+from allocator.core.placement.primaries import HandOver, plan_primaries
 from allocator.core.placement.problem import Desired, Solver, zones_spanned
 from allocator.core.placement.verify import verify
+from allocator.core.policy import Objective, PrimaryPolicy, TransitionPolicy
 from allocator.core.state import AllocState, Avoided, Demand
 from allocator.core.transition.converge import Convergence, Tally, converge
+from allocator.core.transition.settle import Settling
+from tests.support.safety_checks import Overcommits, check_budget, check_step
 
 CONSISTENT = b"consistent"
 ROUNDS_MAX = 200
@@ -134,13 +138,23 @@ class MemoryCluster:
 
     root: str = "/cluster"
     solver: Solver = field(default_factory=FlowSolver)
+    policy: TransitionPolicy = field(default_factory=TransitionPolicy)
     etcd: MemoryEtcd = field(default_factory=MemoryEtcd)
     avoided: Avoided = frozenset()
+    now_monotonic_seconds: float = 0.0
+    settling: Settling = field(default_factory=Settling)
     demand: Demand | None = None
     desired: Desired = field(default_factory=dict)
+    primaries: Mapping[ItemId, MemberId] = field(default_factory=dict)
+    hand_overs: Sequence[HandOver] = ()
+    hand_overs_allowed: int = 0
+    overcommits: Overcommits = field(default_factory=Overcommits)
     tally: Tally = field(default_factory=Tally)
     """Everything done so far."""
     lease_count: int = 0
+
+    def __post_init__(self) -> None:
+        self.settling = Settling(policy=self.policy)
 
     @property
     def keys(self) -> Keys:
@@ -198,34 +212,71 @@ class MemoryCluster:
                             item_id=item_id, member_id=member_id, slot=slot, value=None, kv=kv
                         )
                     )
+        by_id = {member.member_id: member for member in members}
+        self.settling = self.settling.observed(by_id, self.now_monotonic_seconds)
         state = AllocState.observe(
             revision=self.etcd.revision,
             local_id=local_id or MemberId("", ""),
             members=members,
             items=items,
             assignments=sorted(assignments, key=lambda a: (a.item_id, a.member_id, a.slot)),
+            drains_waiting=self.settling.drains_waiting,
         )
         if local_id is None and state.leader is not None:
             local_id = state.leader.member_id
-        return replace(state, local_id=local_id or state.local_id, avoided=self.avoided)
+        return replace(
+            state,
+            local_id=local_id or state.local_id,
+            avoided=self.avoided & {(a.item_id, a.member_id) for a in assignments},
+            capacities=self.settling.capacities,
+            objective=self.settling.objective(Objective()),
+        )
 
-    def mark_consistent(self) -> bool:
-        """Let every replica catch up; False if all had."""
-        behind = [kv for kv in self._assignments() if kv.value != CONSISTENT]
-        for kv in behind:
-            self.etcd.put(kv.key, CONSISTENT, lease=kv.lease)
+    def mark_consistent(self, is_ready: Callable[[str], bool] = lambda item_id: True) -> bool:
+        """Let replicas catch up; False if all had that were ready.
+
+        Args:
+            is_ready: Tells of an item whether its replicas catch up now; failed ones never do.
+        """
+        behind = [
+            a
+            for group in self.state().assignments.values()
+            for a in group
+            if a.kv.value != CONSISTENT
+            and (a.item_id, a.member_id) not in self.avoided
+            and is_ready(a.item_id)
+        ]
+        for assignment in behind:
+            self.etcd.put(assignment.kv.key, CONSISTENT, lease=assignment.kv.lease)
         return bool(behind)
 
-    def plan(self) -> Desired:
+    def plan(self, state: AllocState | None = None) -> Desired:
         """Return the placement in force, made anew if the demand changed."""
-        state = self.state()
+        state = state or self.state()
         demand = state.demand()
         if demand != self.demand:
             problem = state.problem()
             self.desired = self.solver.solve(problem)
             assert verify(problem, self.desired) == ()
+            self.primaries = plan_primaries(problem, self.desired, policy=PrimaryPolicy())
             self.demand = demand
+            self.overcommits.forget()
         return self.desired
+
+    def converge(self, state: AllocState | None = None) -> Convergence:
+        """Return the next steps, without performing them."""
+        state = state or self.state()
+        return converge(
+            state,
+            self.plan(state),
+            consistency=ValueConsistency(),
+            keys=self.keys,
+            primaries=self.primaries,
+            policy=self.policy,
+            drains_waiting=self.settling.drains_waiting,
+            hand_overs=self.hand_overs,
+            hand_overs_allowed=self.hand_overs_allowed,
+        )
 
     def round(self, refuse: Callable[[str], bool] = lambda item_id: False) -> Convergence:
         """Converge once and check every invariant of a step.
@@ -234,17 +285,24 @@ class MemoryCluster:
             refuse: Tells of an item whether its transactions fail this time.
         """
         before = self.state()
-        convergence = converge(before, self.plan(), consistency=ValueConsistency(), keys=self.keys)
+        convergence = self.converge(before)
         for step in convergence.steps:
             if refuse(step.checkpoint.subject):
                 continue
             assert self.etcd.perform(step.checkpoint), "nobody else writes here"
             self.tally += step.tally
-        check_step(before, self.state(), self.desired)
+        after = self.state()
+        check_step(before, after, self.desired, is_consistent=is_consistent)
+        check_budget(before, after, self.policy, is_consistent=is_consistent)
+        self.overcommits.check(before, after)
         return convergence
 
-    def settle(self, *, marking: bool = True) -> int:
+    def settle(self, *, marking: bool = True, waiting: bool = False) -> int:
         """Converge until nothing changes, letting replicas catch up whenever a round is idle.
+
+        Args:
+            marking: Whether replicas catch up.
+            waiting: Whether time passes, too, until it changes nothing any more.
 
         Returns:
             Rounds that wrote something.
@@ -254,8 +312,18 @@ class MemoryCluster:
             if self.round().steps:
                 rounds += 1
             elif not (marking and self.mark_consistent()):
-                return rounds
+                later = self.settling.next_change_seconds(self.now_monotonic_seconds)
+                if not waiting or later is None:
+                    return rounds
+                self.now_monotonic_seconds += later
         raise AssertionError(f"I5: not idle after {ROUNDS_MAX} rounds")
+
+    def leave_drained(self) -> None:
+        """End the members that are exiting and hold nothing any more, as they would themselves."""
+        state = self.state()
+        for member_id, member in state.members.items():
+            if member.value.is_exiting() and not state.loads.total[member_id]:
+                self.kill_member(member_id.zone, member_id.suffix)
 
     def placement(self) -> dict[str, list[str]]:
         """Return each item's members by slot, as `zone#suffix`."""
@@ -269,41 +337,10 @@ class MemoryCluster:
         """Return replicas by member."""
         return {str(m): n for m, n in self.state().loads.total.items()}
 
-    def _assignments(self) -> list[KeyValue]:
-        prefix = self.keys.assignments_prefix
-        return [kv for key, kv in sorted(self.etcd.kvs.items()) if key.startswith(prefix)]
 
-
-def check_step(before: AllocState, after: AllocState, desired: Desired) -> None:
-    """Assert what must hold after each step of ours: one primary, no overload by us, no replica or zone lost by us."""
-    for member_id, load in after.loads.total.items():
-        allowed = max(before.limits[member_id], before.loads.total[member_id])
-        assert load <= allowed, f"I2: {member_id} got more than its limit"
-    for item_id, item in after.items.items():
-        old = before.assignments.get(item_id, ())
-        new = after.assignments.get(item_id, ())
-        primaries_before = sum(a.slot == 0 for a in old)
-        assert sum(a.slot == 0 for a in new) <= max(1, primaries_before), f"I1: {item_id}"
-        slots = [a.slot for a in new]
-        assert len(set(slots)) == len(slots) or len({a.slot for a in old}) < len(old)
-        wanted = item.value.desired_replication()
-        was, now = _consistent(before, old), _consistent(after, new)
-        assert len(now) >= min(wanted, len(was)), f"I3: {item_id} lost a replica it needs"
-        if wanted:
-            zones_kept = min(2, zones_spanned(was), zones_spanned(desired.get(item_id, ())))
-            assert zones_spanned(now) >= zones_kept, f"I3: {item_id} lost a zone"
-
-
-def _consistent(state: AllocState, assignments: Iterable[Assignment]) -> set[MemberId]:
-    """Return members that could take over. A second assignment on one member is not legal, and worth nothing."""
-    lowest: dict[MemberId, Assignment] = {}
-    for assignment in sorted(assignments, key=lambda a: a.slot):
-        lowest.setdefault(assignment.member_id, assignment)
-    return {
-        member_id
-        for member_id, assignment in lowest.items()
-        if assignment.kv.value == CONSISTENT and member_id in state.members
-    }
+def is_consistent(assignment: Assignment) -> bool:
+    """Return whether a replica has caught up."""
+    return assignment.kv.value == CONSISTENT
 
 
 def single_zone_items(state: AllocState) -> list[ItemId]:

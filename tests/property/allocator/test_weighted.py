@@ -16,6 +16,7 @@ from allocator.core.placement.capacity import is_weighted
 from allocator.core.placement.flow import FlowSolver
 from allocator.core.placement.imbalance import (
     imbalance_gap,
+    level,
     utilisation_bound,
     utilisation_max,
 )
@@ -210,3 +211,41 @@ def test_weighted_moves_before_balance_leaves_replicas_where_they_are() -> None:
     assert _moves(willing, WEIGHTED.solve(willing)) == 1
     tolerant = replace(lopsided, objective=Objective(tolerance_ratio=1.0))
     assert set(WEIGHTED.solve(tolerant).values()) == {here}
+
+
+class _Restless:
+    """A solver that leaves every item where it is, but for the last."""
+
+    def solve(self, problem: Problem) -> Desired:
+        """Put the last item on the second member."""
+        placed = {item.item_id: item.current for item in problem.items}
+        return placed | {problem.items[-1].item_id: (problem.members[1].member_id,)}
+
+
+def test_weighted_no_replica_moves_that_might_as_well_stay() -> None:
+    """Members end at 96, 102 and 102 of 300, all level enough; the item that moved fits where it was, so it stays."""
+    held = [[1] * 96, [2] * 50, [2] * 51]
+    loads = [load for group in held for load in group]
+    problem = _cluster([*loads, 2], members=3)
+    homes = [m.member_id for m, group in zip(problem.members, held, strict=True) for _ in group]
+    homes.append(problem.members[0].member_id)
+    settled = replace(
+        problem,
+        items=tuple(
+            replace(item, current=(home,)) for item, home in zip(problem.items, homes, strict=True)
+        ),
+    )
+
+    assert _moves(settled, _Restless().solve(settled)) == 1
+    assert _moves(settled, WeightedSolver(_Restless()).solve(settled)) == 0
+
+
+def test_level_is_reached_by_members_that_are_not_full() -> None:
+    """A member that takes one item of two holds the heavier at most: the others carry the rest."""
+    problem = _cluster([4, 4, 4, 4], members=3)
+    first, *others = problem.members
+    tight = replace(problem, members=(replace(first, limit=1, capacity=100), *others))
+    desired = FlowSolver().solve(tight)
+
+    assert level(problem, FlowSolver().solve(problem)) == Fraction(16, 300)
+    assert level(tight, desired) == Fraction(12, 200)

@@ -150,7 +150,7 @@ def _counters(cluster: Cluster) -> dict[str, float]:
 
 async def _count(endpoint: str, root: str, after: int, writes: Writes) -> None:
     """Count changes below a root. Bare, for our own client's decoding would take time from what is measured."""
-    prefix = f"{root}/assign/".encode()
+    prefix, assignments = f"{root}/".encode(), f"{root}/assign/".encode()
     create = rpc_pb2.WatchCreateRequest(
         key=prefix, range_end=prefix_range_end(prefix), start_revision=after + 1
     )
@@ -166,7 +166,7 @@ async def _count(endpoint: str, root: str, after: int, writes: Writes) -> None:
         await call.write(rpc_pb2.WatchRequest(create_request=create))
         async for response in call:
             if response.events:
-                writes.keys += len(response.events)
+                writes.keys += sum(e.kv.key.startswith(assignments) for e in response.events)
                 writes.revision = response.events[-1].kv.mod_revision
                 writes.grown.set()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 from allocator.core.keys import Keys
@@ -17,8 +18,9 @@ from allocator.simulation.network import FaultyEtcd
 from allocator.simulation.replicas import Replicas
 from allocator.simulation.scenario import Scenario
 from allocator.simulation.trace import Trace
-from allocator.simulation.values import SimulatedItem, SimulatedMemberValue
+from allocator.simulation.values import CONSISTENT, SimulatedItem, SimulatedMemberValue
 from allocator.simulation.virtual_loop import VirtualClock, running_loop
+from allocator.simulation.world import OPERATOR
 
 ROOT = "/simulated"
 
@@ -60,6 +62,9 @@ class Cluster:
         self._clock = VirtualClock(running_loop())
         self._names = 0
         self._items = 0
+        self.latency_seconds = self.random.choice(scenario.latencies_seconds)
+        """Of messages, while nothing is wrong."""
+        self.policy = self.random.choice(scenario.policies)
         self.zones = [f"zone-{letter}" for letter in "abcdefgh"[: self.draw(scenario.zones)]]
 
     def draw(self, bounds: tuple[int, int]) -> int:
@@ -92,14 +97,14 @@ class Cluster:
                 lease_ttl_seconds=self.scenario.lease_ttl_seconds,
                 announce_timeout_seconds=30.0,
                 revoke_predecessors_prefix=base,
-                allocation=self.scenario.allocation,
+                allocation=replace(self.scenario.allocation, policy=self.policy),
                 leadership=self.scenario.leadership,
             ),
             value=SimulatedMemberValue(self.draw(self.scenario.limit)),
             solver=self.scenario.solver(),
             clock=self._clock,
             random=Random(f"{self.seed} {member_id}"),
-            latency_seconds=self.scenario.latency_seconds,
+            latency_seconds=self.latency_seconds,
             workload=self.scenario.workload or self._replicas,
         )
         self.members.append(member)
@@ -121,6 +126,16 @@ class Cluster:
         self.put_item(item_id, self.draw(self.scenario.replication))
         return item_id
 
+    def put_orphan(self, item_id: ItemId) -> MemberId:
+        """Write a replica of a member that is not there, at a slot that is free."""
+        self._names += 1
+        member_id = MemberId(self.random.choice(self.zones), f"ghost-{self._names}")
+        prefix = self.keys.assignments_of(item_id)
+        slots = {int(kv.key.rpartition(b"#")[2]) for kv in self._kvs(prefix)}
+        slot = next(free for free in range(1, len(slots) + 2) if free not in slots)
+        self._write(Put(self.keys.assignment(item_id, member_id, slot), CONSISTENT))
+        return member_id
+
     def delete_item(self, item_id: ItemId) -> None:
         """Delete an item."""
         self._write(Delete(self.keys.item(item_id)))
@@ -140,10 +155,6 @@ class Cluster:
         lease = self.lease_of(member)
         if lease is not None:
             self.etcd.revoke(lease)
-
-    def kill(self, member: SimulatedMember) -> None:
-        """Kill a process."""
-        member.kill()
 
     def shut_down(self) -> None:
         """End the run: every process goes on, reaches nothing, and is cancelled."""
@@ -174,7 +185,7 @@ class Cluster:
         )
 
     def _write(self, operation: Operation) -> None:
-        self.etcd.perform((), (operation,), author="operator")
+        self.etcd.perform((), (operation,), author=OPERATOR)
 
     def _kvs(self, prefix: bytes) -> list[KeyValue]:
         return [kv for key, kv in self.etcd.store.kvs.items() if key.startswith(prefix)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from allocator.core.model import ItemId
@@ -24,9 +24,12 @@ class Faults:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._random = cluster.random
+        self._hanging: set[SimulatedMember] = set()
+        """Those that hang for ever."""
         self._actions: dict[Fault, Callable[[], str | None]] = {
             Fault.JOIN: self._join,
             Fault.EXIT: self._exit,
+            Fault.ROLLOUT: self._roll_out,
             Fault.CRASH: self._crash,
             Fault.REVOKE: self._revoke,
             Fault.LEASE_LOST: self._lose_lease,
@@ -39,6 +42,7 @@ class Faults:
             Fault.LOSSY: self._lossy,
             Fault.WATCH_BROKEN: self._break_watch,
             Fault.COMPACTION: self._compact,
+            Fault.ORPHAN: self._orphan,
             Fault.ITEM_ADDED: self._add_item,
             Fault.ITEM_REMOVED: self._remove_item,
             Fault.REPLICATION_CHANGED: self._change_replication,
@@ -59,10 +63,19 @@ class Faults:
         cluster = self._cluster
         cluster.cursed.clear()
         for member in cluster.members:
-            member.link.heal(cluster.scenario.latency_seconds)
+            member.link.heal(cluster.latency_seconds)
             self._wake(member)
-            member.process.get_unstuck()
+            self._over(member)
         cluster.trace.add("quiet")
+
+    def _over(self, member: SimulatedMember) -> None:
+        """End a member's hanging, or leave it so for good: others must see to it that nothing depends on it."""
+        others = [m for m in self._cluster.alive() if not m.process.stuck_in_work]
+        if member.process.stuck_in_work and others and self._random.random() < 0.5:
+            self._hanging.add(member)
+            self._cluster.trace.add(f"{member.member_id} hangs for ever")
+        else:
+            member.process.get_unstuck()
 
     def _any_member(self, *, spare: int = 0) -> SimulatedMember | None:
         """Draw a live member, if there are more than `spare`."""
@@ -94,6 +107,25 @@ class Faults:
             return None
         member.change(replace(member.value, exiting=True))
         return str(member.member_id)
+
+    def _roll_out(self) -> str | None:
+        alive = [member for member in self._cluster.alive() if not member.value.exiting]
+        if len(alive) < 2:
+            return None
+        leaving = self._random.sample(alive, self._random.randint(1, len(alive) - 1))
+        coming = max(0, self._cluster.scenario.members_max - len(self._cluster.present()))
+        comes_first = self._random.random() < 0.5
+        if not comes_first:
+            self._leave(leaving)
+        for _ in leaving[:coming]:
+            self._cluster.join()
+        if comes_first:
+            self._leave(leaving)
+        return f"{len(leaving)} members leave: {', '.join(str(m.member_id) for m in leaving)}"
+
+    def _leave(self, members: Iterable[SimulatedMember]) -> None:
+        for member in members:
+            member.change(replace(member.value, exiting=True))
 
     def _crash(self) -> str | None:
         member = self._any_member(spare=1)
@@ -144,8 +176,12 @@ class Faults:
         if member is None:
             return None
         member.process.get_stuck()
-        seconds = self._spell(member.process.get_unstuck)
+        seconds = self._spell(lambda: self._unhang(member))
         return f"{member.member_id} for {seconds:.1f} s"
+
+    def _unhang(self, member: SimulatedMember) -> None:
+        if member not in self._hanging:
+            member.process.get_unstuck()
 
     def _cut(self) -> str | None:
         member = self._any_member()
@@ -165,7 +201,15 @@ class Faults:
 
     def _cut_off(self, member: SimulatedMember) -> float:
         member.link.cut_off(refuses=self._random.random() < 0.5)
-        return self._spell(member.link.mend)
+        if self._random.random() < 0.5:
+            return self._spell(member.link.mend)
+        # What it missed is forgotten when it comes back.
+        return self._spell(lambda: self._forget_and_mend(member))
+
+    def _forget_and_mend(self, member: SimulatedMember) -> None:
+        if member.link.cut:
+            self._forget_all()
+        member.link.mend()
 
     def _slow(self) -> str | None:
         member = self._any_member()
@@ -173,7 +217,7 @@ class Faults:
             return None
         link = member.link
         link.latency_seconds = (0.01, self._random.uniform(0.1, SLOW_SECONDS_MAX))
-        seconds = self._spell(lambda: link.heal(self._cluster.scenario.latency_seconds))
+        seconds = self._spell(lambda: link.heal(self._cluster.latency_seconds))
         return f"{member.member_id} up to {link.latency_seconds[1]:.1f} s a message for {seconds:.1f} s"
 
     def _lossy(self) -> str | None:
@@ -183,7 +227,7 @@ class Faults:
         link = member.link
         link.loss = self._random.uniform(0.0, LOSS_MAX)
         link.late = self._random.uniform(0.0, LATE_MAX)
-        seconds = self._spell(lambda: link.heal(self._cluster.scenario.latency_seconds))
+        seconds = self._spell(lambda: link.heal(self._cluster.latency_seconds))
         return (
             f"{member.member_id} loses {link.loss:.0%}, delays {link.late:.0%} for {seconds:.1f} s"
         )
@@ -203,8 +247,18 @@ class Faults:
         self._cluster.etcd.compact(revision)
         return f"to revision {revision}"
 
+    def _forget_all(self) -> None:
+        store = self._cluster.etcd.store
+        if store.revision > store.compacted_revision:
+            self._cluster.etcd.compact(store.revision)
+            self._cluster.trace.add(f"{Fault.COMPACTION.value}: to revision {store.revision}")
+
     def _add_item(self) -> str | None:
         return self._cluster.new_item()
+
+    def _orphan(self) -> str | None:
+        item_id = self._any_item()
+        return None if item_id is None else f"{item_id} on {self._cluster.put_orphan(item_id)}"
 
     def _any_item(self) -> ItemId | None:
         items = self._cluster.item_ids()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from allocator.core.model import ItemId, MemberId
@@ -15,16 +16,18 @@ from allocator.core.placement.problem import (
     zones_spanned,
 )
 from allocator.core.placement.verify import verify
+from allocator.core.policy import AllocationPolicy
 from allocator.simulation.invariants import Violation
 from allocator.simulation.world import World
 
 
-def check_rest(world: World, solver: Solver) -> Iterable[Violation]:
+def check_rest(world: World, solver: Solver, policy: AllocationPolicy) -> Iterable[Violation]:
     """Judge a cluster that has not changed for long.
 
     Args:
         world: The cluster.
         solver: The members' own; what their limits allow is said by the built-in one.
+        policy: The members' own.
     """
     problem = world.state().problem()
     placed = _placement(world)
@@ -33,8 +36,11 @@ def check_rest(world: World, solver: Solver) -> Iterable[Violation]:
         yield Violation("I5", f"{dead} is no item and still has assignments")
     if _is_complete(problem, best):
         yield from _coverage_violations(problem, placed, best)
-        yield from _refused_placement(problem, placed)
-        yield from _fixed_point_violations(placed, solver.solve(problem))
+        yield from _zone_violations(problem, placed)
+        if not (policy.transition.settle_seconds and any(m.exiting for m in problem.members)):
+            # Otherwise balance waits for who leaves.
+            yield from _refused_placement(problem, placed)
+            yield from _fixed_point_violations(placed, solver.solve(problem))
 
 
 def _is_complete(problem: Problem, best: Desired) -> bool:
@@ -76,6 +82,22 @@ def _refused_placement(problem: Problem, placed: Desired) -> Iterable[Violation]
     for found in verify(problem, placed):
         # What stays on an exiting member for want of another place is current, and so no violation.
         yield Violation("I4", str(found))
+
+
+def _zone_violations(problem: Problem, placed: Desired) -> Iterable[Violation]:
+    """Look for items in one zone for which a member elsewhere has room: the simplest of improvements."""
+    loads = Counter(m for members in placed.values() for m in members)
+    roomy = [
+        member.member_id
+        for member in problem.members
+        if loads[member.member_id] < member.limit and not member.exiting
+    ]
+    for item in problem.items:
+        members = placed[item.item_id]
+        zones = {member_id.zone for member_id in members}
+        elsewhere = [str(member_id) for member_id in roomy if member_id.zone not in zones]
+        if len(members) > 1 and len(zones) == 1 and elsewhere:
+            yield Violation("I4", f"{item.item_id} is in {zones}, {elsewhere[0]} has room")
 
 
 def _fixed_point_violations(placed: Desired, plan: Desired) -> Iterable[Violation]:

@@ -16,7 +16,7 @@ from allocator.simulation.faults import Faults
 from allocator.simulation.invariants import Invariant, Violation, invariants
 from allocator.simulation.member import SimulatedMember
 from allocator.simulation.rest import check_rest
-from allocator.simulation.scenario import Report, Scenario
+from allocator.simulation.scenario import HASTE_SECONDS_MAX, Report, Scenario
 from allocator.simulation.store import Commit
 from allocator.simulation.trace import Trace
 from allocator.simulation.virtual_loop import current_process, run_virtual, running_loop
@@ -97,16 +97,22 @@ class _Run:
 
     async def _time_of_faults(self, faults: Faults) -> None:
         for _ in range(self._cluster.draw(self._scenario.steps)):
-            await asyncio.sleep(self._cluster.random.uniform(*self._scenario.pause_seconds))
+            await asyncio.sleep(self._pause_seconds())
             if self._violation is not None:
                 return
             faults.next()
+
+    def _pause_seconds(self) -> float:
+        chance = self._cluster.random
+        hasty = chance.random() < self._scenario.haste
+        bounds = (0.0, HASTE_SECONDS_MAX) if hasty else self._scenario.pause_seconds
+        return chance.uniform(*bounds)
 
     async def _time_of_quiet(self, quiet_at: float) -> None:
         loop = asyncio.get_running_loop()
         while self._violation is None:
             await asyncio.sleep(POLL_SECONDS)
-            if not self._cluster.alive():
+            if not any(not member.process.stuck_in_work for member in self._cluster.alive()):
                 # The last one died of what it went through before.
                 self._cluster.join()
             if loop.time() - max(self._changed_at, quiet_at) >= self._scenario.idle_seconds:
@@ -140,7 +146,7 @@ class _Run:
         for invariant in self._invariants:
             for violation in invariant.at_rest(self._world):
                 self._violate(violation)
-        for violation in check_rest(self._world, self._scenario.solver()):
+        for violation in check_rest(self._world, self._scenario.solver(), self._cluster.policy):
             self._violate(violation)
 
     def _violate(self, violation: Violation) -> None:

@@ -12,6 +12,7 @@ from enum import Enum
 from allocator.allocate import AllocationConfig
 from allocator.core.placement.flow import FlowSolver
 from allocator.core.placement.problem import Solver
+from allocator.core.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
 from allocator.leadership.election import LeadershipConfig
 from allocator.simulation.invariants import Invariant, Violation
 from allocator.simulation.member import WorkloadFactory
@@ -29,6 +30,8 @@ class Fault(Enum):
     """A member asks to leave."""
     CRASH = "crash"
     """A process is killed; its lease runs out."""
+    ROLLOUT = "rollout"
+    """Several members ask to leave at once, and as many come, before or after."""
     REVOKE = "revoke"
     """A process is killed, and its lease revoked."""
     LEASE_LOST = "lease-lost"
@@ -51,6 +54,8 @@ class Fault(Enum):
     """A member's watch breaks."""
     COMPACTION = "compaction"
     """Etcd forgets its history."""
+    ORPHAN = "orphan"
+    """A replica is there whose member is not: somebody restored it, or a member without a lease left it."""
     ITEM_ADDED = "item-added"
     ITEM_REMOVED = "item-removed"
     REPLICATION_CHANGED = "replication-changed"
@@ -61,7 +66,8 @@ class Fault(Enum):
 
 FAULTS: Mapping[Fault, float] = {
     Fault.JOIN: 3.0,
-    Fault.EXIT: 2.0,
+    Fault.EXIT: 1.5,
+    Fault.ROLLOUT: 1.0,
     Fault.CRASH: 1.0,
     Fault.REVOKE: 1.0,
     Fault.LEASE_LOST: 0.7,
@@ -74,6 +80,7 @@ FAULTS: Mapping[Fault, float] = {
     Fault.LOSSY: 1.5,
     Fault.WATCH_BROKEN: 1.0,
     Fault.COMPACTION: 0.7,
+    Fault.ORPHAN: 0.4,
     Fault.ITEM_ADDED: 1.5,
     Fault.ITEM_REMOVED: 1.0,
     Fault.REPLICATION_CHANGED: 1.5,
@@ -81,6 +88,18 @@ FAULTS: Mapping[Fault, float] = {
     Fault.REPLICA_FAILED: 1.0,
 }
 """How often each happens, against the others."""
+
+
+POLICIES = (
+    AllocationPolicy(),
+    AllocationPolicy(),
+    AllocationPolicy(transition=TransitionPolicy(moves_max=2, moves_per_member_max=1)),
+    AllocationPolicy(transition=TransitionPolicy(settle_seconds=4.0, drain_patience_seconds=8.0)),
+    AllocationPolicy(
+        primaries=PrimaryPolicy(hand_over_above_spread=2, hand_over_interval_seconds=1.0)
+    ),
+)
+HASTE_SECONDS_MAX = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +118,14 @@ class Scenario:
     """Things that happen before it becomes quiet."""
     pause_seconds: Range = (0.0, 6.0)
     """Between two of them."""
+    haste: float = 0.4
+    """Share of pauses that are `HASTE_SECONDS_MAX` at most: things that happen at once meet each other on their way."""
     spell_seconds: Range = (0.5, 15.0)
     """How long what passes lasts; a lease lasts `lease_ttl_seconds`."""
     catch_up_seconds: Range = (0.05, 4.0)
     """How long a replica takes from one state to the next."""
-    latency_seconds: Range = (0.0005, 0.01)
-    """Of each message between a member and etcd, while nothing is wrong."""
+    latencies_seconds: Sequence[Range] = ((0.0005, 0.01), (0.0005, 0.01), (0.001, 0.2), (0.01, 1.0))
+    """One is drawn: of each message between a member and etcd, while nothing is wrong."""
     lease_ttl_seconds: int = 6
     faults: Mapping[Fault, float] = field(default_factory=lambda: FAULTS)
     settle_seconds_max: float = 400.0
@@ -114,11 +135,14 @@ class Scenario:
     allocation: AllocationConfig = field(
         default_factory=lambda: AllocationConfig(
             recheck_seconds=10.0,
-            audit_seconds=20.0,
+            # Never: what changed must be enough to know what to look at.
+            audit_seconds=1e6,
             retry_seconds_max=2.0,
             replace_failed_after_seconds=15.0,
         )
     )
+    policies: Sequence[AllocationPolicy] = POLICIES
+    """One is drawn, for all members."""
     leadership: LeadershipConfig = field(
         default_factory=lambda: LeadershipConfig(
             beat_seconds=1.0,

@@ -21,6 +21,8 @@ from allocator.simulation.values import (
     SimulatedMemberValue,
 )
 
+OPERATOR = "operator"
+"""Author of what is done to a cluster from outside."""
 _DECODER = SimulatedDecoder()
 
 
@@ -67,6 +69,8 @@ class World:
     revision: int = 1
     epoch: EpochRecord | None = None
     """The leadership in force."""
+    epochs_grow: bool = True
+    """Whether every leadership had a larger number than the one before."""
     items: dict[ItemId, SimulatedItem] = field(default_factory=dict)
     members: dict[MemberId, SimulatedMemberValue] = field(default_factory=dict)
     replicas: dict[ItemId, dict[bytes, Replica]] = field(default_factory=dict)
@@ -96,7 +100,7 @@ class World:
             commit=commit,
             before=before,
             after=after,
-            is_allocation=moved and not commit.ended_lease,
+            is_allocation=moved and not commit.ended_lease and commit.author != OPERATOR,
         )
 
     def load(self, member_id: MemberId) -> int:
@@ -143,7 +147,10 @@ class World:
     def _follow_epoch(self, commit: Commit) -> None:
         for event in commit.events:
             if isinstance(event, KeyPut) and event.kv.key == AuxiliaryKeys(self.keys.root).epoch:
-                self.epoch = decoded_or_none(event.kv.value, EpochRecord)
+                before, self.epoch = self.epoch, decoded_or_none(event.kv.value, EpochRecord)
+                self.epochs_grow &= self.epoch is not None and self.epoch.epoch > (
+                    before.epoch if before else 0
+                )
 
     def _put(self, key: ParsedKey, kv: KeyValue) -> None:
         match key:

@@ -11,6 +11,7 @@ from allocator.core.model import ItemId, MemberId
 from allocator.core.ops import Delete, LeaseId, Operation, Put
 from allocator.core.placement.flow import FlowSolver
 from allocator.core.placement.problem import Problem
+from allocator.core.policy import AllocationPolicy
 from allocator.leadership.records import EpochRecord, encoded
 from allocator.simulation import Fault, Scenario, Violation, simulate
 from allocator.simulation.invariants import invariants
@@ -73,7 +74,7 @@ class Judged:
         found: list[Violation] = []
         for invariant in self.invariants:
             found += invariant.at_rest(self.world)
-        found += check_rest(self.world, FlowSolver())
+        found += check_rest(self.world, FlowSolver(), AllocationPolicy())
         return {violation.invariant for violation in found}
 
 

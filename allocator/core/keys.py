@@ -51,7 +51,7 @@ def check_root(root: str) -> str:
 
 
 def _checked(part: str, what: str) -> str:
-    if not part or any(byte <= ord(SEPARATOR) for byte in part.encode()):
+    if not part or min(part.encode()) <= ord(SEPARATOR):
         raise AssertionError(f"{what} {part!r} is empty or holds a byte at or below '#'")
     return part
 

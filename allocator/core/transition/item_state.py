@@ -103,7 +103,7 @@ def decide_item(
     additions = _Additions(state, pending, room, over_limit)
     adds = tuple(additions.at_slots({move.slot for move in placed}))
     # A surplus replica's key may be the very one that packing writes, and no key may be written twice at once.
-    if not adds and not any(a.kv.key in replicas.surplus for a in removes):
+    if not adds and not (replicas.surplus and any(a.kv.key in replicas.surplus for a in removes)):
         placed = _packed(placed)
     moves = tuple(move for move in placed if move.slot != move.assignment.slot)
     for move in moves:
@@ -124,8 +124,10 @@ def _placed(
 ) -> list[Move]:
     """Return what is kept, by slot, each with the slot it should have now: one primary, no slot twice."""
     replicas = pending.replicas
-    keep = sorted(keep, key=lambda a: a.slot)
+    keep = sorted(keep, key=_slot)
     promoted = _promotion(state, pending, keep, room)
+    if promoted is None and len({a.slot for a in keep}) == len(keep):
+        return [Move(assignment, assignment.slot) for assignment in keep]
     placed = [] if promoted is None else [Move(promoted, PRIMARY_SLOT)]
     # Slots of replicas that go in the same step are left alone: their keys may not be written twice in one transaction.
     taken = {assignment.slot for assignment in replicas.current} | {PRIMARY_SLOT}
@@ -140,6 +142,10 @@ def _placed(
         used.add(slot)
         placed.append(Move(assignment, slot))
     return placed
+
+
+def _slot(assignment: Assignment) -> int:
+    return assignment.slot
 
 
 def _promotion(

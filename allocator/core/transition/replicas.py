@@ -6,7 +6,7 @@ long. It is *lost* otherwise: it protects nothing, and putting another in its pl
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -39,6 +39,8 @@ class Replicas:
     current: tuple[Assignment, ...]
     desired: tuple[MemberId, ...]
     """Members that should hold the item and are there."""
+    missing: tuple[MemberId, ...]
+    """Those of them that do not hold it."""
     unwanted: frozenset[bytes]
     """Keys of assignments that should go."""
     surplus: frozenset[bytes]
@@ -60,31 +62,33 @@ class Replicas:
         """Look at every assignment of an item once."""
         current = state.assignments.get(item.item_id, ())
         members, avoided = state.members, state.avoided
-        surplus = frozenset(_surplus_keys(current))
-        live = [
-            a
-            for a in current
-            if a.member_id in members
-            and a.kv.key not in surplus
-            and not (avoided and (a.item_id, a.member_id) in avoided)
-        ]
+        holders = {a.member_id for a in current}
+        surplus = frozenset(_surplus_keys(current)) if len(holders) < len(current) else frozenset()
+        unwanted: set[bytes] = set(surplus)
+        live: set[bytes] = set()
+        consistent: set[bytes] = set()
+        for assignment in current:
+            key, member_id = assignment.kv.key, assignment.member_id
+            if member_id not in desired:
+                unwanted.add(key)
+            if member_id not in members or key in surplus:
+                continue
+            if avoided and (assignment.item_id, member_id) in avoided:
+                continue
+            live.add(key)
+            if consistency.is_consistent(item, assignment, current):
+                consistent.add(key)
+        present = tuple(m for m in desired if m in members)
         return cls(
             replication=item.value.desired_replication(),
             current=current,
-            desired=tuple(m for m in desired if m in members),
-            unwanted=surplus | {a.kv.key for a in current if a.member_id not in desired},
+            desired=present,
+            missing=tuple(m for m in present if m not in holders),
+            unwanted=frozenset(unwanted),
             surplus=surplus,
-            live=frozenset(a.kv.key for a in live),
-            consistent=frozenset(
-                a.kv.key for a in live if consistency.is_consistent(item, a, current)
-            ),
+            live=frozenset(live),
+            consistent=frozenset(consistent),
         )
-
-    @property
-    def missing(self) -> tuple[MemberId, ...]:
-        """Members that should hold the item and do not."""
-        holders = {a.member_id for a in self.current}
-        return tuple(m for m in self.desired if m not in holders)
 
     @property
     def lost(self) -> int:
@@ -117,22 +121,21 @@ class Replicas:
     def risk(self, state: AllocState) -> Risk:
         """Return how urgent it is to bring the item where it should be."""
         live = [a for a in self.current if a.kv.key in self.live]
-        if self.replication and not any(a.slot == PRIMARY_SLOT for a in live):
+        if self.replication and PRIMARY_SLOT not in [a.slot for a in live]:
             return Risk.UNCOVERED
         if len(live) < self.replication:
             return Risk.UNDER_REPLICATED
-        zones_wanted = min(ZONES_WANTED, self.replication, zones_spanned(self.desired))
-        if zones_spanned(a.member_id for a in live) < zones_wanted:
+        zones_wanted = min(ZONES_WANTED, self.replication)
+        if zones_spanned(a.member_id for a in live) < zones_wanted <= zones_spanned(self.desired):
             return Risk.SINGLE_ZONE
-        if any(a.kv.key in self.unwanted and state.is_leaving(a.member_id) for a in self.current):
-            return Risk.DRAINING
+        for assignment in self.current:
+            if assignment.kv.key in self.unwanted and state.is_leaving(assignment.member_id):
+                return Risk.DRAINING
         return Risk.BALANCE
 
 
-def _surplus_keys(current: Sequence[Assignment]) -> Iterable[bytes]:
+def _surplus_keys(current: Sequence[Assignment]) -> list[bytes]:
     """Return all but the lowest slot of each member."""
-    if len({a.member_id for a in current}) == len(current):
-        return ()
     seen: set[MemberId] = set()
     found: list[bytes] = []
     for assignment in sorted(current, key=lambda a: (a.member_id, a.slot)):

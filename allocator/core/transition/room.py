@@ -26,11 +26,14 @@ class Room:
         """Primaries by member."""
         self._limits = state.limits
         self._policy = policy
+        self._is_budgeted = bool(policy.moves_max or policy.moves_per_member_max)
         self._moves_by_member: Counter[MemberId] = Counter()
         self._moves = 0
 
     def under_way(self, members: Iterable[MemberId]) -> None:
-        """Count moves that were begun before."""
+        """Count moves that were begun before, if it matters."""
+        if not self._is_budgeted:
+            return
         for member_id in members:
             self._moves_by_member[member_id] += 1
             self._moves += 1
@@ -48,7 +51,7 @@ class Room:
 
     def within_budget(self, member_id: MemberId, *, is_move: bool) -> bool:
         """Return whether another replica on a member is not too many at a time."""
-        if not is_move:
+        if not is_move or not self._is_budgeted:
             return True
         policy = self._policy
         return not (
@@ -62,7 +65,7 @@ class Room:
     def take(self, member_id: MemberId, *, is_move: bool) -> None:
         """Give a member one replica more."""
         self.total[member_id] += 1
-        if is_move:
+        if is_move and self._is_budgeted:
             self.under_way((member_id,))
 
     def elect(self, member_id: MemberId) -> None:

@@ -152,10 +152,10 @@ class AllocationLoop:
             self._wake.clear()
             pause_seconds: float | None = None
             fence = self._leadership.fence
+            self._vouch_for_a_turn()
             if fence is None:
                 self._end_term()
             else:
-                self._vouch_for_a_turn()
                 term = await self._term_under(fence)
                 await self._rest(term)
                 pause_seconds = await self._round(term)

@@ -80,6 +80,9 @@ class Leadership:
         self._changed = asyncio.Event()
         self._observers: list[Callable[[], None]] = []
         self._vouched_until_monotonic_seconds = float("-inf")
+        self._stuck = False
+        """Whether our allocation was last seen standing still while we led. Until it gets on we do not claim: where a
+        leader that leaves is to give way to us, we would take leadership from it again and again, and do nothing."""
         self._resigned = False
         self._mirror = PrefixMirror(
             etcd,
@@ -104,6 +107,9 @@ class Leadership:
     def vouch(self, seconds: float) -> None:
         """Say that the allocation gets on, and for how long that may be believed without another word."""
         self._vouched_until_monotonic_seconds = self._clock.monotonic_seconds() + seconds
+        if self._stuck:
+            self._stuck = False
+            self._changed.set()
 
     async def run(self) -> None:
         """Take part, for ever."""
@@ -186,7 +192,7 @@ class Leadership:
     async def _step(self) -> float | None:
         """Do what is due, and return when to look again if nothing changes."""
         view = self._looked()
-        if self._resigned or self._member_id not in view.members:
+        if self._resigned or self._stuck or self._member_id not in view.members:
             return None
         if self._member_id not in view.candidates:
             await self._stand()
@@ -270,6 +276,7 @@ class Leadership:
             if self._clock.monotonic_seconds() < self._vouched_until_monotonic_seconds:
                 await self.beat()
             elif self.fence is not None:
+                self._stuck = True
                 _log.warning("leadership.stuck", epoch=self.fence.epoch)
 
 

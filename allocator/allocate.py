@@ -25,13 +25,13 @@ import structlog
 
 from allocator.core.consistency import Consistency
 from allocator.core.decision import Decision, Question, decide
+from allocator.core.inquiry.standing import Standing
 from allocator.core.keys import ItemKey
 from allocator.core.model import Assignment, ItemId, MemberId
 from allocator.core.placement.problem import Solver
 from allocator.core.plan import Plan, PlanRefused
 from allocator.core.policy import AllocationPolicy
 from allocator.core.snapshot import Snapshot
-from allocator.core.stored_plan import StoredPlan
 from allocator.core.tracker import Tracker
 from allocator.errors import EtcdError, KeyDecodeError, MemberKeyLostError
 from allocator.etcd.api import Etcd
@@ -44,6 +44,7 @@ from allocator.metrics import AllocatorMetrics
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
 from allocator.steering import Steering
+from allocator.term import Term
 
 REST_PER_WORK = 1.0
 """Rest after a decision, as a multiple of the time it took: replicas that report one by one must not keep the leader
@@ -77,25 +78,6 @@ class AllocationConfig:
     decide_seconds_max: float = 600.0
     """A decision that takes longer is given up and made again. Another member, if there is one, leads long before."""
     policy: AllocationPolicy = field(default_factory=AllocationPolicy)
-
-
-@dataclass(slots=True)
-class _Term:
-    """What a leader remembers; it begins and ends with its leadership."""
-
-    fence: Fence
-    executor: Executor
-    steering: Steering
-    stored: StoredPlan | None
-    plan: Plan | None = None
-    planned_demand: int = -1
-    """The tracker's demand that `plan` answers."""
-    waiting: frozenset[ItemId] = frozenset()
-    """Items that wait for their own replicas: not looked at until those change, unless others wait for them."""
-    is_crowded: bool = False
-    """Whether something waits for moves that are in flight."""
-    audited_monotonic_seconds: float = 0.0
-    rests_until_monotonic_seconds: float = 0.0
 
 
 class AllocationLoop:
@@ -138,7 +120,7 @@ class AllocationLoop:
         self._backoff = Backoff(max_seconds=config.retry_seconds_max, random=random)
         self._wake = asyncio.Event()
         self._tracker: Tracker | None = None
-        self._term: _Term | None = None
+        self._term: Term | None = None
         key_space.observe(self._on_update)
         leadership.observe(self._wake.set)
 
@@ -160,6 +142,45 @@ class AllocationLoop:
                 await self._rest(term)
                 pause_seconds = await self._round(term)
             await self._wait(pause_seconds)
+
+    def standing(self) -> Standing | None:
+        """Return what we know as the leader, for plans and explanations; None if we do not lead, or only just do."""
+        term = self.term
+        if term is None:
+            return None
+        return Standing(
+            snapshot=self._snapshot(frozenset(), is_whole=True),
+            plan=term.plan,
+            policy=self._config.policy,
+            settling=term.steering.settling,
+            now_monotonic_seconds=self._clock.monotonic_seconds(),
+            quarantined=term.executor.quarantined,
+            epoch=term.fence.epoch,
+            solver=self._solver,
+            consistency=self._consistency,
+            keys=self._key_space.keys,
+        )
+
+    @property
+    def term(self) -> Term | None:
+        """What we remember as the leader; None if we do not lead."""
+        return self._term if self._leadership.fence is not None else None
+
+    def order(self, plan: Plan) -> Term | None:
+        """Have `plan` taken as it is once the demand is the one that it answers; None if we do not lead.
+
+        Returns:
+            The leadership, whose fence must guard whatever brings that demand about.
+        """
+        term = self.term
+        if term is not None:
+            term.order(plan)
+            self._wake.set()
+        return term
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        """Run what takes long away from the event loop."""
+        return await self._offload(work)
 
     def _on_update(self) -> None:
         if self._tracker is not None:
@@ -188,7 +209,7 @@ class AllocationLoop:
             )
         return self._tracker
 
-    async def _term_under(self, fence: Fence) -> _Term:
+    async def _term_under(self, fence: Fence) -> Term:
         """Return what is remembered of this leadership; a new one begins with the plan that its predecessor stored."""
         if self._term is None or self._term.fence.epoch != fence.epoch:
             self._end_term()
@@ -201,7 +222,7 @@ class AllocationLoop:
                 metrics=self._metrics,
                 on_progress=self._vouch_for_a_turn,
             )
-            self._term = _Term(
+            self._term = Term(
                 fence,
                 executor,
                 Steering(self._config.policy),
@@ -228,13 +249,14 @@ class AllocationLoop:
 
     def _end_term(self) -> None:
         if self._term is not None:
+            self._term.settle_order()
             self._term = None
             self._tracker = None
 
     def _vouch_for_a_turn(self) -> None:
         self._leadership.vouch(self._leadership.config.turn_seconds_max)
 
-    async def _rest(self, term: _Term) -> None:
+    async def _rest(self, term: Term) -> None:
         rest_seconds = term.rests_until_monotonic_seconds - self._clock.monotonic_seconds()
         if rest_seconds > 0.0:
             await asyncio.sleep(rest_seconds)
@@ -254,7 +276,7 @@ class AllocationLoop:
                 async with asyncio.timeout(min(left, self._leadership.config.beat_seconds)):
                     await self._wake.wait()
 
-    async def _round(self, term: _Term) -> float:
+    async def _round(self, term: Term) -> float:
         """Decide and act once. Return how long to wait at most for a change."""
         tracker = self._tracked()
         if self._loads is not None:
@@ -307,7 +329,7 @@ class AllocationLoop:
         transition = self._config.policy.transition
         return bool(transition.moves_max or transition.moves_per_member_max)
 
-    def _audit_is_due(self, term: _Term, now: float) -> bool:
+    def _audit_is_due(self, term: Term, now: float) -> bool:
         return now - term.audited_monotonic_seconds >= self._config.audit_seconds
 
     def _snapshot(self, opened: frozenset[ItemId], *, is_whole: bool) -> Snapshot:
@@ -327,12 +349,13 @@ class AllocationLoop:
         return found
 
     async def _decision(
-        self, term: _Term, snapshot: Snapshot, hand_overs: int
+        self, term: Term, snapshot: Snapshot, hand_overs: int
     ) -> Decision | PlanRefused:
         question = Question(
             snapshot=snapshot,
             plan=term.plan,
             stored=term.stored,
+            ordered=term.ordered,
             solver=self._solver,
             policy=self._config.policy,
             consistency=self._consistency,
@@ -351,13 +374,11 @@ class AllocationLoop:
         self._vouch_for_a_turn()
         return decision
 
-    async def _adopt(self, term: _Term, decision: Decision, demand: int, seconds: float) -> None:
-        if decision.refused is None and decision.state.is_whole:
-            term.planned_demand = demand
-            term.stored = None
-        if decision.plan is term.plan:
+    async def _adopt(self, term: Term, decision: Decision, demand: int, seconds: float) -> None:
+        if decision.refused is not None or not decision.state.is_whole:
             return
-        term.plan = decision.plan
+        if not term.take_up(decision.plan, demand=demand):
+            return
         self._metrics.on_solved(seconds, gap=decision.plan.gap)
         placed = sum(map(len, decision.plan.desired.values()))
         log = _log.warning if placed < decision.state.item_slots else _log.info
@@ -384,7 +405,7 @@ class AllocationLoop:
         )
         return self._backoff.next_seconds()
 
-    def _pause_seconds(self, term: _Term) -> float:
+    def _pause_seconds(self, term: Term) -> float:
         now = self._clock.monotonic_seconds()
         pauses = [self._config.recheck_seconds * self._random.uniform(0.9, 1.1)]
         pauses += term.steering.next_seconds(now)

@@ -83,6 +83,11 @@ class Executor:
                 await self._key_space.wait_for_revision(report.revision)
         return report.leadership_lost
 
+    @property
+    def quarantined(self) -> frozenset[str]:
+        """Subjects of steps that were refused and are not tried again yet."""
+        return frozenset(self._quarantine.refusals)
+
     def next_try_seconds(self, now_monotonic_seconds: float) -> float | None:
         """Return how long until a refused step may be tried again; None if there is none."""
         return self._quarantine.next_try_seconds(now_monotonic_seconds)

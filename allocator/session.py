@@ -141,6 +141,11 @@ class Session:
         )
 
     @property
+    def allocation(self) -> AllocationLoop:
+        """The member's part in allocation: whom to ask for plans and explanations while it leads."""
+        return self._allocation
+
+    @property
     def lease(self) -> LeaseId:
         """The lease that the member and its assignments ride on; after `start`."""
         return self._started_keeper().lease

@@ -31,6 +31,11 @@ class Steering:
         """Exiting members that give up nothing yet, as of the last look."""
         return self._settling.drains_waiting
 
+    @property
+    def settling(self) -> Settling:
+        """What is known of membership, as of the last look."""
+        return self._settling
+
     def observe(self, tracker: Tracker, now_monotonic_seconds: float) -> None:
         """Look at members and the clock, and have the tracker know what follows for plans."""
         self._settling = self._settling.observed(

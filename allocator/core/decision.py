@@ -39,6 +39,8 @@ class Question:
     """In force; None for a new leader, and then the snapshot is whole."""
     stored: StoredPlan | None = None
     """What a former leader left behind; only for a new leader."""
+    ordered: Plan | None = None
+    """What an operator ordered: taken in place of a new plan if it answers the demand."""
     solver: Solver
     policy: AllocationPolicy
     consistency: Consistency
@@ -81,6 +83,10 @@ def decide(question: Question) -> Decision | PlanRefused:
         previous = plan
         if previous is None and question.stored is not None:
             previous = taken_up(question.stored, state)
+        if question.ordered is not None and question.ordered.answers(
+            state.demand(), state.objective
+        ):
+            previous = question.ordered
         policy = replace(question.policy, objective=state.objective)
         planned = plan_for(state, previous, question.solver, policy)
         if isinstance(planned, PlanRefused):
@@ -89,7 +95,7 @@ def decide(question: Question) -> Decision | PlanRefused:
             plan = previous
         else:
             plan = planned
-            continued = previous is plan
+            continued = previous is plan and plan is not question.ordered
     if plan is None:
         assert refused is not None, "a new leader begins with a whole snapshot"
         return refused

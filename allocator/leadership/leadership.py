@@ -100,6 +100,11 @@ class Leadership:
         """The times."""
         return self._config
 
+    @property
+    def leader_id(self) -> MemberId | None:
+        """Who leads, as far as is known."""
+        return None if self._view is None else self._view.leading_member()
+
     def observe(self, callback: Callable[[], None]) -> None:
         """Call `callback` whenever `fence` became another one."""
         self._observers.append(callback)

@@ -26,11 +26,13 @@ from consumer.member.death_watch import DeathWatch
 from consumer.member.load_reporter import LoadReporter
 from consumer.member.peer_watch import PeerWatch
 from consumer.member.shard_up import ShardUp
+from consumer.protocol.allocation_pb2_grpc import add_AllocationServiceServicer_to_server
 from consumer.protocol.auth import KeyedAuth, NoAuth
 from consumer.protocol.shard_pb2_grpc import add_ShardServicer_to_server
 from consumer.resolver.local_shards import LocalShards
 from consumer.resolver.peers import Peers
 from consumer.resolver.resolver import Resolver
+from consumer.rpc.allocation_api import AllocationApi
 from consumer.rpc.guard import RpcGuard
 from consumer.rpc.shard_api import ShardApi
 from consumer.shard.death_records import DeathRecords
@@ -235,6 +237,17 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
         auth=KeyedAuth(config.auth_keys) if config.auth_keys else NoAuth(),
     )
     add_ShardServicer_to_server(api, given.server)
+    allocation_api = AllocationApi(
+        parts.session.allocation,
+        parts.session.leadership,
+        parts.key_space,
+        given.etcd,
+        parts.peers,
+        member_id=config.member_id,
+        hot_standbys_max=config.hot_standbys_max,
+        auth=KeyedAuth(config.auth_keys) if config.auth_keys else NoAuth(),
+    )
+    add_AllocationServiceServicer_to_server(allocation_api, given.server)
     if isinstance(given.application, ServiceRegistrar):
         given.application.register_services(given.server, parts.resolver)
 

@@ -45,7 +45,10 @@ class Peers:
         Raises:
             EndpointError: the route has no address for it: it is about to leave.
         """
-        endpoint = _endpoint_in(header)
+        return self.channel_at(_endpoint_in(header))
+
+    def channel_at(self, endpoint: str) -> grpc.aio.Channel:
+        """Return the channel to the process that listens at an endpoint."""
         channel = self._channel_by_endpoint.get(endpoint)
         if channel is None:
             channel = grpc.aio.insecure_channel(

@@ -34,6 +34,9 @@ SHARD_CAPABILITIES: Mapping[str, Capability] = {
     "/consumer.Shard/Apply": Capability.APPLY,
     "/consumer.Shard/GetHints": Capability.READ,
     "/consumer.Shard/Unassign": Capability.APPLY,
+    "/broadsheet.v1.AllocationService/Plan": Capability.LIST,
+    "/broadsheet.v1.AllocationService/ApplyPlan": Capability.APPLY,
+    "/broadsheet.v1.AllocationService/Explain": Capability.LIST,
 }
 """What a token needs for each method. Methods of the application's services need READ."""
 

@@ -1,0 +1,100 @@
+"""What a change would move: made and rehearsed without touching anything, and adopted as it is if that is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+
+from allocator.core.inquiry.rehearsal import Rehearsal, rehearse
+from allocator.core.inquiry.standing import Hypothesis, Standing, basis_of, supposed
+from allocator.core.model import MemberId
+from allocator.core.plan import Plan, PlanRefused, plan_for
+from allocator.core.state import AllocState
+
+ID_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberLoad:
+    """What a member holds before and after."""
+
+    member_id: MemberId
+    limit: int
+    replicas_before: int
+    primaries_before: int
+    replicas_after: int
+    primaries_after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A plan for a state that is supposed."""
+
+    id: str
+    """Tells this plan from every other, even one for the same change made later."""
+    basis: str
+    """Digest of what it rests on: see `basis_of`."""
+    revision: int
+    hypothesis: Hypothesis
+    plan: Plan
+    rehearsal: Rehearsal
+    loads: tuple[MemberLoad, ...]
+
+    @property
+    def can_be_applied(self) -> bool:
+        """Whether all that it supposes can be brought about: members cannot be conjured up."""
+        return not self.hypothesis.joined
+
+
+def propose(standing: Standing, hypothesis: Hypothesis) -> Proposal | PlanRefused:
+    """Return what would happen if `hypothesis` came true now; a refusal if the solver's answer breaks a rule."""
+    state, settling = supposed(standing, hypothesis)
+    policy = replace(standing.policy, objective=state.objective)
+    plan = plan_for(state, standing.plan, standing.solver, policy)
+    if isinstance(plan, PlanRefused):
+        return plan
+    rehearsal = rehearse(
+        state,
+        plan,
+        consistency=standing.consistency,
+        keys=standing.keys,
+        policy=standing.policy,
+        settling=settling,
+    )
+    basis = basis_of(standing.snapshot)
+    return Proposal(
+        id=_id_of(basis, plan),
+        basis=basis,
+        revision=standing.snapshot.revision,
+        hypothesis=hypothesis,
+        plan=plan,
+        rehearsal=rehearsal,
+        loads=_loads(state, rehearsal.final),
+    )
+
+
+def _id_of(basis: str, plan: Plan) -> str:
+    digest = blake2b(basis.encode(), digest_size=ID_BYTES)
+    for member in plan.demand.members:
+        digest.update(f"m {member.member_id} {member.limit} {member.exiting}\n".encode())
+    for item_id, members in plan.desired.items():
+        digest.update(f"i {item_id} {' '.join(map(str, members))}\n".encode())
+    return digest.hexdigest()
+
+
+def _loads(before: AllocState, after: AllocState) -> tuple[MemberLoad, ...]:
+    def count(loads: Mapping[MemberId, int], member_id: MemberId) -> int:
+        return loads.get(member_id, 0)
+
+    return tuple(
+        MemberLoad(
+            member_id=member_id,
+            limit=before.limits[member_id],
+            replicas_before=count(before.loads.total, member_id),
+            primaries_before=count(before.loads.primary, member_id),
+            replicas_after=count(after.loads.total, member_id),
+            primaries_after=count(after.loads.primary, member_id),
+        )
+        for member_id in before.members
+    )

@@ -1,0 +1,133 @@
+"""What a leader knows at one moment, frozen: what plans and explanations are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+
+from allocator.core.consistency import Consistency
+from allocator.core.keys import Keys
+from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
+from allocator.core.placement.problem import Solver
+from allocator.core.plan import Plan
+from allocator.core.policy import AllocationPolicy
+from allocator.core.snapshot import Snapshot
+from allocator.core.state import AllocState
+from allocator.core.transition.settle import Settling
+
+BASIS_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A leader's knowledge."""
+
+    snapshot: Snapshot
+    """Whole."""
+    plan: Plan | None
+    """In force; None right after an election."""
+    policy: AllocationPolicy
+    settling: Settling
+    now_monotonic_seconds: float
+    quarantined: frozenset[str]
+    """Items whose step was refused, and is tried ever more rarely."""
+    epoch: int
+    solver: Solver
+    consistency: Consistency
+    keys: Keys
+
+    def state(self) -> AllocState:
+        """Return the snapshot as decisions are made on it."""
+        return self.snapshot.state()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hypothesis:
+    """What would be different."""
+
+    drained: frozenset[MemberId] = frozenset()
+    """Members that would wish to leave."""
+    joined: tuple[Member, ...] = ()
+    """Members that would be there."""
+    changed: tuple[Item, ...] = ()
+    """Items as they would be, new ones included."""
+    deleted: frozenset[ItemId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Exiting:
+    """A member's value, if it wished to leave."""
+
+    limit: int
+
+    def item_limit(self) -> int:
+        """Return the limit that it has."""
+        return self.limit
+
+    def is_exiting(self) -> bool:
+        """It does."""
+        return True
+
+
+def supposed(standing: Standing, hypothesis: Hypothesis) -> tuple[AllocState, Settling]:
+    """Return the state that would be, and what time would make of it.
+
+    Settings that depend on time (`settle_seconds`, `drain_patience_seconds`) are taken as they would act at once.
+    """
+    snapshot = standing.snapshot
+    members = {m: _as_drained(member, hypothesis) for m, member in snapshot.members.items()}
+    members |= {member.member_id: member for member in hypothesis.joined}
+    members = dict(sorted(members.items()))
+    items = {i: item for i, item in snapshot.items.items() if i not in hypothesis.deleted}
+    items |= {item.item_id: item for item in hypothesis.changed}
+    capacities = dict(snapshot.capacities)
+    settling = standing.settling.observed(
+        members, standing.now_monotonic_seconds, capacities=capacities
+    )
+    state = AllocState.observe(
+        revision=snapshot.revision,
+        local_id=snapshot.local_id,
+        members=members.values(),
+        items=(items[item_id] for item_id in sorted(items)),
+        assignments=_assignments(snapshot),
+        unreadable_items=snapshot.unreadable_items,
+        drains_waiting=settling.drains_waiting,
+    )
+    return (
+        replace(
+            state,
+            avoided=snapshot.avoided,
+            item_loads=snapshot.weights.loads(items),
+            capacities=capacities | dict(settling.capacities),
+            objective=settling.objective(standing.policy.objective),
+        ),
+        settling,
+    )
+
+
+def basis_of(snapshot: Snapshot) -> str:
+    """Return a digest of what a plan rests on: which items, members and assignments there are, and what they want.
+
+    What replicas say of themselves is not part of it: statuses are written all the time.
+    """
+    digest = blake2b(digest_size=BASIS_BYTES)
+    for item_id in sorted(snapshot.items):
+        digest.update(f"i {item_id} {snapshot.items[item_id].kv.mod_revision}\n".encode())
+    for member_id in sorted(snapshot.members):
+        digest.update(f"m {member_id} {snapshot.members[member_id].kv.mod_revision}\n".encode())
+    for assignment in _assignments(snapshot):
+        kv = assignment.kv
+        digest.update(b"a %b %d\n" % (kv.key, kv.create_revision))
+    return digest.hexdigest()
+
+
+def _as_drained(member: Member, hypothesis: Hypothesis) -> Member:
+    if member.member_id not in hypothesis.drained or member.value.is_exiting():
+        return member
+    return replace(member, value=Exiting(member.value.item_limit()))
+
+
+def _assignments(snapshot: Snapshot) -> Iterable[Assignment]:
+    for item_id in sorted(snapshot.groups):
+        yield from snapshot.groups[item_id]

@@ -1,0 +1,60 @@
+"""What a leader remembers; it begins and ends with its leadership."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from allocator.core.model import ItemId
+from allocator.core.plan import Plan
+from allocator.core.stored_plan import StoredPlan
+from allocator.execute import Executor
+from allocator.leadership.leadership import Fence
+from allocator.steering import Steering
+
+
+@dataclass(slots=True)
+class Term:
+    """One leadership."""
+
+    fence: Fence
+    executor: Executor
+    steering: Steering
+    stored: StoredPlan | None
+    """What the leader before left behind, until there is a plan."""
+    plan: Plan | None = None
+    """In force."""
+    planned_demand: int = -1
+    """The tracker's demand that `plan` answers."""
+    ordered: Plan | None = None
+    """What an operator ordered, until a plan is made after it."""
+    waiting: frozenset[ItemId] = frozenset()
+    """Items that wait for their own replicas: not looked at until those change, unless others wait for them."""
+    is_crowded: bool = False
+    """Whether something waits for moves that are in flight."""
+    audited_monotonic_seconds: float = 0.0
+    rests_until_monotonic_seconds: float = 0.0
+    _order_settled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def order(self, plan: Plan) -> None:
+        """Have `plan` taken as it is once the demand is the one that it answers."""
+        self.ordered = plan
+        self.planned_demand = -1
+        self._order_settled.clear()
+
+    def settle_order(self) -> None:
+        """The order was followed, overtaken, or taken back: whoever waits for it need not wait longer."""
+        self.ordered = None
+        self._order_settled.set()
+
+    async def order_settled(self) -> None:
+        """Wait until no order stands."""
+        await self._order_settled.wait()
+
+    def take_up(self, plan: Plan, *, demand: int) -> bool:
+        """Note that a plan was found to answer the demand; return whether it is another one than before."""
+        is_new, self.stored, self.planned_demand = plan is not self.plan, None, demand
+        if self.ordered is not None and (is_new or plan is self.ordered):
+            self.settle_order()
+        self.plan = plan
+        return is_new

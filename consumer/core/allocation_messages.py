@@ -1,0 +1,230 @@
+"""What the allocation service says and hears, between the allocator's terms and the wire's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from allocator.core.inquiry.explanation import Explanation
+from allocator.core.inquiry.proposal import Proposal
+from allocator.core.inquiry.rehearsal import Happening, Kind
+from allocator.core.inquiry.standing import Hypothesis
+from allocator.core.keys import Keys
+from allocator.core.model import Item, ItemId, Member, MemberId
+from allocator.core.ops import KeyValue
+from allocator.core.transition.blocked import Blocked, Reason
+from allocator.errors import ValidationError
+from consumer.key_space import ShardItem
+from consumer.protocol.allocation_pb2 import AllocationStatus as Status
+from consumer.protocol.allocation_pb2 import (
+    ChangeKind,
+    ExplainedReplica,
+    ExplainResponse,
+    MemberChange,
+    NewMembers,
+    PlannedChange,
+    PlanRequest,
+    PlanResponse,
+    WaitingChange,
+    WaitReason,
+)
+from consumer.protocol.alphabet import validate_token
+from consumer.protocol.shard_pb2 import ApplyRequest
+from consumer.protocol.validation_terms import ZONE_BYTES
+
+NEW_MEMBERS_MAX = 10_000
+"""Hypothetical members of one request."""
+
+_KINDS = {
+    Kind.ADD: ChangeKind.CHANGE_KIND_ADD,
+    Kind.REMOVE: ChangeKind.CHANGE_KIND_REMOVE,
+    Kind.PROMOTE: ChangeKind.CHANGE_KIND_PROMOTE,
+    Kind.HAND_OVER: ChangeKind.CHANGE_KIND_HAND_OVER,
+}
+_REASONS = {reason: WaitReason.Value(f"WAIT_REASON_{reason.name}") for reason in Reason}
+
+
+@dataclass(frozen=True, slots=True)
+class SupposedMember:
+    """The value of a member that is not there."""
+
+    limit: int
+
+    def item_limit(self) -> int:
+        """Return the most replicas that it would take."""
+        return self.limit
+
+    def is_exiting(self) -> bool:
+        """It would stay."""
+        return False
+
+
+def parse_member(text: str, field: str) -> MemberId:
+    """Return the member that `zone#suffix` names.
+
+    Raises:
+        ValidationError: it is not of that form.
+    """
+    zone, separator, suffix = text.partition("#")
+    if not separator or not zone or not suffix:
+        raise ValidationError(field, f"expected zone#suffix, got {text!r}")
+    return MemberId(zone, suffix)
+
+
+def hypothesis_of(
+    request: PlanRequest,
+    *,
+    keys: Keys,
+    members: Mapping[MemberId, Member],
+    items: Mapping[ItemId, Item],
+    hot_standbys_max: int,
+) -> Hypothesis:
+    """Return what a request supposes.
+
+    Args:
+        request: Its changes are valid.
+        keys: The syntax of the root.
+        members: Those that are there.
+        items: Those that are there.
+        hot_standbys_max: Bound on every shard's standbys.
+
+    Raises:
+        ValidationError: a field is wrong; the error names it.
+    """
+    drained = [parse_member(text, f"drain[{n}]") for n, text in enumerate(request.drain)]
+    for number, member_id in enumerate(drained):
+        if member_id not in members:
+            raise ValidationError(f"drain[{number}]", f"expected a member, {member_id} is none")
+    return Hypothesis(
+        drained=frozenset(drained),
+        joined=tuple(_joined(request.add, members, keys)),
+        changed=tuple(_changed(request.changes, items, keys, hot_standbys_max)),
+        deleted=frozenset(ItemId(change.delete) for change in request.changes if change.delete),
+    )
+
+
+def _changed(
+    changes: Iterable[ApplyRequest.Change],
+    items: Mapping[ItemId, Item],
+    keys: Keys,
+    hot_standbys_max: int,
+) -> Iterator[Item]:
+    for change in changes:
+        if not change.HasField("upsert"):
+            continue
+        item_id = ItemId(change.upsert.id)
+        known = items.get(item_id)
+        kv = known.kv if known is not None else _no_key(keys.item(item_id))
+        value = ShardItem(spec=change.upsert, hot_standbys_max=hot_standbys_max)
+        yield Item(item_id=item_id, value=value, kv=kv)
+
+
+def _joined(
+    groups: Sequence[NewMembers], members: Mapping[MemberId, Member], keys: Keys
+) -> Iterator[Member]:
+    if sum(group.count for group in groups) > NEW_MEMBERS_MAX:
+        raise ValidationError("add", f"expected at most {NEW_MEMBERS_MAX} members in all")
+    number = 0
+    for index, group in enumerate(groups):
+        validate_token(group.zone, f"add[{index}].zone", bytes_range=ZONE_BYTES)
+        if group.count == 0:
+            raise ValidationError(f"add[{index}].count", "expected at least 1, got 0")
+        limit = group.limit or _usual_limit(group.zone, members, index)
+        for _ in range(group.count):
+            number += 1
+            member_id = MemberId(group.zone, f"supposed-{number:05}")
+            yield Member(
+                member_id=member_id,
+                value=SupposedMember(limit),
+                kv=_no_key(keys.member(member_id)),
+            )
+
+
+def _usual_limit(zone: str, members: Mapping[MemberId, Member], index: int) -> int:
+    """Return the mean limit of the zone's members, or else of all."""
+    staying = [member for member in members.values() if not member.value.is_exiting()]
+    alike = [member for member in staying if member.member_id.zone == zone] or staying
+    if not alike:
+        raise ValidationError(f"add[{index}].limit", "expected a limit: there is no member like it")
+    return max(1, round(sum(member.value.item_limit() for member in alike) / len(alike)))
+
+
+def _no_key(key: bytes) -> KeyValue:
+    return KeyValue(key=key, value=b"", create_revision=0, mod_revision=0, version=0, lease=0)
+
+
+def plan_response(proposal: Proposal, *, leader: MemberId) -> PlanResponse:
+    """Return a proposal as the wire has it."""
+    rehearsal = proposal.rehearsal
+    stuck = {_identity(each) for each in rehearsal.stuck}
+    waits = {_identity(each): each for each in (*rehearsal.waits, *rehearsal.stuck)}
+    return PlanResponse(
+        plan_id=proposal.id,
+        revision=proposal.revision,
+        changes=map(_planned_change, rehearsal.happenings),
+        waits=[_waiting(each, for_ever=identity in stuck) for identity, each in waits.items()],
+        members=[
+            MemberChange(
+                member=str(load.member_id),
+                limit=load.limit,
+                replicas_before=load.replicas_before,
+                primaries_before=load.primaries_before,
+                replicas_after=load.replicas_after,
+                primaries_after=load.primaries_after,
+            )
+            for load in proposal.loads
+        ],
+        can_be_applied=proposal.can_be_applied,
+        gap=proposal.plan.gap,
+        leader=str(leader),
+    )
+
+
+def explain_response(explanation: Explanation) -> ExplainResponse:
+    """Return an explanation as the wire has it."""
+    planned = explanation.planned_primary
+    return ExplainResponse(
+        status=Status.ALLOCATION_STATUS_OK,
+        revision=explanation.revision,
+        replication=explanation.replication,
+        replicas=[
+            ExplainedReplica(
+                member=str(each.member_id),
+                slot=each.slot,
+                consistent=each.consistent,
+                desired=each.desired,
+                why=each.why,
+            )
+            for each in sorted(explanation.replicas, key=lambda replica: replica.slot)
+        ],
+        desired=map(str, explanation.desired),
+        planned_primary=str(planned) if planned is not None else "",
+        risk=explanation.risk,
+        waits=[_waiting(each, for_ever=False) for each in explanation.blocked],
+        notes=explanation.notes,
+    )
+
+
+def _planned_change(happening: Happening) -> PlannedChange:
+    former = happening.from_member
+    return PlannedChange(
+        round=happening.round,
+        kind=_KINDS[happening.kind],
+        shard=happening.item_id,
+        member=str(happening.member_id),
+        from_member=str(former) if former is not None else "",
+    )
+
+
+def _waiting(blocked: Blocked, *, for_ever: bool) -> WaitingChange:
+    return WaitingChange(
+        shard=blocked.item_id,
+        reason=_REASONS[blocked.reason],
+        member=str(blocked.member_id) if blocked.member_id is not None else "",
+        detail=blocked.detail,
+        for_ever=for_ever,
+    )
+
+
+def _identity(blocked: Blocked) -> tuple[ItemId, Reason, MemberId | None]:
+    return (blocked.item_id, blocked.reason, blocked.member_id)

@@ -1,0 +1,305 @@
+"""The Allocation service: Plan, ApplyPlan, Explain.
+
+Only the leader knows which plan is in force, what waits, and what time will change; so a member that does not lead
+passes the request on, once. A plan is kept by the leader that made it; applying it is one transaction, which compares
+the leader's epoch and everything that it writes, and an order to take that plan and no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import grpc
+import structlog
+from google.protobuf.message import Message
+
+from allocator.allocate import AllocationLoop
+from allocator.core.inquiry.explanation import explain
+from allocator.core.inquiry.proposal import Proposal, propose
+from allocator.core.inquiry.standing import Standing, basis_of
+from allocator.core.keys import Keys
+from allocator.core.model import ItemId, MemberId
+from allocator.core.ops import TXN_OPERATIONS_MAX, Compare, Delete, Operation, Put
+from allocator.core.plan import PlanRefused
+from allocator.etcd.api import Etcd
+from allocator.key_space import KeySpace
+from allocator.leadership.leadership import Leadership
+from allocator.term import Term
+from consumer.core.allocation_messages import (
+    explain_response,
+    hypothesis_of,
+    plan_response,
+)
+from consumer.core.change_plan import UNCONDITIONAL, is_scoped
+from consumer.errors import (
+    BoundExceededError,
+    EndpointError,
+    NotAuthorizedError,
+    ResolverStoppedError,
+)
+from consumer.key_space import is_visible, process_of, spec_of
+from consumer.protocol import allocation_pb2_grpc
+from consumer.protocol.allocation_pb2 import AllocationStatus as Status
+from consumer.protocol.allocation_pb2 import (
+    ApplyPlanRequest,
+    ApplyPlanResponse,
+    ExplainRequest,
+    ExplainResponse,
+    PlanRequest,
+    PlanResponse,
+)
+from consumer.protocol.auth import Capability, ClientAuth, expiring
+from consumer.protocol.claims_context import current_claims
+from consumer.protocol.shard_pb2 import ApplyRequest, ConsumerSpec
+from consumer.protocol.validation_shard import validate_shard_apply_request
+from consumer.resolver.peers import Peers
+
+PLANS_KEPT_MAX = 16
+"""Plans that a leader remembers; the oldest are forgotten."""
+HOP_SECONDS_MAX = 60.0
+"""Deadline of a request that is passed on, if its caller set none."""
+ADOPTION_SECONDS_MAX = 30.0
+"""Longest wait for the allocation loop to take an ordered plan up."""
+FORWARDED = "broadsheet-forwarded"
+"""Metadata of a request that was passed on: it is not passed on again."""
+
+log = structlog.get_logger()
+
+ResponseT = TypeVar("ResponseT", bound=Message)
+
+# `Any`: grpc.aio passes each servicer method its context.
+Context = Any
+
+
+class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
+    """Serves `broadsheet.v1.AllocationService` for one member."""
+
+    def __init__(
+        self,
+        allocation: AllocationLoop,
+        leadership: Leadership,
+        key_space: KeySpace,
+        etcd: Etcd,
+        peers: Peers,
+        *,
+        member_id: MemberId,
+        hot_standbys_max: int,
+        auth: ClientAuth,
+    ) -> None:
+        """Create the service.
+
+        Args:
+            allocation: Knows what the leader knows, if we lead.
+            leadership: Knows who leads.
+            key_space: The mirror.
+            etcd: Written by ApplyPlan.
+            peers: Channels to other members.
+            member_id: This process.
+            hot_standbys_max: Bound on every shard's standbys.
+            auth: Signs what is passed on.
+        """
+        self._allocation = allocation
+        self._leadership = leadership
+        self._key_space = key_space
+        self._etcd = etcd
+        self._peers = peers
+        self._member_id = member_id
+        self._hot_standbys_max = hot_standbys_max
+        self._auth = auth
+        self._plans: OrderedDict[str, tuple[Proposal, PlanRequest]] = OrderedDict()
+
+    async def Plan(self, request: PlanRequest, context: Context) -> PlanResponse:  # noqa: N802 - gRPC's name
+        """Tell what a change would move; change nothing."""
+        _require_unscoped()
+        _validate_plan_request(request)
+        standing = self._allocation.standing()
+        if standing is None:
+            stub = allocation_pb2_grpc.AllocationServiceStub
+            plan: PlanResponse = await self._forward(
+                lambda channel: stub(channel).Plan, request, context, Capability.LIST
+            )
+            return plan
+        proposal = await self._proposal(standing, request)
+        self._plans[proposal.id] = (proposal, request)
+        while len(self._plans) > PLANS_KEPT_MAX:
+            self._plans.popitem(last=False)
+        return plan_response(proposal, leader=self._member_id)
+
+    async def ApplyPlan(self, request: ApplyPlanRequest, context: Context) -> ApplyPlanResponse:  # noqa: N802 - gRPC's name
+        """Carry a plan out as it is, or refuse."""
+        _require_unscoped()
+        standing = self._allocation.standing()
+        if standing is None:
+            stub = allocation_pb2_grpc.AllocationServiceStub
+            applied: ApplyPlanResponse = await self._forward(
+                lambda channel: stub(channel).ApplyPlan, request, context, Capability.APPLY
+            )
+            return applied
+        known = self._plans.get(request.plan_id)
+        if known is None:
+            return ApplyPlanResponse(status=Status.ALLOCATION_STATUS_PLAN_NOT_FOUND)
+        proposal, asked = known
+        if not proposal.can_be_applied:
+            return ApplyPlanResponse(status=Status.ALLOCATION_STATUS_MEMBERS_MISSING)
+        if proposal.basis != basis_of(standing.snapshot):
+            return ApplyPlanResponse(status=Status.ALLOCATION_STATUS_CLUSTER_CHANGED)
+        return await self._apply(proposal, asked, standing)
+
+    async def Explain(self, request: ExplainRequest, context: Context) -> ExplainResponse:  # noqa: N802 - gRPC's name
+        """Tell why a shard is where it is, and what it waits for."""
+        item = self._key_space.items.get(ItemId(request.shard))
+        if item is None or not is_visible(spec_of(item), current_claims().selector):
+            return ExplainResponse(status=Status.ALLOCATION_STATUS_SHARD_NOT_FOUND)
+        standing = self._allocation.standing()
+        if standing is None:
+            stub = allocation_pb2_grpc.AllocationServiceStub
+            explained: ExplainResponse = await self._forward(
+                lambda channel: stub(channel).Explain, request, context, Capability.LIST
+            )
+            return explained
+        explanation = await self._allocation.offload(
+            lambda: explain(standing, ItemId(request.shard))
+        )
+        if explanation is None:
+            return ExplainResponse(status=Status.ALLOCATION_STATUS_SHARD_NOT_FOUND)
+        return explain_response(explanation)
+
+    async def _proposal(self, standing: Standing, request: PlanRequest) -> Proposal:
+        hypothesis = hypothesis_of(
+            request,
+            keys=self._key_space.keys,
+            members=standing.snapshot.members,
+            items=standing.snapshot.items,
+            hot_standbys_max=self._hot_standbys_max,
+        )
+        proposal = await self._allocation.offload(lambda: propose(standing, hypothesis))
+        if isinstance(proposal, PlanRefused):
+            broken = "; ".join(map(str, proposal.violations)) or str(proposal.error)
+            raise AssertionError(f"the solver's answer breaks a rule: {broken}")
+        return proposal
+
+    async def _apply(
+        self, proposal: Proposal, asked: PlanRequest, standing: Standing
+    ) -> ApplyPlanResponse:
+        compares, operations = _transaction(asked, proposal, standing, self._key_space.keys)
+        term = self._allocation.order(proposal.plan)
+        if term is None:
+            return ApplyPlanResponse(status=Status.ALLOCATION_STATUS_PLAN_NOT_FOUND)
+        revision = 0
+        if operations:
+            result = await self._etcd.txn((*term.fence.compares, *compares), operations)
+            if not result.succeeded:
+                term.settle_order()
+                return ApplyPlanResponse(status=Status.ALLOCATION_STATUS_CLUSTER_CHANGED)
+            revision = result.header.revision
+        adopted = await _adopted(term, proposal)
+        log.info("plan.applied", plan=proposal.id, revision=revision, adopted=adopted)
+        status = (
+            Status.ALLOCATION_STATUS_OK if adopted else Status.ALLOCATION_STATUS_PLAN_SUPERSEDED
+        )
+        return ApplyPlanResponse(status=status, revision=revision)
+
+    async def _forward(
+        self,
+        method_of: Callable[[grpc.aio.Channel], Any],
+        request: Message,
+        context: Context,
+        capability: Capability,
+    ) -> Any:
+        """Pass a request on to the leader, once."""
+        leader = self._leadership.leader_id
+        if leader is None or leader == self._member_id or _was_forwarded(context):
+            raise ResolverStoppedError("no leader is known yet: try again in a moment")
+        member = self._key_space.members.get(leader)
+        if member is None:
+            raise ResolverStoppedError(f"the leader {leader} is gone: try again in a moment")
+        endpoint = process_of(member).process_spec.endpoint
+        remaining = context.time_remaining()
+        timeout_seconds = HOP_SECONDS_MAX if remaining is None else min(remaining, HOP_SECONDS_MAX)
+        claims = expiring(capability, current_claims().selector, life_seconds=timeout_seconds)
+        try:
+            return await method_of(self._peers.channel_at(endpoint))(
+                request,
+                timeout=timeout_seconds,
+                metadata=((FORWARDED, "1"), *self._auth.metadata(claims)),
+            )
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                raise EndpointError(endpoint, error.details() or "") from error
+            raise
+
+
+async def _adopted(term: Term, proposal: Proposal) -> bool:
+    """Wait until the allocation loop goes by the plan, or by another one made after the order."""
+    try:
+        async with asyncio.timeout(ADOPTION_SECONDS_MAX):
+            await term.order_settled()
+    except TimeoutError:
+        term.settle_order()
+    return term.plan is not None and term.plan.desired == proposal.plan.desired
+
+
+def _transaction(
+    asked: PlanRequest, proposal: Proposal, standing: Standing, keys: Keys
+) -> tuple[list[Compare], tuple[Operation, ...]]:
+    """Return what brings the plan's demand about, on the condition that all is as it was."""
+    snapshot = standing.snapshot
+    compares: list[Compare] = []
+    operations: list[Operation] = []
+    for change in asked.changes:
+        item_id = ItemId(change.upsert.id or change.delete)
+        key, known = keys.item(item_id), snapshot.items.get(item_id)
+        expected = change.expect_mod_revision
+        if expected == UNCONDITIONAL:
+            expected = known.kv.mod_revision if known is not None else 0
+        compares.append(Compare.mod_revision(key, expected))
+        if change.HasField("upsert"):
+            operations.append(Put(key, change.upsert.SerializeToString(deterministic=True)))
+        else:
+            operations.append(Delete(key))
+    for member_id in sorted(proposal.hypothesis.drained):
+        member = snapshot.members[member_id]
+        if member.value.is_exiting():
+            continue
+        spec = ConsumerSpec()
+        spec.CopyFrom(process_of(member))
+        spec.exiting = True
+        compares.append(Compare.mod_revision(member.kv.key, member.kv.mod_revision))
+        operations.append(
+            Put(member.kv.key, spec.SerializeToString(deterministic=True), ignore_lease=True)
+        )
+    return compares, tuple(operations)
+
+
+def _validate_plan_request(request: PlanRequest) -> None:
+    if request.changes:
+        validate_shard_apply_request(ApplyRequest(changes=request.changes))
+    _require_distinct([change.upsert.id or change.delete for change in request.changes])
+    count = len(request.changes) + len(request.drain)
+    # Two comparisons are the fence's.
+    if count > TXN_OPERATIONS_MAX - 2:
+        raise BoundExceededError(
+            f"changes and drain: expected at most {TXN_OPERATIONS_MAX - 2} together, got {count}; "
+            "apply some of them first"
+        )
+
+
+def _require_distinct(ids: Sequence[str]) -> None:
+    if len(set(ids)) < len(ids):
+        twice = next(each for each in ids if ids.count(each) > 1)
+        raise BoundExceededError(f"changes: expected one change a shard, got a second of {twice!r}")
+
+
+def _require_unscoped() -> None:
+    """Placement is of all shards: who may see only some may not plan."""
+    if is_scoped(current_claims().selector):
+        raise NotAuthorizedError(
+            "plans concern every shard: the token must not be restricted to some of them"
+        )
+
+
+def _was_forwarded(context: Context) -> bool:
+    return any(key == FORWARDED for key, _ in context.invocation_metadata() or ())

@@ -263,17 +263,14 @@ def _packed(placed: list[Move]) -> list[Move]:
 
 
 def _removals_blocked(pending: Pending, refused: Iterable[Refused]) -> Iterator[Blocked]:
-    replicas = pending.replicas
+    wanted = pending.replicas.replication
     for each in refused:
-        if each.reason is Reason.ZONE:
-            detail = "no other replica in its zone is consistent"
-        else:
-            others = len(replicas.consistent - {each.assignment.kv.key})
-            detail = f"{others} of {replicas.replication} others are consistent"
         yield Blocked(
             item_id=pending.item.item_id,
             reason=each.reason,
             change=Change.REMOVE,
             member_id=each.assignment.member_id,
-            detail=detail,
+            detail="it alone is consistent in its zone"
+            if each.reason is Reason.ZONE
+            else f"{each.others} of {wanted} others are consistent",
         )

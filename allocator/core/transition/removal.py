@@ -26,6 +26,8 @@ class Refused:
 
     assignment: Assignment
     reason: Reason
+    others: int
+    """Consistent replicas besides."""
 
 
 def removals(
@@ -65,7 +67,8 @@ def removals(
             staying.pop(assignment.kv.key, None)
             gone.append(assignment)
         else:
-            refused.append(Refused(assignment, reason))
+            others = staying.keys() & replicas.consistent - {assignment.kv.key}
+            refused.append(Refused(assignment, reason, len(others)))
     return tuple(gone), tuple(refused)
 
 

@@ -6,6 +6,7 @@ ConsumerError
 │   ├── NotShardPrimaryError
 │   ├── NoShardPrimaryError
 │   └── ShardStoppedError(cause)
+├── PlanNotAppliedError(plan_id, problem)   a plan was refused, or overtaken; says what to do
 ├── ApplyConflictError(header)              another writer changed a spec in between
 ├── ResolverStoppedError
 ├── NotAuthorizedError(detail)              valid credentials, but not for this
@@ -86,6 +87,15 @@ class ShardStoppedError(ShardError):
     """The shard failed or was taken away while we waited; `detail` is the cause."""
 
     problem = "stopped"
+
+
+class PlanNotAppliedError(ConsumerError):
+    """A plan was refused, or could not be followed exactly; `problem` says why and what to do."""
+
+    def __init__(self, plan_id: str, problem: str) -> None:
+        super().__init__(f"plan {plan_id}: {problem}")
+        self.plan_id = plan_id
+        self.problem = problem
 
 
 class ApplyConflictError(ConsumerError):

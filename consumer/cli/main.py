@@ -7,6 +7,7 @@ import click
 from consumer.cli.dev import dev
 from consumer.cli.journals import journals
 from consumer.cli.logs import log_to_stderr
+from consumer.cli.plan import explain, plan
 from consumer.cli.serve import serve
 from consumer.cli.shards import shards
 
@@ -21,6 +22,7 @@ def main() -> None:
       shardctl dev examples.counter.app:Counter   a whole cluster on this machine
       shardctl shards list                        what runs where
       shardctl shards apply --specs shards.yaml   declare shards
+      shardctl plan --drain zone-a#member-0       what a change would move
     """
     # Commands tell their errors themselves; what libraries retry on the way is noise. `serve` says otherwise.
     log_to_stderr("error")
@@ -28,6 +30,8 @@ def main() -> None:
 
 main.add_command(shards)
 main.add_command(journals)
+main.add_command(plan)
+main.add_command(explain)
 main.add_command(serve)
 main.add_command(dev)
 

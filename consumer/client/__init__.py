@@ -1,7 +1,11 @@
-"""The clients of the Shard service under one name: `ShardClient` on a loop, `SyncShardClient` without one."""
+"""The clients of a member's services under one name.
+
+`ShardClient` and `AllocationClient` on a loop, `SyncShardClient` without one.
+"""
 
 from __future__ import annotations
 
+from consumer.client.allocation_client import AllocationClient as AllocationClient
 from consumer.client.referenced_journals import (
     verify_referenced_journals as verify_referenced_journals,
 )

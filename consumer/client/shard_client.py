@@ -9,21 +9,19 @@ Source: gazette/core consumer/shard_client.go (ListShards, ApplyShardsInBatches,
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
-import grpc
 from google.protobuf.message import Message
 
 from allocator.core.ops import TXN_OPERATIONS_MAX
-from consumer.client.client_errors import error_of_rpc, error_of_status
+from consumer.client.client_errors import error_of_status
+from consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc
 from consumer.client.referenced_journals import verify_referenced_journals
-from consumer.errors import ApplyConflictError, EndpointError
-from consumer.journal.channels import parse_endpoint
+from consumer.errors import ApplyConflictError
 from consumer.journal.client import JournalClient
-from consumer.protocol.auth import Capability, Claims, ClientAuth, NoAuth, expiring
+from consumer.protocol.auth import Capability, Claims, ClientAuth, expiring
 from consumer.protocol.journal_pb2 import LabelSelector
 from consumer.protocol.labels import ID, label_set, selector
 from consumer.protocol.shard_pb2 import (
@@ -47,13 +45,9 @@ from consumer.protocol.validation_shard_response import (
     validate_stat_response,
     validate_unassign_response,
 )
-from consumer.resolver.peers import CHANNEL_OPTIONS
-from consumer.rpc.grpc_status import CAUSE_METADATA
 
 ResponseT = TypeVar("ResponseT", bound=Message)
 
-TOKEN_LIFE_SECONDS = 60.0
-"""Life of the token made for one request; the server ends a longer one with it."""
 UNASSIGN_SHARDS_MAX = 100
 """Shards unassigned in one request: each may have several replicas, and etcd takes 128 operations."""
 
@@ -74,11 +68,12 @@ class ShardClient:
         Raises:
             ValidationError: `address` is no address.
         """
-        self.address = address
-        self._target = parse_endpoint(address).address
-        self._auth = auth or NoAuth()
-        self._timeout_seconds = timeout_seconds
-        self._channel: grpc.aio.Channel | None = None
+        self._rpc = MemberRpc(address, auth=auth, timeout_seconds=timeout_seconds)
+
+    @property
+    def address(self) -> str:
+        """The member that is asked."""
+        return self._rpc.address
 
     async def list(self, wanted: LabelSelector | None = None) -> ListResponse:
         """Return the selected shards (all, without a selector) with their routes and statuses."""
@@ -225,30 +220,12 @@ class ShardClient:
         *,
         timeout_seconds: float | None = None,
     ) -> tuple[ResponseT, str]:
-        """Perform one RPC; return its answer and the cause that a stopped shard gave."""
-        assert self._channel is not None, "use the client in `async with`"
-        # `Any`: the stub's methods differ in their types alone, which `response_type` restores.
-        perform: Callable[..., Any] = getattr(ShardStub(self._channel), method)
-        call = perform(
-            request,
-            timeout=timeout_seconds or self._timeout_seconds,
-            metadata=self._auth.metadata(claims),
+        return await self._rpc.request(
+            ShardStub, method, request, claims, response_type, timeout_seconds=timeout_seconds
         )
-        try:
-            response = await call
-        except grpc.aio.AioRpcError as error:
-            raise error_of_rpc(self.address, error) from error
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and not task.cancelling():
-                # Nobody cancelled us: gRPC's way to say that the channel was closed under the call.
-                raise EndpointError(self.address, "the client was closed") from None
-            raise
-        assert isinstance(response, response_type), "a stub returns its method's response"
-        return response, _cause_in(await call.trailing_metadata() or ())
 
     async def __aenter__(self) -> Self:
-        self._channel = grpc.aio.insecure_channel(self._target, options=CHANNEL_OPTIONS)
+        await self._rpc.__aenter__()
         return self
 
     async def __aexit__(
@@ -257,8 +234,7 @@ class ShardClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._channel is not None:
-            await self._channel.close(None)
+        await self._rpc.__aexit__(kind, error, trace)
 
 
 def _shard_claims(
@@ -284,8 +260,3 @@ def _batches(
         operations += cost
     if batch:
         yield batch
-
-
-def _cause_in(metadata: Any) -> str:
-    values = [value for key, value in metadata if key == CAUSE_METADATA]
-    return values[0].decode(errors="replace") if values else ""

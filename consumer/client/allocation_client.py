@@ -1,0 +1,143 @@
+"""A client of the Allocation service: what a change would move, and why a shard is where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc
+from consumer.errors import PlanNotAppliedError, ShardNotFoundError
+from consumer.protocol.allocation_pb2 import AllocationStatus as Status
+from consumer.protocol.allocation_pb2 import (
+    ApplyPlanRequest,
+    ApplyPlanResponse,
+    ExplainRequest,
+    ExplainResponse,
+    NewMembers,
+    PlanRequest,
+    PlanResponse,
+)
+from consumer.protocol.allocation_pb2_grpc import AllocationServiceStub
+from consumer.protocol.auth import Capability, ClientAuth, expiring
+from consumer.protocol.labels import ID, label_set, selector
+from consumer.protocol.shard_pb2 import ApplyRequest
+
+PLAN_SECONDS_MAX = 60.0
+"""Deadline of a plan: a large cluster is solved and rehearsed for it."""
+
+_PROBLEMS = {
+    Status.ALLOCATION_STATUS_PLAN_NOT_FOUND: (
+        "the leader does not know it: it was made too long ago, or by a former leader; plan again"
+    ),
+    Status.ALLOCATION_STATUS_CLUSTER_CHANGED: (
+        "the cluster is not as it was when the plan was made, so nothing was changed; plan again"
+    ),
+    Status.ALLOCATION_STATUS_MEMBERS_MISSING: (
+        "it supposes members that are not there; start them, then plan again"
+    ),
+    Status.ALLOCATION_STATUS_PLAN_SUPERSEDED: (
+        "its changes were made, but the cluster changed at the same time, so the leader made another plan"
+    ),
+}
+
+
+class AllocationClient:
+    """Plans, applies plans, and explains. Any member will do: it asks the leader."""
+
+    def __init__(
+        self, address: str, *, auth: ClientAuth | None = None, timeout_seconds: float = 10.0
+    ) -> None:
+        """Create a client; `async with` connects and closes it.
+
+        Args:
+            address: Of any member: `http://host:port` or `host:port`.
+            auth: Signs each request; None attaches nothing.
+            timeout_seconds: Deadline of each request but those that plan.
+
+        Raises:
+            ValidationError: `address` is no address.
+        """
+        self._rpc = MemberRpc(address, auth=auth, timeout_seconds=timeout_seconds)
+
+    async def plan(
+        self,
+        *,
+        changes: Sequence[ApplyRequest.Change] = (),
+        drain: Sequence[str] = (),
+        add: Sequence[NewMembers] = (),
+    ) -> PlanResponse:
+        """Return what would move, without changing anything.
+
+        Args:
+            changes: Of shards.
+            drain: Members that would leave, `zone#suffix`.
+            add: Members that would join.
+
+        Raises:
+            ValidationError: a field is wrong.
+            NotAuthorizedError: the token is restricted to some shards.
+        """
+        response, _ = await self._rpc.request(
+            AllocationServiceStub,
+            "Plan",
+            PlanRequest(changes=changes, drain=drain, add=add),
+            expiring(Capability.LIST, life_seconds=TOKEN_LIFE_SECONDS),
+            PlanResponse,
+            timeout_seconds=PLAN_SECONDS_MAX,
+        )
+        return response
+
+    async def apply_plan(self, plan_id: str) -> ApplyPlanResponse:
+        """Carry a plan out exactly as it was made.
+
+        Raises:
+            PlanNotAppliedError: it was refused, or could not be followed exactly; the message says what to do.
+        """
+        response, _ = await self._rpc.request(
+            AllocationServiceStub,
+            "ApplyPlan",
+            ApplyPlanRequest(plan_id=plan_id),
+            expiring(Capability.APPLY, life_seconds=TOKEN_LIFE_SECONDS),
+            ApplyPlanResponse,
+            timeout_seconds=PLAN_SECONDS_MAX,
+        )
+        if response.status != Status.ALLOCATION_STATUS_OK:
+            name = Status.Name(response.status)
+            raise PlanNotAppliedError(plan_id, _PROBLEMS.get(response.status, name))
+        return response
+
+    async def explain(self, shard_id: str) -> ExplainResponse:
+        """Return why a shard is where it is, and what it waits for.
+
+        Raises:
+            ShardNotFoundError: there is no such shard.
+        """
+        claims = expiring(
+            Capability.LIST,
+            selector(label_set((ID, shard_id))),
+            life_seconds=TOKEN_LIFE_SECONDS,
+        )
+        response, _ = await self._rpc.request(
+            AllocationServiceStub,
+            "Explain",
+            ExplainRequest(shard=shard_id),
+            claims,
+            ExplainResponse,
+            timeout_seconds=PLAN_SECONDS_MAX,
+        )
+        if response.status != Status.ALLOCATION_STATUS_OK:
+            raise ShardNotFoundError(shard_id)
+        return response
+
+    async def __aenter__(self) -> Self:
+        await self._rpc.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._rpc.__aexit__(kind, error, trace)

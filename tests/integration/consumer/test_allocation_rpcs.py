@@ -1,0 +1,225 @@
+"""Plan, ApplyPlan and Explain over real members and a real etcd."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+import pytest
+
+from allocator.errors import ValidationError
+from allocator.etcd.client import EtcdClient
+from consumer.client import AllocationClient, ShardClient
+from consumer.errors import (
+    EndpointError,
+    NotAuthorizedError,
+    PlanNotAppliedError,
+    ShardNotFoundError,
+)
+from consumer.member.service import Service
+from consumer.protocol.allocation_pb2 import ChangeKind, NewMembers, PlanResponse, WaitReason
+from consumer.protocol.auth import Capability, Claims, KeyedAuth
+from consumer.protocol.labels import label_set, selector
+from tests.support.eventually import eventually
+from tests.support.members import Cluster, shard, statuses, upserts, wait_for_primaries
+
+pytestmark = pytest.mark.etcd
+
+SOURCE = "test/source"
+SHARDS = tuple(f"shard-{number}" for number in range(4))
+KEYS = "c2VjcmV0LWtleS1vZi1zaXh0ZWVuLWJ5dGVz"
+
+
+@pytest.fixture
+async def members(cluster: Cluster) -> AsyncIterator[tuple[Service, Service, Service]]:
+    """Three members in two zones, and four shards with a standby each, all placed."""
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(cluster.member("a"))
+        second = await stack.enter_async_context(cluster.member("b", zone="zone-b"))
+        third = await stack.enter_async_context(cluster.member("c", zone="zone-b"))
+        async with ShardClient(first.address) as client:
+            specs = [shard(shard_id, SOURCE, hot_standbys=1) for shard_id in SHARDS]
+            await client.apply(upserts(*specs))
+            await wait_for_primaries(client, *SHARDS)
+            await eventually(lambda: _all_placed(client))
+        yield first, second, third
+
+
+async def _all_placed(client: ShardClient) -> bool:
+    found = await statuses(client)
+    return all(
+        len(replicas) == 2 and all(status in ("PRIMARY", "STANDBY") for _, status in replicas)
+        for replicas in found.values()
+    )
+
+
+async def _holders(client: ShardClient) -> dict[str, set[str]]:
+    return {
+        shard_id: {suffix for suffix, _ in replicas}
+        for shard_id, replicas in (await statuses(client)).items()
+    }
+
+
+def _moves(plan: PlanResponse) -> set[tuple[str, str]]:
+    adds = (c for c in plan.changes if c.kind == ChangeKind.CHANGE_KIND_ADD)
+    return {(change.shard, change.member) for change in adds}
+
+
+async def test_plan_of_a_drain_changes_nothing_and_is_carried_out_exactly(
+    members: tuple[Service, Service, Service], cluster: Cluster, etcd: EtcdClient
+) -> None:
+    """Asked of a member that does not lead: no key below the root changes; applied, each replica goes where it said,
+    and the drained member leaves by itself.
+    """
+    first, second, third = members
+    prefix = f"{cluster.root}/".encode()
+    async with AllocationClient(third.address) as client:
+        before = await etcd.get_range(prefix, prefix + b"\xff")
+        plan = await client.plan(drain=["zone-b#member-b"])
+        after = await etcd.get_range(prefix, prefix + b"\xff")
+
+        assert before.kvs == after.kvs
+        assert plan.can_be_applied
+        assert plan.leader == "zone-a#member-a"
+        assert {member for _, member in _moves(plan)} == {"zone-b#member-c"}
+
+        applied = await client.apply_plan(plan.plan_id)
+    assert applied.revision > plan.revision
+    async with ShardClient(first.address) as shards:
+        expected = {shard_id: {"member-a", "member-c"} for shard_id in SHARDS}
+
+        async def arrived() -> bool:
+            return await _holders(shards) == expected
+
+        await eventually(arrived, timeout_seconds=20)
+    await eventually(lambda: not second.is_ready, timeout_seconds=20)
+
+
+async def test_plan_is_refused_once_the_cluster_has_changed(
+    members: tuple[Service, Service, Service],
+) -> None:
+    """A shard is added between plan and apply: nothing is drained."""
+    first, second, _ = members
+    async with AllocationClient(first.address) as client, ShardClient(first.address) as shards:
+        plan = await client.plan(drain=["zone-b#member-b"])
+        await shards.apply(upserts(shard("another", SOURCE)))
+
+        with pytest.raises(PlanNotAppliedError, match="nothing was changed; plan again"):
+            await client.apply_plan(plan.plan_id)
+    assert second.is_ready
+
+
+async def test_new_specs_are_planned_and_applied_in_one_transaction(
+    members: tuple[Service, Service, Service],
+) -> None:
+    """The plan names where the new shard would go; applied, it is there."""
+    first, _, _ = members
+    async with AllocationClient(first.address) as client, ShardClient(first.address) as shards:
+        plan = await client.plan(changes=upserts(shard("newcomer", SOURCE, hot_standbys=1)))
+        planned = {member.partition("#")[2] for _, member in _moves(plan)}
+        assert {shard_id for shard_id, _ in _moves(plan)} == {"newcomer"}
+
+        await client.apply_plan(plan.plan_id)
+
+        await wait_for_primaries(shards, "newcomer")
+
+        async def placed() -> bool:
+            return (await _holders(shards))["newcomer"] == planned
+
+        await eventually(placed)
+
+
+async def test_plan_with_members_that_are_not_there_cannot_be_applied(
+    members: tuple[Service, Service, Service],
+) -> None:
+    """`--add` is for looking ahead."""
+    first, _, _ = members
+    async with AllocationClient(first.address) as client:
+        plan = await client.plan(add=[NewMembers(zone="zone-a", count=2)])
+        assert not plan.can_be_applied
+        assert len(plan.members) == 5
+
+        with pytest.raises(PlanNotAppliedError, match="start them, then plan again"):
+            await client.apply_plan(plan.plan_id)
+
+
+async def test_unknown_plan_is_refused(members: tuple[Service, Service, Service]) -> None:
+    """An id of another leader, or of long ago."""
+    async with AllocationClient(members[1].address) as client:
+        with pytest.raises(PlanNotAppliedError, match="plan again"):
+            await client.apply_plan("0123456789abcdef")
+
+
+@pytest.mark.parametrize(
+    ("drain", "add", "field"),
+    [
+        (["zone-b#nobody"], [], r"drain\[0\]"),
+        (["nonsense"], [], r"drain\[0\]"),
+        ([], [NewMembers(zone="zone-a", count=0)], r"add\[0\]\.count"),
+        ([], [NewMembers(zone="not a zone", count=1)], r"add\[0\]\.zone"),
+    ],
+)
+async def test_bad_request_names_its_field(
+    members: tuple[Service, Service, Service], drain: list[str], add: list[NewMembers], field: str
+) -> None:
+    """Asked of a follower, so that the error also survives the hop to the leader."""
+    async with AllocationClient(members[1].address) as client:
+        with pytest.raises(ValidationError, match=field):
+            await client.plan(drain=drain, add=add)
+
+
+async def test_explanation_names_what_a_shard_waits_for(
+    members: tuple[Service, Service, Service],
+) -> None:
+    """A shard that wants more replicas than there are members; asked of leader and follower alike."""
+    first, second, _ = members
+    async with ShardClient(first.address) as shards:
+        await shards.apply(upserts(shard("wide", SOURCE, hot_standbys=3)))
+        await wait_for_primaries(shards, "wide")
+    for service in (first, second):
+        async with AllocationClient(service.address) as client:
+
+            async def explained(client: AllocationClient = client) -> bool:
+                found = await client.explain("wide")
+                reasons = {wait.reason for wait in found.waits}
+                return len(found.replicas) == 3 and WaitReason.WAIT_REASON_NO_MEMBER in reasons
+
+            await eventually(explained)
+            with pytest.raises(ShardNotFoundError):
+                await client.explain("nowhere")
+
+
+async def test_who_may_see_only_some_shards_may_not_plan(cluster: Cluster) -> None:
+    """Plans concern every shard. An explanation is of one, and shows it to whoever may list it."""
+    scoped = Claims(
+        capability=Capability.ALL,
+        selector=selector(label_set({"app": "mine"})),
+    )
+    async with cluster.member("a", auth_keys=KEYS) as service:
+        auth = _Scoped(KeyedAuth(KEYS), scoped)
+        async with AllocationClient(service.address, auth=KeyedAuth(KEYS)) as client:
+
+            async def planned() -> bool:
+                try:
+                    return not (await client.plan()).changes
+                except EndpointError:
+                    return False  # Nobody leads yet.
+
+            await eventually(planned)
+        async with AllocationClient(service.address, auth=auth) as client:
+            with pytest.raises(NotAuthorizedError):
+                await client.plan()
+
+
+class _Scoped:
+    """Signs whatever is asked with claims of one label only."""
+
+    def __init__(self, auth: KeyedAuth, claims: Claims) -> None:
+        self._auth = auth
+        self._claims = claims
+
+    def metadata(self, claims: Claims) -> tuple[tuple[str, str], ...]:
+        """Return a token with the narrower claims."""
+        narrowed = replace(self._claims, expires_at=claims.expires_at)
+        return tuple(self._auth.metadata(narrowed))

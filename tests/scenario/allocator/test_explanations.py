@@ -1,0 +1,200 @@
+"""Each reason why a shard's change waits is named in a scenario built for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from allocator.core.inquiry.explanation import Explanation, explain
+from allocator.core.inquiry.standing import Standing
+from allocator.core.model import ItemId, MemberId
+from allocator.core.plan import Plan
+from allocator.core.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
+from allocator.core.transition.blocked import Reason
+from allocator.core.transition.settle import Settling
+from tests.support.memory_cluster import MemoryCluster
+from tests.support.standings import standing_of
+
+A1, A2, B1, B2 = (MemberId(name[0], name) for name in ("a1", "a2", "b1", "b2"))
+
+
+def _cluster(*members: MemberId, limit: int = 10) -> MemoryCluster:
+    cluster = MemoryCluster()
+    for member_id in members or (A1, A2, B1, B2):
+        cluster.put_member(member_id.zone, member_id.suffix, limit)
+    return cluster
+
+
+def _put(
+    cluster: MemoryCluster, item_id: str, *members: MemberId, replication: int | None = None
+) -> None:
+    cluster.put_item(item_id, len(members) if replication is None else replication)
+    for slot, member_id in enumerate(members):
+        cluster.put_assignment(item_id, member_id.zone, member_id.suffix, slot)
+
+
+def _with_plan(standing: Standing, **desired: tuple[MemberId, ...]) -> Standing:
+    wanted = {ItemId(item_id): members for item_id, members in desired.items()}
+    return replace(standing, plan=Plan(standing.state().demand(), wanted))
+
+
+def _explained(standing: Standing, item_id: str = "i") -> Explanation:
+    explanation = explain(standing, ItemId(item_id))
+    assert explanation is not None
+    return explanation
+
+
+def _reasons(explanation: Explanation) -> set[Reason]:
+    return {each.reason for each in explanation.blocked}
+
+
+def test_item_at_rest_waits_for_nothing() -> None:
+    """All is as it should be: each replica says that it stays."""
+    cluster = _cluster(A1, B1)
+    _put(cluster, "i", A1, B1)
+
+    explanation = _explained(standing_of(cluster))
+
+    assert not explanation.blocked
+    assert [each.desired for each in explanation.replicas] == [True, True]
+    assert explanation.risk == "balance"
+
+
+def test_unknown_item_has_no_explanation() -> None:
+    """There is nothing to say about what is not there."""
+    assert explain(standing_of(_cluster()), ItemId("nothing")) is None
+
+
+def test_no_member_is_named() -> None:
+    """Three replicas are wanted, two members are there."""
+    cluster = _cluster(A1, B1)
+    _put(cluster, "i", A1, B1, replication=3)
+
+    assert Reason.NO_MEMBER in _reasons(_explained(standing_of(cluster)))
+
+
+def test_disabled_is_named() -> None:
+    """The item wants nothing, so nothing is planned."""
+    cluster = _cluster(A1, B1)
+    cluster.put_item("i", 0)
+
+    assert _reasons(_explained(standing_of(cluster))) == {Reason.DISABLED}
+
+
+def test_limit_is_named_with_the_member_and_its_numbers() -> None:
+    """The planned member is full of something that stays for now."""
+    cluster = _cluster(limit=1)
+    _put(cluster, "i", A1)
+    _put(cluster, "other", B1)
+
+    standing = _with_plan(standing_of(cluster), i=(B1,), other=(B2,))
+    (blocked,) = [b for b in _explained(standing).blocked if b.reason is Reason.LIMIT]
+
+    assert blocked.member_id == B1
+    assert "1" in blocked.detail
+
+
+def test_zone_is_named() -> None:
+    """The replica in the second zone stays while the others stand in one; and a plan within one zone says why."""
+    cluster = _cluster()
+    for number in range(3):
+        _put(cluster, f"filler-{number}", B1)
+    _put(cluster, "i", A1, A2, B1, replication=2)
+    cluster.put_assignment("i", "b", "b2", 3, b"")
+    _put(cluster, "j", A1, A2)
+
+    waits = _explained(_with_plan(standing_of(cluster), i=(A1, B2)))
+    confined = _explained(_with_plan(standing_of(cluster), j=(A1, A2)), "j")
+
+    assert (Reason.ZONE, B1) in {(b.reason, b.member_id) for b in waits.blocked}
+    assert _reasons(confined) == {Reason.ZONE}
+
+
+def test_standby_not_caught_up_is_named() -> None:
+    """The old replica stays as long as the new one is behind."""
+    cluster = _cluster()
+    _put(cluster, "i", A1, B1, replication=2)
+    cluster.put_assignment("i", "b", "b2", 2, b"")
+
+    explanation = _explained(_with_plan(standing_of(cluster), i=(A1, B2)))
+
+    assert _reasons(explanation) == {Reason.STANDBY_NOT_CAUGHT_UP}
+
+
+def test_move_budget_is_named() -> None:
+    """One move is allowed, and another item is at it."""
+    policy = AllocationPolicy(transition=TransitionPolicy(moves_max=1))
+    cluster = _cluster()
+    _put(cluster, "i", A1, B1)
+    _put(cluster, "busy", A1, B1, replication=2)
+    cluster.put_assignment("busy", "b", "b2", 2, b"")
+
+    standing = _with_plan(standing_of(cluster, policy=policy), i=(A1, B2), busy=(A1, B2))
+
+    assert Reason.MOVE_BUDGET in _reasons(_explained(standing))
+
+
+def test_settling_is_named() -> None:
+    """A member has just joined: what balance will move to it waits until membership has settled."""
+    policy = AllocationPolicy(transition=TransitionPolicy(settle_seconds=60))
+    cluster = _cluster(A1)
+    for number in range(4):
+        _put(cluster, f"i{number}", A1)
+    settling = Settling(policy=policy.transition).observed(cluster.state().members, 0.0)
+    settling = settling.observed(cluster.state().members, 100.0)
+    cluster.put_member("a", "a2", 10)
+    settling = settling.observed(cluster.state().members, 101.0)
+    standing = standing_of(cluster, policy=policy, settling=settling, now=101.0)
+
+    explanations = [_explained(standing, f"i{number}") for number in range(4)]
+
+    assert sum(Reason.SETTLING in _reasons(each) for each in explanations) == 2
+    assert any("settled" in note for note in explanations[0].notes)
+
+
+def test_drain_waits_is_named() -> None:
+    """The member leaves, but its drain is to wait for a replacement."""
+    policy = AllocationPolicy(transition=TransitionPolicy(drain_patience_seconds=60))
+    cluster = _cluster()
+    _put(cluster, "i", A1, B1)
+    settling = Settling(policy=policy.transition).observed(cluster.state().members, 0.0)
+    cluster.put_member("a", "a1", 10, exiting=True)
+    settling = settling.observed(cluster.state().members, 1.0)
+
+    explanation = _explained(standing_of(cluster, policy=policy, settling=settling, now=1.0))
+
+    assert Reason.DRAIN_WAITS in _reasons(explanation)
+
+
+def test_hand_over_waits_is_named() -> None:
+    """All primaries are on one member; only so many may be handed over at a time, and it is not this one's turn."""
+    policy = AllocationPolicy(primaries=PrimaryPolicy(hand_over_above_spread=1))
+    cluster = _cluster(A1, B1)
+    for number in range(6):
+        _put(cluster, f"i{number}", A1, B1)
+
+    standing = standing_of(cluster, policy=policy)
+    explanations = [_explained(standing, f"i{number}") for number in range(6)]
+
+    assert sum(Reason.HAND_OVER_WAITS in _reasons(each) for each in explanations) == 3
+
+
+def test_quarantined_is_named() -> None:
+    """Etcd refuses the item's step, because somebody else writes its keys."""
+    cluster = _cluster()
+    _put(cluster, "i", A1, replication=2)
+
+    explanation = _explained(standing_of(cluster, quarantined=frozenset({"i"})))
+
+    assert Reason.QUARANTINED in _reasons(explanation)
+
+
+def test_every_reason_has_a_scenario() -> None:
+    """A reason that is added needs a scenario that names it."""
+    here = globals()
+    missing = [
+        reason.name
+        for reason in Reason
+        if not any(name.startswith("test_") and reason.name.lower() in name for name in here)
+    ]
+
+    assert not missing

@@ -1,0 +1,157 @@
+"""A proposal says what a change would do, without doing it; what is then done is what it said."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from allocator.core.inquiry.proposal import Proposal, propose
+from allocator.core.inquiry.rehearsal import Kind
+from allocator.core.inquiry.standing import Hypothesis, basis_of
+from allocator.core.model import Item, ItemId, Member, MemberId
+from allocator.core.ops import KeyValue
+from allocator.core.plan import PlanRefused
+from allocator.core.policy import AllocationPolicy, TransitionPolicy
+from tests.support.memory_cluster import JsonItem, JsonMember, MemoryCluster
+from tests.support.standings import snapshot_of, standing_of
+
+A1, A2, B1, B2 = (MemberId(name[0], name) for name in ("a1", "a2", "b1", "b2"))
+
+
+def _settled(items: int = 12) -> MemoryCluster:
+    cluster = MemoryCluster()
+    for member_id in (A1, A2, B1, B2):
+        cluster.put_member(member_id.zone, member_id.suffix, 20)
+    for number in range(items):
+        cluster.put_item(f"i{number:02}", 2)
+    cluster.settle()
+    return cluster
+
+
+def _proposed(
+    cluster: MemoryCluster, hypothesis: Hypothesis, policy: AllocationPolicy | None = None
+) -> Proposal:
+    proposal = propose(standing_of(cluster, policy=policy), hypothesis)
+    assert not isinstance(proposal, PlanRefused)
+    return proposal
+
+
+def _no_key(key: bytes) -> KeyValue:
+    return KeyValue(key=key, value=b"", create_revision=0, mod_revision=0, version=0, lease=0)
+
+
+def test_settled_cluster_has_nothing_to_do() -> None:
+    """Without a change nothing would happen, and nothing waits."""
+    proposal = _proposed(_settled(), Hypothesis())
+
+    assert not proposal.rehearsal.happenings
+    assert not proposal.rehearsal.waits
+
+
+def test_drain_says_every_move_and_the_cluster_then_does_exactly_that() -> None:
+    """What is proposed for a drain is compared, replica by replica, with what the drain does."""
+    cluster = _settled()
+    revision = cluster.etcd.revision
+
+    proposal = _proposed(cluster, Hypothesis(drained=frozenset({A1})))
+
+    assert cluster.etcd.revision == revision, "planning writes nothing"
+    cluster.put_member("a", "a1", 20, exiting=True)
+    cluster.settle()
+    after = {(a.item_id, a.member_id) for g in cluster.state().assignments.values() for a in g}
+    final = proposal.rehearsal.final
+    assert {(a.item_id, a.member_id) for g in final.assignments.values() for a in g} == after
+    assert cluster.state().loads.total[A1] == 0
+    moved = Counter(each.kind for each in proposal.rehearsal.happenings)
+    assert moved[Kind.ADD] == moved[Kind.REMOVE] == 6
+
+
+def test_drain_adds_before_it_removes() -> None:
+    """For each shard the new replica comes rounds before the old one goes."""
+    proposal = _proposed(_settled(), Hypothesis(drained=frozenset({A1})))
+
+    rounds: dict[tuple[str, Kind], int] = {
+        (each.item_id, each.kind): each.round for each in proposal.rehearsal.happenings
+    }
+    items = {item_id for item_id, _ in rounds}
+    assert items
+    assert all(rounds[i, Kind.ADD] < rounds[i, Kind.REMOVE] for i in items)
+
+
+def test_hypothetical_member_takes_its_share_but_cannot_be_applied() -> None:
+    """`--add` shows what balance would move to a member that is not there."""
+    cluster = _settled()
+    joined = Member(
+        member_id=MemberId("b", "b3"), value=JsonMember(20), kv=_no_key(b"/cluster/members/b#b3")
+    )
+
+    proposal = _proposed(cluster, Hypothesis(joined=(joined,)))
+
+    (load,) = [each for each in proposal.loads if each.member_id == joined.member_id]
+    assert (load.replicas_before, load.replicas_after) == (0, 4)
+    assert not proposal.can_be_applied
+
+
+def test_new_and_deleted_shards_are_planned() -> None:
+    """A spec that is added is placed; one that is deleted loses its replicas."""
+    cluster = _settled()
+    new = Item(item_id=ItemId("new"), value=JsonItem(2), kv=_no_key(b"/cluster/items/new"))
+
+    proposal = _proposed(cluster, Hypothesis(changed=(new,), deleted=frozenset({ItemId("i00")})))
+
+    happened = Counter((each.item_id, each.kind) for each in proposal.rehearsal.happenings)
+    assert happened[ItemId("new"), Kind.ADD] == 2
+    assert happened[ItemId("i00"), Kind.REMOVE] == 2
+
+
+def test_budget_spreads_a_drain_over_rounds_and_says_what_waits() -> None:
+    """With one move at a time, six moves take six turns, and five of them wait at first."""
+    policy = AllocationPolicy(transition=TransitionPolicy(moves_max=1))
+
+    proposal = _proposed(_settled(), Hypothesis(drained=frozenset({A1})), policy)
+
+    added = Counter(e.round for e in proposal.rehearsal.happenings if e.kind is Kind.ADD)
+    assert set(added.values()) == {1}
+    assert len(added) == 6
+    assert len(proposal.rehearsal.waits) >= 5
+    assert not proposal.rehearsal.stuck
+
+
+def test_what_will_never_fit_is_stuck() -> None:
+    """More replicas are wanted than members: that is told as waiting for ever."""
+    cluster = _settled(items=2)
+    cluster.put_item("wide", 5)
+
+    proposal = _proposed(cluster, Hypothesis())
+
+    assert {each.item_id for each in proposal.rehearsal.stuck} == {ItemId("wide")}
+
+
+def test_basis_changes_with_what_counts_and_not_with_statuses() -> None:
+    """A replica's status leaves a plan as good as it was; a new item, member or assignment does not."""
+    cluster = _settled()
+    basis = basis_of(snapshot_of(cluster.state()))
+    placed = next(iter(cluster.state().assignments.values()))[0]
+
+    cluster.etcd.put(placed.kv.key, b"another status", lease=placed.kv.lease)
+    assert basis_of(snapshot_of(cluster.state())) == basis
+
+    cluster.put_item("new", 1)
+    changed = basis_of(snapshot_of(cluster.state()))
+    assert changed != basis
+    cluster.put_member("b", "b3", 5)
+    assert basis_of(snapshot_of(cluster.state())) not in (basis, changed)
+    cluster.etcd.delete(placed.kv.key)
+    assert basis_of(snapshot_of(cluster.state())) not in (basis, changed)
+
+
+def test_same_question_gives_the_same_plan() -> None:
+    """An id stands for one plan: asked twice, it is the same; for another drain it is another."""
+    cluster = _settled()
+
+    first, second, other = (
+        _proposed(cluster, Hypothesis(drained=frozenset({member_id}))).id
+        for member_id in (A1, A1, A2)
+    )
+
+    assert first == second
+    assert other != first

@@ -1,0 +1,71 @@
+"""What a leader would know of a `MemoryCluster`, for tests of plans and explanations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from allocator.core.inquiry.standing import Standing
+from allocator.core.load.weights import ItemWeights
+from allocator.core.placement.flow import FlowSolver
+from allocator.core.plan import Plan
+from allocator.core.policy import AllocationPolicy
+from allocator.core.snapshot import Snapshot
+from allocator.core.state import AllocState
+from allocator.core.transition.settle import Settling
+from tests.support.memory_cluster import MemoryCluster, ValueConsistency
+
+
+def snapshot_of(state: AllocState) -> Snapshot:
+    """Return the snapshot that gives this state."""
+    return Snapshot(
+        revision=state.revision,
+        local_id=state.local_id,
+        members=state.members,
+        items=state.items,
+        groups=state.assignments,
+        limits=state.limits,
+        loads=state.loads,
+        item_slots=state.item_slots,
+        unreadable_items=state.unreadable_items,
+        avoided=state.avoided,
+        weights=ItemWeights(),
+        capacities=state.capacities,
+        objective=state.objective,
+        is_whole=True,
+    )
+
+
+def standing_of(
+    cluster: MemoryCluster,
+    *,
+    policy: AllocationPolicy | None = None,
+    plan: Plan | None = None,
+    settling: Settling | None = None,
+    now: float = 0.0,
+    quarantined: frozenset[str] = frozenset(),
+) -> Standing:
+    """Return a leader's knowledge; it is settled unless told otherwise."""
+    policy = policy or AllocationPolicy()
+    state = cluster.state()
+    settling = settling or Settling(policy=policy.transition).observed(state.members, now)
+    state = AllocState.observe(
+        revision=state.revision,
+        local_id=state.local_id,
+        members=state.members.values(),
+        items=state.items.values(),
+        assignments=(a for group in state.assignments.values() for a in group),
+        drains_waiting=settling.drains_waiting,
+    )
+    state = replace(state, avoided=cluster.avoided, objective=settling.objective(policy.objective))
+    return Standing(
+        snapshot=snapshot_of(state),
+        plan=plan,
+        policy=policy,
+        settling=settling,
+        now_monotonic_seconds=now,
+        quarantined=quarantined,
+        epoch=1,
+        solver=FlowSolver(),
+        consistency=ValueConsistency(),
+        keys=cluster.keys,
+    )

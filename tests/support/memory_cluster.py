@@ -224,10 +224,12 @@ class MemoryCluster:
         )
         if local_id is None and state.leader is not None:
             local_id = state.leader.member_id
+        # A replica made anew starts anew.
+        self.avoided &= {(a.item_id, a.member_id) for a in assignments}
         return replace(
             state,
             local_id=local_id or state.local_id,
-            avoided=self.avoided & {(a.item_id, a.member_id) for a in assignments},
+            avoided=self.avoided,
             capacities=self.settling.capacities,
             objective=self.settling.objective(Objective()),
         )

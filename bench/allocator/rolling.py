@@ -1,0 +1,185 @@
+"""Every member of a cluster replaced, a few at a time, and how many replicas move for it.
+
+    rolling_moves        replicas added after the first placement, by the engine as a leader drives it, in memory
+    rolling_joint_bound  replicas that stood on a member that was replaced: each must be added elsewhere, at least once
+    swap_zone_deficit    zones missing once two items have traded places on full members
+
+New replicas catch up whenever nothing else is to do, and members that are drained leave. Modes: `up-first` adds the
+replacements before their predecessors leave, `down-first` the other way round. Drains: `now` begins at once and takes
+each step alone, as by default; `patient` has balance wait for membership to settle, and drains for a replacement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from allocator.core.model import MemberId
+from allocator.core.placement.choose import best_solver
+from allocator.core.placement.problem import Solver
+from allocator.core.policy import TransitionPolicy
+from bench.report import emit
+from tests.support.memory_cluster import MemoryCluster, single_zone_items
+
+BLOCK_SECONDS = 30.0
+"""Time between two steps of a rollout: shorter than it takes to settle."""
+PATIENT = TransitionPolicy(settle_seconds=300.0, drain_patience_seconds=3_600.0)
+SETTLING = TransitionPolicy(settle_seconds=300.0)
+AT_ONCE = TransitionPolicy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """Members to replace, in order."""
+
+    items: int
+    replication: int
+    old: tuple[MemberId, ...]
+    new: tuple[MemberId, ...]
+    limit_old: int
+    limit_new: int
+    leader: MemberId | None = None
+    """A member of limit 1 that leads throughout, if there is one."""
+
+    def begin(self, policy: TransitionPolicy, solver: Solver) -> MemoryCluster:
+        """Return a cluster at rest, before anything is replaced."""
+        cluster = MemoryCluster(solver=solver, policy=policy)
+        if self.leader is not None:
+            cluster.put_member(self.leader.zone, self.leader.suffix, 1)
+        for member_id in self.old:
+            cluster.put_member(member_id.zone, member_id.suffix, self.limit_old)
+        for number in range(self.items):
+            cluster.put_item(f"item-{number:06}", self.replication)
+        cluster.settle(waiting=True)
+        return cluster
+
+    def bound(self, cluster: MemoryCluster) -> int:
+        """Return the replicas on members that will be replaced."""
+        loads = cluster.state().loads.total
+        return sum(loads[member_id] for member_id in self.old)
+
+
+def deploy() -> Rollout:
+    """Return the model's simulated deploy: ten members in two zones, three to two; two thousand items of three."""
+    zones = ("zone-a", "zone-b", "zone-a", "zone-b", "zone-a")
+    return Rollout(
+        items=2_000,
+        replication=3,
+        old=tuple(MemberId(zone, f"member-{n:02}") for n, zone in enumerate(zones)),
+        new=tuple(MemberId(zone, f"member-{n:02}") for n, zone in enumerate(zones, 5)),
+        limit_old=1_500,
+        limit_new=1_205,
+        leader=MemberId("zone-a", "leader"),
+    )
+
+
+def three_zones() -> Rollout:
+    """Return nine members in three zones with nine hundred items of three."""
+    zones = ("zone-a", "zone-b", "zone-c") * 3
+    return Rollout(
+        items=900,
+        replication=3,
+        old=tuple(MemberId(zone, f"member-{n:02}") for n, zone in enumerate(zones)),
+        new=tuple(MemberId(zone, f"member-{n:02}") for n, zone in enumerate(zones, 9)),
+        limit_old=1_000,
+        limit_new=1_000,
+    )
+
+
+def run(bench: str) -> None:
+    """Print every figure."""
+    rows = (
+        ("up-first", "now", SETTLING),
+        ("up-first", "patient", PATIENT),
+        ("down-first", "now", AT_ONCE),
+        ("down-first", "patient", PATIENT),
+        ("up-first", "now", AT_ONCE),
+        ("down-first", "now", SETTLING),
+    )
+    for rollout in (deploy(), three_zones()):
+        for mode, drain, policy in rows:
+            _roll(bench, rollout, mode, drain, policy)
+    _swap(bench)
+
+
+def moves_of(
+    rollout: Rollout, mode: str, policy: TransitionPolicy, solver: Solver
+) -> tuple[int, int]:
+    """Replace every member and return the moves made and their bound."""
+    cluster = rollout.begin(policy, solver)
+    bound, before = rollout.bound(cluster), cluster.tally.added
+    for leaves, joins in zip(rollout.old, rollout.new, strict=True):
+        for step in _steps(cluster, rollout, leaves, joins, mode):
+            cluster.now_monotonic_seconds += BLOCK_SECONDS
+            step()
+            cluster.settle()
+            cluster.leave_drained()
+            cluster.settle()
+    cluster.settle(waiting=True)
+    cluster.leave_drained()
+    cluster.settle(waiting=True)
+    _check_replaced(cluster, rollout)
+    return cluster.tally.added - before, bound
+
+
+def _steps(
+    cluster: MemoryCluster, rollout: Rollout, leaves: MemberId, joins: MemberId, mode: str
+) -> Sequence[Callable[[], None]]:
+    def join() -> None:
+        cluster.put_member(joins.zone, joins.suffix, rollout.limit_new)
+
+    def leave() -> None:
+        cluster.put_member(leaves.zone, leaves.suffix, rollout.limit_old, exiting=True)
+
+    return (join, leave) if mode == "up-first" else (leave, join)
+
+
+def _check_replaced(cluster: MemoryCluster, rollout: Rollout) -> None:
+    state = cluster.state()
+    assert not state.members.keys() & set(rollout.old), "a member could not leave"
+    assert _replicas(cluster) == rollout.items * rollout.replication
+    assert not single_zone_items(state)
+
+
+def _replicas(cluster: MemoryCluster) -> int:
+    return sum(map(len, cluster.state().assignments.values()))
+
+
+def _roll(bench: str, rollout: Rollout, mode: str, drain: str, policy: TransitionPolicy) -> None:
+    moves, bound = moves_of(rollout, mode, policy, best_solver())
+    params: dict[str, str | int | float] = {
+        "items": rollout.items,
+        "members": len(rollout.old),
+        "replicas": rollout.replication,
+        "mode": mode,
+        "drain": drain,
+        "settle_seconds": policy.settle_seconds,
+    }
+    emit(bench, "rolling_moves", moves, "replicas", **params)
+    emit(bench, "rolling_joint_bound", bound, "replicas", **params)
+
+
+def _swap(bench: str) -> None:
+    """Two items, each within one zone of two full members: they have to trade places."""
+    cluster = MemoryCluster(solver=best_solver())
+    _fill(cluster, (("a", "one"), ("a", "two")), "i")
+    _fill(cluster, (("b", "one"), ("b", "two")), "j")
+    cluster.settle()
+    emit(
+        bench,
+        "swap_zone_deficit",
+        len(single_zone_items(cluster.state())),
+        "zones",
+        members=4,
+        items=2,
+        overcommits=cluster.overcommits.count,
+        moves=cluster.tally.added,
+        bound=0,
+    )
+
+
+def _fill(cluster: MemoryCluster, members: Iterable[tuple[str, str]], item_id: str) -> None:
+    cluster.put_item(item_id, 2)
+    for slot, (zone, suffix) in enumerate(members):
+        cluster.put_member(zone, suffix, 1)
+        cluster.put_assignment(item_id, zone, suffix, slot)

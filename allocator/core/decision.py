@@ -49,6 +49,8 @@ class Question:
     """Exiting members that give up nothing yet."""
     hand_overs_allowed: int = 0
     """How many live primaries may be moved; needs a whole snapshot."""
+    sees_all_pending: bool = False
+    """Whether a partial snapshot holds every item that is not where it should be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,7 @@ def decide(question: Question) -> Decision | PlanRefused:
         drains_waiting=question.drains_waiting,
         hand_overs=_hand_overs(question, state, plan),
         hand_overs_allowed=question.hand_overs_allowed,
+        sees_all_pending=state.is_whole or question.sees_all_pending,
     )
     is_open, waiting = _left_to_do(state, plan, convergence)
     is_new = plan is not question.plan and not continued

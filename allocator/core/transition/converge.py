@@ -107,6 +107,7 @@ def converge(
     drains_waiting: frozenset[MemberId] = frozenset(),
     hand_overs: Sequence[HandOver] = (),
     hand_overs_allowed: int = 0,
+    sees_all_pending: bool = True,
 ) -> Convergence:
     """Return the next step of every item towards the desired placement.
 
@@ -120,6 +121,7 @@ def converge(
         drains_waiting: Exiting members that give up nothing yet.
         hand_overs: Live primaries that should move, most useful first.
         hand_overs_allowed: How many of those may be begun now.
+        sees_all_pending: Whether every item that is not where it should be is in the snapshot.
     """
     wishes = Wishes(
         desired=desired,
@@ -128,6 +130,7 @@ def converge(
         drains_waiting=drains_waiting,
         hand_overs={each.item_id: each for each in hand_overs},
         hand_overs_allowed=hand_overs_allowed,
+        sees_all_pending=sees_all_pending,
     )
     scheduled = schedule(state, wishes, consistency)
     dead = (

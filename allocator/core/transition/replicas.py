@@ -110,13 +110,14 @@ class Replicas:
     def moving(self) -> Iterator[MemberId]:
         """Members to which a move is under way: a replica catches up there while the one it replaces is kept.
 
-        A replica that catches up in place of a lost one is no move.
+        A replica that catches up in place of a lost one is no move; one that is not wanted any more still is.
         """
         moves = len(self.live) - self.replication
-        if moves <= 0:
+        if moves <= 0 or len(self.consistent) == len(self.live):
             return
-        newest = sorted(self.catching_up, key=lambda a: (-a.kv.create_revision, a.member_id))
-        yield from (a.member_id for a in newest[:moves])
+        behind = [a for a in self.current if a.kv.key in self.live - self.consistent]
+        behind.sort(key=lambda a: (-a.kv.create_revision, a.member_id))
+        yield from (a.member_id for a in behind[:moves])
 
     def risk(self, state: AllocState) -> Risk:
         """Return how urgent it is to bring the item where it should be."""

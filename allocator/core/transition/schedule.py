@@ -43,6 +43,8 @@ class Wishes:
     """Live primaries that should move, most useful first."""
     hand_overs_allowed: int = 0
     """How many may be begun now."""
+    sees_all_pending: bool = True
+    """Whether every item that is not where it should be is in the snapshot: only then is a circle known for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,8 @@ class _Pass:
         return frozenset(m for each in pending for m in each.replicas.missing if m in full)
 
     def _break_a_circle(self, decisions: list[ItemDecision]) -> None:
+        if not self._wishes.sees_all_pending:
+            return
         if not any(b.reason is Reason.LIMIT for d in decisions for b in d.blocked):
             return
         found = find_break(self._state, decisions, loads=self._room.total)

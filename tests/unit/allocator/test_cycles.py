@@ -151,3 +151,19 @@ def test_circle_is_not_broken_while_another_member_is_above_its_limit_and_coming
     assert [step.checkpoint.subject for step in convergence.steps] == ["c0"]
     carry_out(cluster, desired)
     assert set(cluster.loads().values()) == {1}
+
+
+def test_circle_is_not_broken_on_a_part_of_what_is_pending() -> None:
+    """Whoever does not see all items that are on their way cannot know that nothing else will make room."""
+    cluster, desired = ring(2)
+
+    convergence = converge(
+        cluster.state(),
+        desired,
+        consistency=ValueConsistency(),
+        keys=cluster.keys,
+        sees_all_pending=False,
+    )
+
+    assert convergence.steps == ()
+    assert convergence.adds_blocked == 2

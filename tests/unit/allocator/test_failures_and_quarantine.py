@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from allocator.core.failed_replicas import FailedSince
 from allocator.core.model import Assignment, ItemId, MemberId
 from allocator.core.ops import Compare, Delete, TxnCheckpoint
 from allocator.core.placement.problem import Desired, Problem
 from allocator.core.plan import Plan, PlanRefused, plan_for
-from allocator.core.state import AllocState
 from allocator.core.transition.converge import Step, Tally
-from allocator.core.transition.failures import FailedReplicas
 from allocator.core.transition.quarantine import Quarantine
 from tests.support.memory_cluster import MemoryCluster, ValueConsistency
 
@@ -72,10 +71,14 @@ def _failed(assignment: Assignment) -> bool:
     return assignment.kv.value == b"failed"
 
 
-def _observed(known: FailedReplicas, state: AllocState, now: float) -> FailedReplicas:
-    return known.observed(
-        state, is_failed=_failed, consistency=ValueConsistency(), now_monotonic_seconds=now
-    )
+def _observe(failed: FailedSince, cluster: MemoryCluster, now: float) -> None:
+    state = cluster.state()
+    item = ItemId("i")
+    failed.observe(item, state.items[item], state.assignments[item], now)
+
+
+def _failed_since() -> FailedSince:
+    return FailedSince(_failed, ValueConsistency(), after_seconds=60.0)
 
 
 def _failing_cluster() -> MemoryCluster:
@@ -89,37 +92,44 @@ def _failing_cluster() -> MemoryCluster:
 
 
 def test_failures_standby_failed_for_long_is_avoided_not_before() -> None:
-    """Restarts in place get their time; then the replica is better placed elsewhere."""
-    state = _failing_cluster().state()
-    failed = _observed(_observed(FailedReplicas(), state, 10.0), state, 60.0)
+    """Restarts in place get their time; then the replica is better placed elsewhere. A timer tells when."""
+    cluster, failed = _failing_cluster(), _failed_since()
+    _observe(failed, cluster, 10.0)
+    _observe(failed, cluster, 60.0)
 
-    early = failed.avoided_in(state, after_seconds=60.0, now_monotonic_seconds=69.9)
-    late = failed.avoided_in(state, after_seconds=60.0, now_monotonic_seconds=70.0)
-
-    assert early.avoided == frozenset()
-    assert late.avoided == {(ItemId("i"), MemberId("a", "two"))}
+    assert failed.next_seconds(60.0) == 10.0
+    assert not failed.expire(69.9)
+    assert failed.avoided == frozenset()
+    assert failed.expire(70.0)
+    assert failed.avoided == {(ItemId("i"), MemberId("a", "two"))}
+    assert failed.next_seconds(70.0) is None
+    assert not failed.expire(80.0)
 
 
 def test_failures_recovered_or_recreated_replica_starts_anew() -> None:
     """A replica that recovers, or whose key was made again, has not been failing since before."""
-    cluster = _failing_cluster()
-    failed = _observed(FailedReplicas(), cluster.state(), 10.0)
+    cluster, failed = _failing_cluster(), _failed_since()
+    _observe(failed, cluster, 10.0)
     cluster.mark_consistent()
-    assert _observed(failed, cluster.state(), 20.0).since == {}
+    _observe(failed, cluster, 20.0)
+    assert failed.next_seconds(20.0) is None
 
     cluster.etcd.delete(cluster.keys.assignment(ItemId("i"), MemberId("a", "two"), 1))
     cluster.put_assignment("i", "a", "two", 1, b"failed")
+    _observe(failed, cluster, 30.0)
 
-    assert list(_observed(failed, cluster.state(), 30.0).since.values()) == [30.0]
+    assert failed.next_seconds(30.0) == 60.0
 
 
 def test_failures_failed_primary_is_not_moved_about() -> None:
     """A primary that fails would fail elsewhere too, and moving it is a promotion: not ours to decide."""
-    cluster = _failing_cluster()
+    cluster, failed = _failing_cluster(), _failed_since()
     cluster.put_assignment("i", "a", "one", 0, b"failed")
     cluster.put_assignment("i", "a", "two", 1, b"consistent")
 
-    assert _observed(FailedReplicas(), cluster.state(), 10.0).since == {}
+    _observe(failed, cluster, 10.0)
+
+    assert not failed.expire(100.0)
 
 
 class _BrokenSolver:

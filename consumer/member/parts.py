@@ -144,7 +144,7 @@ def _death_records(given: Surroundings) -> DeathRecords:
         AuxiliaryKeys(given.config.root),
         clock=given.clock,
         deaths_max=given.config.shards.young_deaths_max,
-        hold_seconds=given.config.shards.quarantine_seconds,
+        hold_seconds=given.config.shards.hold_seconds,
     )
 
 

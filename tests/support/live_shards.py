@@ -180,7 +180,7 @@ class ShardHost:
             AuxiliaryKeys(self.key_space.keys.root),
             clock=SystemClock(),
             deaths_max=config.young_deaths_max,
-            hold_seconds=config.quarantine_seconds,
+            hold_seconds=config.hold_seconds,
         )
 
     def blind(self, shard: LiveShard) -> None:

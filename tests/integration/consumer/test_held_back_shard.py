@@ -25,7 +25,7 @@ pytestmark = pytest.mark.etcd
 
 LEASE_SECONDS = 60
 QUICK = ShardConfig(
-    restart_delay_seconds=0.05, healthy_seconds=0.3, quarantine_seconds=0.5, young_deaths_max=2
+    restart_delay_seconds=0.05, healthy_seconds=0.3, hold_seconds=0.5, young_deaths_max=2
 )
 
 

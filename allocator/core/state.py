@@ -27,20 +27,10 @@ Avoided = frozenset[tuple[ItemId, MemberId]]
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """Replicas and primaries that each member holds. A change makes new loads."""
+    """Replicas and primaries that each member holds."""
 
     total: Mapping[MemberId, int]
     primary: Mapping[MemberId, int]
-
-    def plus(self, total: Mapping[MemberId, int], primary: Mapping[MemberId, int]) -> Loads:
-        """Return the loads after these differences; members without a load (dead ones) stay without."""
-        return Loads(_sum(self.total, total), _sum(self.primary, primary))
-
-
-def _sum(counts: Mapping[MemberId, int], change: Mapping[MemberId, int]) -> Mapping[MemberId, int]:
-    if not any(change.values()):
-        return counts
-    return {**counts, **{m: counts[m] + n for m, n in change.items() if m in counts}}
 
 
 @dataclass(frozen=True, slots=True)

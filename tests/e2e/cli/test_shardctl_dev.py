@@ -56,6 +56,11 @@ def _wait(condition: Callable[[], bool], what: str, seconds: float = START_SECON
         time.sleep(0.05)
 
 
+def _all_primary(cluster: DevCluster) -> bool:
+    rows = cluster.shardctl("shards", "list").stdout.splitlines()[1:]
+    return bool(rows) and all(row.split()[1] == "PRIMARY" for row in rows)
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
     """One cluster for this file: etcd, broker, two members of the counter example."""
@@ -80,7 +85,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
         members = re.findall(r"^dev-\d +(\S+) \(pid (\d+)\)$", text, re.MULTILINE)
         broker = re.search(r"^broker +(\S+)$", text, re.MULTILINE)
         assert broker is not None, text
-        yield DevCluster(
+        started = DevCluster(
             addresses=tuple(address for address, _ in members),
             pids=tuple(int(pid) for _, pid in members),
             broker=broker[1],
@@ -88,6 +93,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
         )
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=START_SECONDS) == 0, output.read_text()
+        _wait(lambda: _all_primary(started), "a primary of each shard")
+        yield started
     finally:
         process.kill()
         process.wait()

@@ -35,7 +35,7 @@ from allocator.core.snapshot import Snapshot
 from allocator.core.tracker import Tracker
 from allocator.errors import EtcdError, KeyDecodeError, MemberKeyLostError
 from allocator.etcd.api import Etcd
-from allocator.execute import OWN_WRITE_WAIT_SECONDS, Executor
+from allocator.execute import Executor
 from allocator.key_space import KeySpace
 from allocator.leadership.leadership import Fence, Leadership
 from allocator.leadership.plan_store import PlanStore
@@ -50,6 +50,9 @@ REST_PER_WORK = 1.0
 """Rest after a decision, as a multiple of the time it took: replicas that report one by one must not keep the leader
 busy deciding. After a quiet time a change is still acted on at once."""
 REST_SECONDS_MAX = 1.0
+
+CATCH_UP_SECONDS = 5.0
+"""How long to wait for what others wrote to show before asking again what the newest is."""
 
 _log = structlog.get_logger()
 T = TypeVar("T")
@@ -139,8 +142,11 @@ class AllocationLoop:
                 self._end_term()
             else:
                 term = await self._term_under(fence)
-                await self._rest(term)
-                pause_seconds = await self._round(term)
+                if term.is_unsure:
+                    pause_seconds = await self._renew(term)
+                else:
+                    await self._rest(term)
+                    pause_seconds = await self._round(term)
             await self._wait(pause_seconds)
 
     def standing(self) -> Standing | None:
@@ -241,7 +247,7 @@ class AllocationLoop:
         while True:
             try:
                 newest = await self._etcd.newest_revision(prefix)
-                async with asyncio.timeout(OWN_WRITE_WAIT_SECONDS):
+                async with asyncio.timeout(CATCH_UP_SECONDS):
                     return await self._key_space.wait_for_revision(newest)
             except (EtcdError, TimeoutError) as error:
                 _log.warning("allocation.catching_up", cause=str(error))
@@ -255,6 +261,14 @@ class AllocationLoop:
 
     def _vouch_for_a_turn(self) -> None:
         self._leadership.vouch(self._leadership.config.turn_seconds_max)
+
+    async def _renew(self, term: Term) -> float:
+        """Have etcd refuse what we sent and got no answer to. Return when to try again, unless the new term begins."""
+        try:
+            await self._leadership.renew(term.fence)
+        except EtcdError as error:
+            _log.warning("allocation.renewal_failed", cause=str(error))
+        return self._backoff.next_seconds()
 
     async def _rest(self, term: Term) -> None:
         rest_seconds = term.rests_until_monotonic_seconds - self._clock.monotonic_seconds()
@@ -317,6 +331,7 @@ class AllocationLoop:
             lost = await term.executor.perform(decision.convergence.steps, term.fence)
         except EtcdError as error:
             self._metrics.on_round_failed()
+            term.is_unsure = True
             pause_seconds = self._backoff.next_seconds()
             _log.warning("allocation.round_failed", cause=str(error), retry_seconds=pause_seconds)
             return pause_seconds
@@ -362,6 +377,7 @@ class AllocationLoop:
             keys=self._key_space.keys,
             drains_waiting=term.steering.drains_waiting,
             hand_overs_allowed=hand_overs,
+            sees_all_pending=term.is_crowded or self._has_budgets(),
         )
         if snapshot.is_whole and self._before_planning is not None:
             await self._before_planning()

@@ -5,9 +5,7 @@ Source: gazette/core allocator/allocate.go (batched transactions); isolation of 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 
 import structlog
 
@@ -19,9 +17,6 @@ from allocator.key_space import KeySpace
 from allocator.leadership.leadership import Fence
 from allocator.metrics import AllocatorMetrics
 from allocator.runtime.clock import Clock
-
-OWN_WRITE_WAIT_SECONDS = 5.0
-"""How long to wait for our own writes to show before looking again regardless: longer than a watch takes to resume."""
 
 _log = structlog.get_logger()
 
@@ -78,9 +73,9 @@ class Executor:
             on_progress=self._on_progress,
         )
         self._note(steps, tried, report)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(OWN_WRITE_WAIT_SECONDS):
-                await self._key_space.wait_for_revision(report.revision)
+        # However long it takes: who decides again before it shows does what is done a second time. A leader that waits
+        # for too long does not vouch for itself meanwhile, and is superseded.
+        await self._key_space.wait_for_revision(report.revision)
         return report.leadership_lost
 
     @property

@@ -32,6 +32,8 @@ class Term:
     """Items that wait for their own replicas: not looked at until those change, unless others wait for them."""
     is_crowded: bool = False
     """Whether something waits for moves that are in flight."""
+    is_unsure: bool = False
+    """Whether something that we sent may still be on its way to etcd: nothing more is decided in this term."""
     audited_monotonic_seconds: float = 0.0
     rests_until_monotonic_seconds: float = 0.0
     _order_settled: asyncio.Event = field(default_factory=asyncio.Event)

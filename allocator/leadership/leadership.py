@@ -2,6 +2,7 @@
 
     claim     compares  leader key and epoch as observed, own key there    puts epoch + 1, and the leader key
     beat      compares  epoch unchanged, own key there                     puts the leader key, one beat further
+    renew     compares  epoch unchanged, own key there                     puts epoch + 1, and the leader key
     resign    compares  epoch unchanged, own key there                     deletes the leader key
     allocate  compares  epoch unchanged, own key there                     whatever is decided, with `fence`
 
@@ -254,6 +255,28 @@ class Leadership:
             epoch=epoch,
             superseded=view.leader and view.leader.member,
         )
+
+    async def renew(self, fence: Fence) -> None:
+        """Take leadership once more, from ourselves: what was sent under `fence` and is still on its way is refused.
+
+        What became of it shows in the mirror. Nothing happens if somebody else leads by now.
+
+        Raises:
+            EtcdError: etcd does not answer.
+        """
+        view = self._looked()
+        if self.fence is None or view.leader_kv is None:
+            return
+        name, epoch = name_of(self._member_id), fence.epoch + 1
+        leader = LeaderRecord(member=name, epoch=epoch, beat=0)
+        await self._etcd.txn(
+            fence.compares,
+            (
+                Put(self._keys.epoch, encoded(EpochRecord(member=name, epoch=epoch))),
+                Put(self._keys.leader, encoded(leader), lease=view.leader_kv.lease),
+            ),
+        )
+        _log.info("leadership.renewed", member=name, epoch=epoch)
 
     def _next_epoch(self, view: View) -> int:
         if view.epoch is not None:

@@ -64,6 +64,7 @@ class Cluster:
         self._items = 0
         self.latency_seconds = self.random.choice(scenario.latencies_seconds)
         """Of messages, while nothing is wrong."""
+        self._skew_seconds = self.random.choice(scenario.skews_seconds)
         self.policy = self.random.choice(scenario.policies)
         self.zones = [f"zone-{letter}" for letter in "abcdefgh"[: self.draw(scenario.zones)]]
 
@@ -107,6 +108,7 @@ class Cluster:
             latency_seconds=self.latency_seconds,
             workload=self.scenario.workload or self._replicas,
         )
+        member.link.skew_seconds = self._skew_seconds
         self.members.append(member)
         self.trace.add(f"{member_id} starts, limit {member.value.limit}")
         member.process.run(

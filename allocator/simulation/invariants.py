@@ -26,8 +26,6 @@ from allocator.core.state import PRIMARY_SLOT
 from allocator.simulation.member import Note
 from allocator.simulation.world import Change, Replica, Replicas, World
 
-ZONES_WANTED = 2
-"""Our own, for a mistake in the allocator's must show."""
 OVERCOMMIT_MAX = 1
 """Replicas above their members' limits, over the whole cluster, that breaking a cycle may take."""
 
@@ -172,7 +170,7 @@ class Safety:
             yield Violation("I3", problem, revision)
         planned = _note(change).planned
         desired = planned.desired.get(item_id, ()) if planned else ()
-        zones_wanted = min(ZONES_WANTED, replication, _zones(desired))
+        zones_wanted = min(replication, _zones(desired))
         if _zones(now) < min(zones_wanted, _zones(was)):
             problem = f"{item_id} spanned {_zones(was)} zones, now {_zones(now)}"
             yield Violation("I3", problem, revision)

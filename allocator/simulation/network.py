@@ -39,6 +39,8 @@ class Link:
     random: Random
     latency_seconds: tuple[float, float] = (0.0005, 0.01)
     """Of each message, drawn anew: so messages overtake each other."""
+    skew_seconds: float = 0.0
+    """Each watch lags behind by up to so much, for itself: the servers that watches are at do so."""
     loss: float = 0.0
     """Share of messages that never arrive."""
     late: float = 0.0
@@ -151,10 +153,11 @@ class FaultyEtcd:
         while True:
             await self._link.wait_mended()
             breaks = self._link.breaks
+            lag_seconds = self._link.random.uniform(0.0, self._link.skew_seconds)
             stream = self._etcd.watch(prefix, start_revision=next_revision)
             async with aclosing(stream) as batches:
                 async for batch in batches:
-                    await self._arrival()
+                    await self._arrival(lag_seconds)
                     if self._link.breaks != breaks:
                         # It went down with its stream: the next one starts before it.
                         break
@@ -162,9 +165,9 @@ class FaultyEtcd:
                     yield batch
             await asyncio.sleep(RESUME_SECONDS)
 
-    async def _arrival(self) -> None:
+    async def _arrival(self, lag_seconds: float) -> None:
         """Wait as long as an answer travels on a stream, which loses nothing."""
-        await asyncio.sleep(self._link.travel_seconds() or 0.0)
+        await asyncio.sleep(lag_seconds + (self._link.travel_seconds() or 0.0))
         await self._link.wait_mended()
 
     async def _ask(self, action: Callable[[], T]) -> T:

@@ -126,6 +126,8 @@ class Scenario:
     """How long a replica takes from one state to the next."""
     latencies_seconds: Sequence[Range] = ((0.0005, 0.01), (0.0005, 0.01), (0.001, 0.2), (0.01, 1.0))
     """One is drawn: of each message between a member and etcd, while nothing is wrong."""
+    skews_seconds: Sequence[float] = (0.0, 0.0, 0.3, 2.0)
+    """One is drawn: how far a member's watches may lag behind, each for itself."""
     lease_ttl_seconds: int = 6
     faults: Mapping[Fault, float] = field(default_factory=lambda: FAULTS)
     settle_seconds_max: float = 400.0

@@ -5,19 +5,32 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from allocator.core.keys import AuxiliaryKeys, Keys
 from allocator.core.model import ItemId
+from allocator.core.ops import Put, TxnCheckpoint
+from allocator.core.transition.converge import Step, Tally
+from allocator.execute import Executor
+from allocator.key_space import KeySpace
+from allocator.leadership.leadership import Fence
+from allocator.leadership.records import EpochRecord, decoded_or_none
+from allocator.metrics import AllocatorMetrics
 from allocator.runtime.task_group import TaskGroup
 from allocator.simulation import Scenario
 from allocator.simulation.cluster import Cluster
+from allocator.simulation.etcd import FakeEtcd
+from allocator.simulation.store import Commit, key_of
 from allocator.simulation.trace import Trace
-from allocator.simulation.virtual_loop import run_virtual, running_loop
+from allocator.simulation.values import SimulatedDecoder, SimulatedItem
+from allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
 
 
 def _new_cluster(group: TaskGroup) -> Cluster:
     scenario = Scenario(
         zones=(1, 1),
         limit=(4, 4),
+        lease_ttl_seconds=20,
         latencies_seconds=((0.001, 0.01),),
+        skews_seconds=(0.0,),
         policies=(Scenario().allocation.policy,),
     )
     return Cluster(1, scenario, group, Trace(running_loop().time), on_defect=lambda _: None)
@@ -56,3 +69,70 @@ def test_member_whose_allocation_hangs_does_not_claim_again_from_one_that_leaves
         return before, meanwhile, afterwards
 
     assert run_virtual(hang_and_leave()) == (2, 3, 4)
+
+
+def test_leader_without_an_answer_to_a_write_leads_anew_before_it_decides_again() -> None:
+    """What it sent may still arrive, after a decision that does not know of it: a new epoch has it refused."""
+
+    async def lose_an_answer() -> tuple[int, int, int]:
+        async with TaskGroup() as group:
+            cluster = _new_cluster(group)
+            member = cluster.join()
+            await asyncio.sleep(3.0)
+            before = _epoch(cluster)
+
+            def cut_once(commit: Commit) -> None:
+                if any(
+                    key_of(e).startswith(cluster.keys.assignments_prefix) for e in commit.events
+                ):
+                    cluster.etcd.observers.remove(cut_once)
+                    member.link.cut_off(refuses=False)
+                    running_loop().call_later(5.5, member.link.mend)
+
+            cluster.etcd.observers.append(cut_once)
+            cluster.put_item(ItemId("item"), 1)
+            await asyncio.sleep(30.0)
+            after = _epoch(cluster)
+            cluster.shut_down()
+            return before, after, _assignments(cluster)
+
+    before, after, assignments = run_virtual(lose_an_answer())
+
+    assert after == before + 1
+    assert assignments == 1
+
+
+def test_leader_decides_nothing_while_its_own_writes_do_not_show() -> None:
+    """Its key space stands still: what it did is not there to be seen, and would be done again, elsewhere perhaps."""
+
+    async def perform_unseen() -> tuple[bool, bool]:
+        etcd = FakeEtcd()
+        keys = Keys("/simulated")
+        key_space = KeySpace(etcd, keys, SimulatedDecoder())
+        await key_space.load()
+        executor = Executor(
+            etcd,
+            key_space,
+            clock=VirtualClock(running_loop()),
+            metrics=AllocatorMetrics(),
+            on_progress=lambda: None,
+        )
+        put = Put(keys.item(ItemId("item")), SimulatedItem(1).encoded())
+        step = Step(TxnCheckpoint((), (put,), subject="item"), Tally(added=1))
+        async with TaskGroup() as group:
+            performing = group.start_soon(executor.perform((step,), Fence(1, ())), name="perform")
+            await asyncio.sleep(60.0)
+            unseen = performing.done()
+            await key_space.load()
+            await asyncio.sleep(1.0)
+            seen = performing.done()
+        return unseen, seen
+
+    assert run_virtual(perform_unseen()) == (False, True)
+
+
+def _epoch(cluster: Cluster) -> int:
+    kv = cluster.etcd.store.kvs[AuxiliaryKeys(cluster.keys.root).epoch]
+    record = decoded_or_none(kv.value, EpochRecord)
+    assert record is not None
+    return record.epoch

@@ -91,10 +91,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
             broker=broker[1],
             state=directory / "state",
         )
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=START_SECONDS) == 0, output.read_text()
         _wait(lambda: _all_primary(started), "a primary of each shard")
         yield started
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=START_SECONDS) == 0, output.read_text()
     finally:
         process.kill()
         process.wait()

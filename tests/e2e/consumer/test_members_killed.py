@@ -195,7 +195,7 @@ async def test_killed_primary_is_succeeded_at_once_by_a_peer_that_watches_it(
                 await eventually(lambda: _primary(client, second.suffix), timeout_seconds=15)
                 load.stop()
 
-                assert "peer.found_dead" in second.log()
+                await eventually(lambda: "peer.found_dead" in second.log())
                 await check_exactly_once(cluster, journals, client, load)
 
 

@@ -74,7 +74,9 @@ class Primaries:
                 yield Violation("I1", f"{item_id} has {_primaries(after)} primaries", revision)
             if not change.is_allocation:
                 continue
-            if item_id in world.items and _primaries(before) and after and not _primaries(after):
+            wanted = world.items[item_id].replication if item_id in world.items else 0
+            unserved = _primaries(before) and not _primaries(after)
+            if wanted and unserved and _live(world, after):
                 yield Violation("I1", f"{item_id} lost its primary to a step", revision)
             was, now = _live(world, before), _live(world, after)
             if _repeated([r.slot for r in now]) > _repeated([r.slot for r in was]):

@@ -99,16 +99,32 @@ def placed_of(
     return placed
 
 
+MEMBERS_DENSE_MAX = 3_000
+"""Up to so many members, costs between each two of them fit memory, and items need be looked at but once."""
+
+
 def potentials_of(residual: Residual) -> Potentials | None:
     """Return potentials that prove the flow minimal, or None if a negative cycle shows that it is not."""
     columns = residual.columns
     at = Potentials.zero(columns)
+    dense = columns.none <= MEMBERS_DENSE_MAX and not len(residual.placed.explicit)
+    costs = residual.item_costs() if dense else None
     # A shortest path passes each outer node once; between two relaxations it gets at least one node further.
     for _ in range(columns.none + columns.zones + 3):
         residual.relax_outer(at)
-        if not residual.relax_items(at):
+        lower = residual.relax_items(at) if costs is None else _relax(costs, at)
+        if not lower:
             return at
     return None
+
+
+def _relax(costs: Ints, at: Potentials) -> bool:
+    """Lower distances by costs between outer nodes, once; False if none is lower."""
+    before = np.concatenate([at.member, at.hub, [at.source]])
+    after = np.minimum(before, (before[:, None] + costs).min(axis=0))
+    hubs = len(at.member)
+    at.member, at.hub, at.source = after[:hubs], after[hubs:-1], int(after[-1])
+    return bool((after < before).any())
 
 
 def cost(residual: Residual) -> int:

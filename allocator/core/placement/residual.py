@@ -10,8 +10,10 @@ Source: Ahuja, Magnanti, Orlin, Network Flows (1993), §9.3 (reduced-cost optima
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from allocator.core.placement.columns import Bools, Columns, Ints
 from allocator.core.placement.objective_costs import MOVES_OF_A_FAILED_REPLICA, Weights
@@ -145,11 +147,15 @@ class Residual:
             for m in np.flatnonzero(placed.direct[index]).tolist():
                 z = columns.zone_of[m]
                 zone[row, z] = min(zone[row, z], at.member[m] - self.new_cost)
+        return self._inner_from(zone, at.source)
+
+    def _inner_from(self, zone: Ints, source_at: int) -> Inner:
+        """Return distances of the items' nodes, given those at which their zones are entered from members and hubs."""
         further = self.zone_cost + self.spread_cost
         up_spread = zone.min(axis=1, initial=FAR)
         item = np.where(self.count > 1, zone, FAR).min(axis=1, initial=FAR) - further
-        wanting = self.replicas < columns.replication
-        source = at.source + self.weights.cover * self.replicas
+        wanting = self.replicas < self.columns.replication
+        source = source_at + self.weights.cover * self.replicas
         np.minimum(item, np.where(wanting, source, FAR), out=item)
         np.minimum(
             item,
@@ -161,7 +167,7 @@ class Residual:
             out=item,
         )
         down = item + np.where(self.spanned >= ZONES_WANTED, self.zone_cost, 0)
-        spread = np.minimum(up_spread, np.where(self.spanned < columns.replication, down, FAR))
+        spread = np.minimum(up_spread, np.where(self.spanned < self.columns.replication, down, FAR))
         first = (self.count == 0) & (self.room > 0)
         np.minimum(zone, np.where(first, spread[:, None], FAR), out=zone)
         more = np.maximum(self.count, 1) < self.room
@@ -230,3 +236,45 @@ class Residual:
         lower = source < at.source or bool((hub < at.hub).any()) or bool((member < at.member).any())
         at.hub, at.member, at.source = hub, member, source
         return lower
+
+    def item_costs(self) -> Ints:
+        """Return what a unit costs from one outer node to another through the cheapest item, (m + z + 1,) squared.
+
+        Members come first, then hubs, then the source. Items with arcs to members are left out.
+        """
+        columns, placed = self.columns, self.placed
+        first_hub, source = columns.none, columns.none + columns.zones
+        costs = np.full((source + 1, source + 1), FAR, dtype=np.int64)
+        rows = np.arange(len(columns.items))
+        for column in range(columns.current.shape[1]):
+            held = columns.current[:, column]
+            mine = np.flatnonzero(placed.keep[:, column])
+            zone = np.full((len(rows), columns.zones), FAR, dtype=np.int64)
+            zone[mine, columns.zone_of[held[mine]]] = -self.keep_cost[mine, column]
+            self._add_costs(costs, held[mine], mine, self._inner_from(zone, FAR))
+        for z in range(columns.zones):
+            mine = np.flatnonzero(placed.new[:, z])
+            zone = np.full((len(rows), columns.zones), FAR, dtype=np.int64)
+            zone[mine, z] = -self.new_cost
+            self._add_costs(
+                costs, np.full(len(mine), first_hub + z), mine, self._inner_from(zone, FAR)
+            )
+        zone = np.full((len(rows), columns.zones), FAR, dtype=np.int64)
+        self._add_costs(costs, np.full(len(rows), source), rows, self._inner_from(zone, 0))
+        return costs
+
+    def _add_costs(
+        self, costs: Ints, tails: npt.NDArray[np.integer[Any]], rows: Ints, inner: Inner
+    ) -> None:
+        columns = self.columns
+        if not len(rows):
+            return
+        hubs = self.into_hubs(inner)[rows]
+        for z in range(columns.zones):
+            np.minimum.at(costs, (tails, np.full(len(tails), columns.none + z)), hubs[:, z])
+        for column in range(columns.current.shape[1]):
+            heads, ways = columns.current[rows, column], self.into_members(inner, column)[rows]
+            some = ways < FAR // 2
+            np.minimum.at(costs, (tails[some], heads[some]), ways[some])
+        source = np.full(len(tails), len(costs) - 1)
+        np.minimum.at(costs, (tails, source), self.into_source(inner)[rows])

@@ -26,8 +26,9 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from allocator.allocate import AllocationConfig, AllocationLoop, Offload
+from allocator.allocate import AllocationLoop
 from allocator.announcement import Announced, announce, revoke_predecessors, update
+from allocator.config import AllocationConfig, Offload
 from allocator.core.consistency import Consistency
 from allocator.core.keys import AuxiliaryKeys
 from allocator.core.model import Assignment, MemberId
@@ -44,6 +45,8 @@ from allocator.leadership.leadership import Leadership
 from allocator.leadership.plan_store import PlanStore
 from allocator.load_feed import DecodeReport, LoadFeed
 from allocator.metrics import AllocatorMetrics
+from allocator.observation import Observation
+from allocator.rounds import Rounds
 from allocator.runtime.clock import Clock, SystemClock
 from allocator.runtime.task_group import TaskGroup
 
@@ -122,21 +125,12 @@ class Session:
             clock=self._clock,
             random=random,
         )
-        self._allocation = AllocationLoop(
-            etcd,
-            key_space,
-            member_id=config.member_id,
-            leadership=self.leadership,
-            plan_store=PlanStore(etcd, AuxiliaryKeys(key_space.keys.root)),
+        self._allocation = self._allocation_loop(
             consistency=consistency,
             is_failed=is_failed,
             solver=WeightedSolver(solver or best_solver()),
-            clock=self._clock,
-            metrics=self.metrics,
-            config=config.allocation,
             random=random,
             offload=offload,
-            before_planning=self._hold_still,
             loads=None if decode_load is None else self._load_feed(decode_load),
         )
 
@@ -261,6 +255,54 @@ class Session:
         except RevisionCompactedError:
             # Compacted since we wrote it, so there is a newer one, and it has our key too.
             await self._key_space.load()
+
+    def _allocation_loop(
+        self,
+        *,
+        consistency: Consistency,
+        is_failed: Callable[[Assignment], bool],
+        solver: Solver,
+        random: Random,
+        offload: Offload,
+        loads: LoadFeed | None,
+    ) -> AllocationLoop:
+        config = self._config.allocation
+        plan_store = PlanStore(self._etcd, AuxiliaryKeys(self._key_space.keys.root))
+        observation = Observation(
+            self._key_space,
+            member_id=self._config.member_id,
+            consistency=consistency,
+            is_failed=is_failed,
+            replace_failed_after_seconds=config.replace_failed_after_seconds,
+        )
+        rounds = Rounds(
+            observation,
+            leadership=self.leadership,
+            plan_store=plan_store,
+            keys=self._key_space.keys,
+            consistency=consistency,
+            solver=solver,
+            clock=self._clock,
+            metrics=self.metrics,
+            config=config,
+            random=random,
+            offload=offload,
+            before_planning=self._hold_still,
+            loads=loads,
+        )
+        return AllocationLoop(
+            self._etcd,
+            self._key_space,
+            observation=observation,
+            rounds=rounds,
+            leadership=self.leadership,
+            plan_store=plan_store,
+            clock=self._clock,
+            metrics=self.metrics,
+            config=config,
+            random=random,
+            offload=offload,
+        )
 
     def _load_feed(self, decode: DecodeReport) -> LoadFeed:
         return LoadFeed(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from allocator.allocate import AllocationConfig
+from allocator.config import AllocationConfig
 from allocator.core.placement.flow import FlowSolver
 from allocator.core.placement.problem import Solver
 from allocator.core.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy

@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from allocator.allocate import AllocationConfig
+from allocator.config import AllocationConfig
 from allocator.core.keys import AssignmentKey, AuxiliaryKeys, Keys
 from allocator.core.model import ItemId, MemberId
 from allocator.core.ops import LeaseId, Put

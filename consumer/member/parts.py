@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 from prometheus_client import CollectorRegistry
 
-from allocator.allocate import AllocationConfig
+from allocator.config import AllocationConfig
 from allocator.core.keys import AuxiliaryKeys, Keys
 from allocator.etcd.api import Etcd
 from allocator.key_space import KeySpace

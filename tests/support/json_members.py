@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from allocator.allocate import AllocationConfig, Offload
+from allocator.config import AllocationConfig, Offload
 from allocator.core.keys import Keys
 from allocator.core.model import ItemId, MemberId
 from allocator.core.ops import Compare, KeyValue, Put

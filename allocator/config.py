@@ -1,0 +1,36 @@
+"""Times of the allocation, and where it does what takes long."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from allocator.core.policy import AllocationPolicy
+
+T = TypeVar("T")
+
+
+class Offload(Protocol):
+    """Runs a function elsewhere than on the event loop, and returns its result."""
+
+    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]:
+        """Run `work`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationConfig:
+    """Times of the loop, and an operator's choices."""
+
+    recheck_seconds: float = 30.0
+    """Longest pause between two looks of a leader, with up to a tenth of jitter."""
+    audit_seconds: float = 300.0
+    """Longest time between two looks at everything, changed or not."""
+    retry_seconds_max: float = 5.0
+    """Longest delay before a round that an error ended is tried again."""
+    replace_failed_after_seconds: float = 60.0
+    """How long a standby may stay failed before it is placed elsewhere."""
+    decide_seconds_max: float = 600.0
+    """A decision that takes longer is given up and made again. Another member, if there is one, leads long before."""
+    policy: AllocationPolicy = field(default_factory=AllocationPolicy)

@@ -23,6 +23,11 @@ LEASE_TTL_SECONDS_MIN = 2.0
 """Etcd counts whole seconds, and a lease is renewed three times within its life."""
 PORT_MAX = 65_535
 
+_SHARDS_AT_LEAST = {"poison_attempts": 1, "input_bytes_max": 1, "publish_bytes_max": 1}
+"""Least values of `ShardConfig` that are not 0."""
+_SHARDS_ANY = frozenset({"publish_clock_delta_seconds"})
+"""Fields of `ShardConfig` that may be negative."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberConfig:
@@ -102,6 +107,7 @@ class MemberConfig:
         _require_at_least(self.announce_seconds_max, "announce_seconds_max", 0)
         _require_at_least(self.stop_seconds_max, "stop_seconds_max", 0)
         _require_at_least(self.request_bytes_max, "request_bytes_max", 1024)
+        _require_shards(self.shards)
         _require_policy(self.allocation)
         _require_keys(self.auth_keys, "auth_keys")
         _require_keys(self.broker_auth_keys, "broker_auth_keys")
@@ -137,6 +143,19 @@ def _require_range(value: int, name: str, least: int, most: int) -> None:
 def _require_at_least(value: float, name: str, least: float) -> None:
     if not value >= least:
         raise ValidationError(name, f"expected at least {least}, got {value}")
+
+
+def _require_shards(shards: ShardConfig) -> None:
+    for each in fields(shards):
+        if each.name in _SHARDS_ANY:
+            continue
+        least = _SHARDS_AT_LEAST.get(each.name, 0)
+        _require_at_least(getattr(shards, each.name), f"shards.{each.name}", least)
+    _require_at_least(
+        shards.restart_delay_seconds_max,
+        "shards.restart_delay_seconds_max",
+        shards.restart_delay_seconds,
+    )
 
 
 def _require_policy(policy: AllocationPolicy) -> None:

@@ -60,14 +60,19 @@ _POLL_SECONDS = 0.05
 class MemberSettings(TypedDict, total=False):
     """What may be set for every member; see `consumer.config.MemberConfig`."""
 
+    bind_host: str
     shard_limit: int
+    capacity: int
     hot_standbys_max: int
     lease_ttl_seconds: float
     watch_delay_seconds: float
     auth_keys: str
     broker_auth_keys: str
+    announce_seconds_max: float
+    watch_peers: bool
     drain_seconds_max: float
     drain_alone_seconds_max: float
+    drain_covered_seconds_max: float
     stop_seconds_max: float
     request_bytes_max: int
     shards: ShardConfig

@@ -25,6 +25,7 @@ from consumer.application import Application
 from consumer.cli.application_name import load_application
 from consumer.cli.connection import BROKER_ADDRESS_DEFAULT, errors_in_one_line
 from consumer.cli.logs import LOG_LEVELS, log_to_stderr
+from consumer.cli.supervision_options import shard_config, supervision_options
 from consumer.config import MemberConfig
 from consumer.member.garbage import collect_rarely
 from consumer.member.service import Service
@@ -81,7 +82,19 @@ _option = partial(click.option, show_envvar=True)
     "--host", envvar="CONSUMER_HOST", default="127.0.0.1", help="Where others reach this process."
 )
 @_option("--port", envvar="CONSUMER_PORT", default=8080, help="0 lets the system choose.")
+@_option(
+    "--bind-host",
+    envvar="CONSUMER_BIND_HOST",
+    default="",
+    help="Where to listen; --host if absent.",
+)
 @_option("--limit", envvar="CONSUMER_LIMIT", default=32, help="Most replicas this process takes.")
+@_option(
+    "--capacity",
+    envvar="CONSUMER_CAPACITY",
+    default=0,
+    help="Load this process can carry beside the others, such as its CPUs; 0: its --limit.",
+)
 @_option("--max-hot-standbys", default=3, help="Bound on every shard's standbys.")
 @_option("--lease-ttl", default=20.0, help="Seconds until a silent member is replaced.")
 @_option(
@@ -132,6 +145,7 @@ _option = partial(click.option, show_envvar=True)
     show_default=False,
     help="Base64 keys of the brokers' tokens.",
 )
+@supervision_options
 @_option("--metrics-port", type=int, help="Serve Prometheus metrics here.")
 @_option(
     "--log-level", type=click.Choice(LOG_LEVELS), default="info", help="Least level that is logged."
@@ -151,7 +165,7 @@ def serve(app: str, **options: Any) -> None:
     log_to_stderr(options["log_level"])
     with errors_in_one_line():
         application = load_application(app)
-        config = _config(app, options)
+        config = member_config(app, options)
         asyncio.run(_serve(application, config, options["metrics_port"]))
 
 
@@ -160,13 +174,23 @@ def default_root(app: str) -> str:
     return f"/broadsheet/{app.replace(':', '.')}"
 
 
-def _config(app: str, options: dict[str, Any]) -> MemberConfig:
+def member_config(app: str, options: dict[str, Any]) -> MemberConfig:
+    """Return the configuration that a command line asks for.
+
+    Args:
+        app: The application's name.
+        options: By parameter name, as click gives them.
+
+    Raises:
+        ValidationError: an option is out of its bounds.
+    """
     return MemberConfig(
         root=options["root"] or default_root(app),
         zone=options["zone"],
         suffix=options["suffix"] or f"member-{uuid4().hex[:8]}",
         host=options["host"],
         port=options["port"],
+        bind_host=options["bind_host"],
         etcd=EtcdConfig(
             endpoints=tuple(options["endpoints"].split(",")),
             ca_file=options["etcd_ca_file"],
@@ -177,6 +201,7 @@ def _config(app: str, options: dict[str, Any]) -> MemberConfig:
         ),
         broker_address=options["broker"],
         shard_limit=options["limit"],
+        capacity=options["capacity"],
         hot_standbys_max=options["max_hot_standbys"],
         lease_ttl_seconds=options["lease_ttl"],
         drain_seconds_max=options["drain_seconds"],
@@ -185,6 +210,8 @@ def _config(app: str, options: dict[str, Any]) -> MemberConfig:
         auth_keys=options["auth_keys"],
         broker_auth_keys=options["broker_auth_keys"],
         revoke_predecessors_prefix=options["replaces"],
+        watch_peers=options["watch_peers"],
+        shards=shard_config(options),
         allocation=_policy(options),
     )
 

@@ -1,0 +1,129 @@
+"""Options of `shardctl serve` about what is done when shards fail, stand still, or kill their process.
+
+The defaults are those of `ShardConfig`, so that a member in a program of one's own does the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+import click
+
+from consumer.shard.environment import ShardConfig
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+_DEFAULTS = ShardConfig()
+_option = partial(click.option, show_envvar=True)
+
+_OPTIONS = (
+    _option(
+        "--restart-delay-seconds",
+        envvar="CONSUMER_RESTART_DELAY_SECONDS",
+        default=_DEFAULTS.restart_delay_seconds,
+        help="Longest delay after a shard's first failure; it doubles with each further one.",
+    ),
+    _option(
+        "--restart-delay-seconds-max",
+        envvar="CONSUMER_RESTART_DELAY_SECONDS_MAX",
+        default=_DEFAULTS.restart_delay_seconds_max,
+        help="What it doubles up to.",
+    ),
+    _option(
+        "--healthy-seconds",
+        envvar="CONSUMER_HEALTHY_SECONDS",
+        default=_DEFAULTS.healthy_seconds,
+        help="A primary that served for so long starts its failures anew, and did not kill its member.",
+    ),
+    _option(
+        "--attempts-max",
+        envvar="CONSUMER_ATTEMPTS_MAX",
+        default=_DEFAULTS.attempts_max,
+        help="Failures of the application in a row until its shard is quarantined; 0: never.",
+    ),
+    _option(
+        "--quarantine-seconds",
+        envvar="CONSUMER_QUARANTINE_SECONDS",
+        default=_DEFAULTS.quarantine_seconds,
+        help="A quarantined shard is tried again after this; 0: once its spec changes.",
+    ),
+    _option(
+        "--poison-attempts",
+        envvar="CONSUMER_POISON_ATTEMPTS",
+        default=_DEFAULTS.poison_attempts,
+        help="Failures in a row at one message until it goes to the shard's dead-letter journal.",
+    ),
+    _option(
+        "--stall-seconds",
+        envvar="CONSUMER_STALL_SECONDS",
+        default=_DEFAULTS.stall_seconds,
+        help="A primary with work that stands still for so long is shown as STALLED; 0: never.",
+    ),
+    _option(
+        "--stall-hand-over/--no-stall-hand-over",
+        envvar="CONSUMER_STALL_HAND_OVER",
+        default=_DEFAULTS.stall_hand_over,
+        help="Whether a stalled primary gives its shard up to another member.",
+    ),
+    _option(
+        "--young-deaths-max",
+        envvar="CONSUMER_YOUNG_DEATHS_MAX",
+        default=_DEFAULTS.young_deaths_max,
+        help="A shard whose last so many primaries died with their process is held back; 0: never.",
+    ),
+    _option(
+        "--hold-seconds",
+        envvar="CONSUMER_HOLD_SECONDS",
+        default=_DEFAULTS.hold_seconds,
+        help="For how long, at first; it doubles with each further death.",
+    ),
+    _option(
+        "--stop-grace-seconds",
+        envvar="CONSUMER_STOP_GRACE_SECONDS",
+        default=_DEFAULTS.stop_grace_seconds,
+        help="How long a stopping shard may take to finish its transaction.",
+    ),
+    _option(
+        "--teardown-seconds",
+        envvar="CONSUMER_TEARDOWN_SECONDS",
+        default=_DEFAULTS.teardown_seconds,
+        help="How long to wait for a callback that still runs when its shard has stopped.",
+    ),
+    _option(
+        "--watch-peers/--no-watch-peers",
+        envvar="CONSUMER_WATCH_PEERS",
+        default=True,
+        help="Whether to end the leases of members whose process is found to have ended.",
+    ),
+)
+
+
+def supervision_options(command: CommandT) -> CommandT:
+    """Add the options to a command."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def shard_config(options: Mapping[str, Any]) -> ShardConfig:
+    """Return the limits of each shard that a command line asks for.
+
+    Args:
+        options: By parameter name, as click gives them.
+    """
+    return ShardConfig(
+        stop_grace_seconds=options["stop_grace_seconds"],
+        teardown_seconds=options["teardown_seconds"],
+        restart_delay_seconds=options["restart_delay_seconds"],
+        restart_delay_seconds_max=options["restart_delay_seconds_max"],
+        healthy_seconds=options["healthy_seconds"],
+        attempts_max=options["attempts_max"],
+        poison_attempts=options["poison_attempts"],
+        quarantine_seconds=options["quarantine_seconds"],
+        young_deaths_max=options["young_deaths_max"],
+        hold_seconds=options["hold_seconds"],
+        stall_seconds=options["stall_seconds"],
+        stall_hand_over=options["stall_hand_over"],
+    )

@@ -1,0 +1,117 @@
+"""What `shardctl serve` makes of its command line: every option reaches the setting that it names."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from consumer.cli.main import main
+from consumer.cli.serve import member_config, serve
+from consumer.config import MemberConfig
+from consumer.shard.environment import ShardConfig
+
+APP = "examples.counter.app:Counter"
+
+SHARD_OPTIONS: dict[str, Any] = {
+    "restart_delay_seconds": 0.25,
+    "restart_delay_seconds_max": 12.0,
+    "healthy_seconds": 5.0,
+    "attempts_max": 7,
+    "quarantine_seconds": 33.0,
+    "poison_attempts": 2,
+    "stall_seconds": 8.5,
+    "young_deaths_max": 0,
+    "hold_seconds": 1.5,
+    "stop_grace_seconds": 3.0,
+    "teardown_seconds": 4.0,
+}
+"""A value other than the default for each option that has the name of its field."""
+
+WITHOUT_OPTION = {"publish_clock_delta_seconds", "input_bytes_max", "publish_bytes_max"}
+"""Only for tests, and for tuning in a program of one's own."""
+
+
+def _config(*arguments: str) -> MemberConfig:
+    context = serve.make_context("serve", [APP, "--suffix", "member-1", *arguments])
+    options = dict(context.params)
+    return member_config(options.pop("app"), options)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def test_serve_without_options_does_what_a_member_does_by_itself() -> None:
+    """Defaults stand in one place: a member in a program of one's own behaves as one of the terminal."""
+    config = _config()
+
+    assert config.shards == ShardConfig()
+    assert config.watch_peers
+    assert config.capacity == 0
+
+
+def test_serve_has_an_option_for_every_limit_of_a_shard() -> None:
+    """A limit that is added must be given an option, or be left out on purpose."""
+    named = SHARD_OPTIONS.keys() | {"stall_hand_over"} | WITHOUT_OPTION
+
+    assert named == {each.name for each in fields(ShardConfig)}
+
+
+@pytest.mark.parametrize("name", SHARD_OPTIONS)
+def test_serve_option_sets_its_limit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the command line, or by the environment, as a container does; nothing else changes."""
+    value = SHARD_OPTIONS[name]
+    wanted = replace(ShardConfig(), **{name: value})
+
+    assert _config(_flag(name), str(value)).shards == wanted
+    monkeypatch.setenv(f"CONSUMER_{name.upper()}", str(value))
+    assert _config().shards == wanted
+
+
+def test_serve_switches_and_members_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switches work both ways, the command line before the environment."""
+    monkeypatch.setenv("CONSUMER_WATCH_PEERS", "false")
+    monkeypatch.setenv("CONSUMER_STALL_HAND_OVER", "true")
+
+    assert not _config().watch_peers
+    assert _config("--watch-peers").watch_peers
+    assert _config().shards.stall_hand_over
+    assert not _config("--no-stall-hand-over").shards.stall_hand_over
+    config = _config("--capacity", "8", "--bind-host", "0.0.0.0")  # noqa: S104 - only parsed
+    assert (config.capacity, config.bind_host) == (8, "0.0.0.0")  # noqa: S104
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        (["--poison-attempts", "0"], "shards.poison_attempts: expected at least 1"),
+        (["--stall-seconds", "-1"], "shards.stall_seconds: expected at least 0"),
+        (["--quarantine-seconds", "nan"], "shards.quarantine_seconds: expected at least 0"),
+        (
+            ["--restart-delay-seconds", "9", "--restart-delay-seconds-max", "8"],
+            "shards.restart_delay_seconds_max: expected at least 9",
+        ),
+    ],
+)
+def test_serve_refuses_a_limit_that_makes_no_sense(arguments: list[str], field: str) -> None:
+    """Before anything starts, in one line that names the setting and what it may be."""
+    result = CliRunner().invoke(main, ["serve", APP, *arguments])
+
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: ")
+    assert field in result.output
+    assert len(result.output.splitlines()) == 1
+
+
+def test_serve_tells_the_environment_variable_of_each_option() -> None:
+    """Whoever writes a deployment reads the help, not the code."""
+    options = {each.name: each for each in serve.params if isinstance(each, click.Option)}
+
+    for name in (*SHARD_OPTIONS, "stall_hand_over", "watch_peers", "capacity"):
+        assert options[name].help
+        assert options[name].envvar == f"CONSUMER_{name.upper()}"
+        assert options[name].show_envvar

@@ -1,0 +1,91 @@
+"""The application: the sum of every stream, published once the stream has ended.
+
+Whatever befalls the members, the sums come out right, and each once: `python -m examples.stream_sum.run` publishes
+streams on purpose in the most confusing ways that are allowed, and checks that.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from consumer.application import Shard
+from consumer.message.batch import Envelope, MessageType
+from consumer.message.mapping import MappedJournal, modulo_mapping
+from consumer.message.publisher import Publisher
+from consumer.message.uuid import Flags
+from consumer.protocol.journal_pb2 import JournalSpec
+from examples.stream_sum.messages import CHUNKS, SUM_JOURNALS, SUMS
+from examples.stream_sum.store import (
+    JsonStreamStore,
+    SqliteStreamStore,
+    SqlStreamStore,
+    StreamStore,
+)
+
+STORE_VARIABLE = "STREAM_SUM_STORE"
+"""`json`, `sqlite`, or the URL of a database."""
+STATE_DIRECTORY_VARIABLE = "BROADSHEET_STATE_DIR"
+"""Where files are kept that no recovery log has; `shardctl dev` sets it."""
+
+
+class StreamSums:
+    """Sums streams up."""
+
+    def __init__(self, store: str = "json", state_directory: Path = Path("stream-sum")) -> None:
+        """Choose where open streams are kept.
+
+        Args:
+            store: `json`, `sqlite`, or a database URL of SQLAlchemy's.
+            state_directory: Holds the files of shards without a recovery log; not used with a database.
+        """
+        self._store = store
+        self._directory = state_directory
+        self._engine = None if store in ("json", "sqlite") else _engine_of(store)
+        targets = [MappedJournal(journal, SUMS.content_type) for journal in SUM_JOURNALS]
+        self._mapping = modulo_mapping(lambda found: str(found.stream).encode(), lambda: targets)
+
+    def new_store(self, shard: Shard) -> StreamStore:
+        """Return the shard's store."""
+        if self._engine is not None:
+            return SqlStreamStore(shard, self._engine)
+        if self._store == "sqlite":
+            return SqliteStreamStore(shard, self._directory)
+        return JsonStreamStore(shard, self._directory)
+
+    def message_type(self, journal_spec: JournalSpec) -> MessageType:
+        """Return the type of chunks; there is no other source."""
+        del journal_spec
+        return CHUNKS
+
+    def consume_message(
+        self, shard: Shard, store: StreamStore, envelope: Envelope, publisher: Publisher
+    ) -> None:
+        """Add one chunk to its stream, and publish the sum if it is the last."""
+        del shard
+        if envelope.flags == Flags.ACK_TXN:
+            return
+        chunk = envelope.message
+        progress = store.progress(chunk.stream).with_chunk(chunk)
+        if chunk.eof:
+            store.forget(chunk.stream)
+            publisher.publish_uncommitted(self._mapping, progress.result(chunk.stream), SUMS)
+        else:
+            store.keep(chunk.stream, progress)
+
+    def finalize_txn(self, shard: Shard, store: StreamStore, publisher: Publisher) -> None:
+        """Nothing is cached, so nothing is flushed."""
+
+
+def _engine_of(url: str) -> Engine:
+    # Each shard uses a connection for its transaction and sometimes one for a read.
+    return sa.create_engine(url, max_overflow=60)
+
+
+def create() -> StreamSums:
+    """Make the application as the environment says."""
+    directory = os.environ.get(STATE_DIRECTORY_VARIABLE, "stream-sum")
+    return StreamSums(os.environ.get(STORE_VARIABLE, "json"), Path(directory))

@@ -1,0 +1,87 @@
+"""Runs producers: performs their rounds, one append after the other, through any trouble of the brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from random import Random
+
+from allocator.runtime.task_group import TaskGroup
+from consumer.journal.append_service import AppendService
+from consumer.journal.client import JournalClient
+from consumer.message.publisher import PendingAppend
+from examples.stream_sum.messages import CHUNK_JOURNALS, StreamSum
+from examples.stream_sum.producer import Producer
+
+
+class Producers:
+    """Several producers that publish at the same time until they are told to end their streams."""
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        count: int = 4,
+        journals: Sequence[str] = CHUNK_JOURNALS,
+        pause_seconds: float = 0.2,
+    ) -> None:
+        """Create producers; every fourth publishes outside of transactions.
+
+        Args:
+            seed: Chooses all that they do; their streams' names have it.
+            count: Number of producers.
+            journals: Where to.
+            pause_seconds: Longest pause of a producer between two rounds.
+        """
+        random = Random(seed)
+        self._pauses = Random(seed)
+        self._pause_seconds = pause_seconds
+        self._ending = asyncio.Event()
+        self.each = tuple(
+            Producer(
+                Random(random.getrandbits(64)),
+                name=f"{seed}-{index}",
+                journals=journals,
+                transactional=index % 4 != 3,
+            )
+            for index in range(count)
+        )
+
+    @property
+    def expected(self) -> dict[str, StreamSum]:
+        """What every ended stream adds up to, by stream."""
+        return {
+            stream: expected
+            for producer in self.each
+            for stream, expected in producer.source.expected.items()
+        }
+
+    def count(self, what: str) -> int:
+        """Return how much of a kind all producers made; see `Producer.counts`."""
+        return sum(producer.counts[what] for producer in self.each)
+
+    async def run(self, journals: JournalClient) -> None:
+        """Publish until `end`, and then what ends every stream; return when all of it is written."""
+        async with AppendService(journals) as appends, TaskGroup() as group:
+            for index, producer in enumerate(self.each):
+                group.start_soon(self._run_one(producer, appends), name=f"producer {index}")
+
+    def end(self) -> None:
+        """Have every stream ended."""
+        self._ending.set()
+
+    async def _run_one(self, producer: Producer, appends: AppendService) -> None:
+        while not self._ending.is_set():
+            await _perform(appends, producer.next_round(time.time()))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._pauses.uniform(0.0, self._pause_seconds)):
+                    await self._ending.wait()
+        await _perform(appends, producer.end(time.time()))
+
+
+async def _perform(appends: AppendService, wanted: Iterable[PendingAppend]) -> None:
+    """Do the appends, each after the one before: an acknowledgement must not be there before what it commits."""
+    for append in wanted:
+        await asyncio.wrap_future(appends.append(append.journal, append.content))

@@ -17,6 +17,10 @@ ConsumerError
 ├── ShardHeldBackError(members, seconds)    its primaries died one after another; it waits
 ├── AssignmentLostError                     etcd no longer has the assignment that this process believes in
 ├── CommitFencedError(shard_fqn, held, current)
+├── RecoveryLogError(log, detail)           a recovery log cannot be played, or recorded into
+│   ├── HintsError                          hints contradict themselves, or the log
+│   ├── LogDataLossError                    the log lacks what its hints say it holds
+│   └── LogFencedError                      another recorder took the log over
 ├── StoreError(shard_fqn, detail)           a store cannot be opened, read or committed
 │   └── StoreClosedError                    it was destroyed; the commit was not made
 ├── ApplicationError(shard_id, operation)   wraps what the application raised
@@ -160,6 +164,27 @@ class CommitFencedError(ConsumerError):
         self.shard_fqn = shard_fqn
         self.held = held
         self.current = current
+
+
+class RecoveryLogError(ConsumerError):
+    """A recovery log cannot be played, or recorded into; `detail` says why."""
+
+    def __init__(self, log: str, detail: str) -> None:
+        super().__init__(f"recovery log {log}: {detail}")
+        self.log = log
+        self.detail = detail
+
+
+class HintsError(RecoveryLogError):
+    """Hints contradict themselves or the log that they are about: recover from a backup of them."""
+
+
+class LogDataLossError(RecoveryLogError):
+    """The log lacks what its hints say it holds; going on without would lose committed state."""
+
+
+class LogFencedError(RecoveryLogError):
+    """Another recorder took the log over; this one's operations count no more."""
 
 
 class StoreError(ConsumerError):

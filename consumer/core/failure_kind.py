@@ -19,10 +19,13 @@ from consumer.errors import (
     BrokerDataError,
     CommitFencedError,
     EndpointError,
+    HintsError,
     IndexHasGreaterOffsetError,
     JournalStoreUnhealthyError,
     JournalSuspendedError,
     JournalUnavailableError,
+    LogDataLossError,
+    LogFencedError,
     RegisterMismatchError,
     ReplayError,
     RpcFailedError,
@@ -43,10 +46,19 @@ class FailureKind(Enum):
 
 
 _KINDS: tuple[tuple[FailureKind, tuple[type[BaseException], ...]], ...] = (
-    (FailureKind.FENCED, (AssignmentLostError, CommitFencedError, RegisterMismatchError)),
+    (
+        FailureKind.FENCED,
+        (AssignmentLostError, CommitFencedError, LogFencedError, RegisterMismatchError),
+    ),
     (
         FailureKind.DATA_LOSS,
-        (BrokerDataError, IndexHasGreaterOffsetError, ReplayError),
+        (
+            BrokerDataError,
+            HintsError,
+            IndexHasGreaterOffsetError,
+            LogDataLossError,
+            ReplayError,
+        ),
     ),
     (FailureKind.HELD_BACK, (ShardHeldBackError,)),
     (FailureKind.SPEC, (UnsupportedSpecError,)),

@@ -66,9 +66,10 @@ from consumer.protocol.validation_shard import (
     validate_stat_request,
     validate_unassign_request,
 )
+from consumer.recoverylog.hint_store import fetch_hints
+from consumer.recoverylog.hints import encode_hints
 from consumer.resolver.resolver import Resolver, ShardResolution
 from consumer.rpc.grpc_status import CAUSE_METADATA
-from consumer.rpc.hints import encode_hints, fetch_hints
 
 log = structlog.get_logger()
 

@@ -28,7 +28,7 @@ from consumer.protocol.auth import BearerAuth, Capability, Claims, KeyedAuth
 from consumer.protocol.labels import label_set, parse_selector, selector
 from consumer.protocol.recorded_op_pb2 import FSMHints
 from consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec, Status
-from consumer.rpc.hints import encode_hints
+from consumer.recoverylog.hints import encode_hints
 from tests.support.members import (
     Cluster,
     Producer,

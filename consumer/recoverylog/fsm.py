@@ -1,0 +1,256 @@
+"""Which files a log's operations add up to: the state machine that recorder and player share.
+
+An operation applies if it bears the next sequence number, the next checksum, and, while hints say so, the author whose
+branch is being recovered. A file is known for ever by its *fnode*, the number of the operation that created it.
+
+Hints name the fnodes that were live when they were made. Operations on others are stepped over: those files are gone.
+
+Source: gazette/core consumer/recoverylog/fsm.go (conditions and their order).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+
+from consumer.errors import HintsError
+from consumer.protocol import recorded_op_pb2 as pb
+from consumer.recoverylog.operation import next_checksum
+from consumer.recoverylog.segments import Segment, SegmentSet, segment_from, segment_message
+
+
+class Verdict(Enum):
+    """What became of an operation."""
+
+    APPLIED = "applied"
+    NOT_TRACKED = "of a file that is gone: stepped over"
+    STALE = "an earlier sequence number than the next: a copy, or of an author who was fenced"
+    NOT_HINTED_AUTHOR = "of an author whose branch the hints do not follow"
+    SEQUENCE_SKIPPED = "a later sequence number than the next"
+    CHECKSUM_MISMATCH = "another checksum than the next"
+    HINTED_FNODE_NOT_CREATED = "the hints have it create a file, and it does not"
+    PATH_TAKEN = "the path names another file"
+    PATH_NOT_LINKED = "the path does not name the file"
+
+    @property
+    def stepped(self) -> bool:
+        """Whether the operation took its sequence number."""
+        return self in (Verdict.APPLIED, Verdict.NOT_TRACKED)
+
+    @property
+    def expected(self) -> bool:
+        """Whether it is of the kind that any log holds; the others are worth a line in the log."""
+        return self in (
+            Verdict.APPLIED,
+            Verdict.NOT_TRACKED,
+            Verdict.STALE,
+            Verdict.NOT_HINTED_AUTHOR,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an operation stands."""
+
+    log: str
+    first_offset: int
+    """Of its first byte; a recorder knows a lower bound."""
+    last_offset: int
+    """After its last byte, raw bytes included; 0: unknown."""
+
+
+class Fnode:
+    """A file that is live."""
+
+    __slots__ = ("links", "segments")
+
+    def __init__(self) -> None:
+        self.links: set[str] = set()
+        """Its paths; never empty."""
+        self.segments: list[Segment] = []
+        """Where the operations stand that made it what it is."""
+
+
+class FileStateMachine:
+    """Files by path, from operations in order."""
+
+    def __init__(self, hints: pb.FSMHints) -> None:
+        """Start where `hints` say that the first live file begins; at the log's beginning if they name none.
+
+        Raises:
+            HintsError: they contradict themselves.
+        """
+        fnodes, segments = live_segments(hints)
+        self.next_seq = 1
+        self.next_checksum = 0
+        self.last_log = hints.log
+        """Where the newest operation stands."""
+        self.properties = {each.path: each.content for each in hints.properties}
+        self.fnodes: dict[int, Fnode] = {}
+        self.links: dict[str, int] = {}
+        self.hinted_segments: deque[Segment] = deque(segments)
+        """What the hints have us read yet, in order."""
+        self.hinted_fnodes: deque[int] = deque(fnodes)
+        """What the hints have us create yet, in order."""
+        self._enter_hinted_segment()
+
+    def apply(self, op: pb.RecordedOp, payload: bytes, place: Place) -> Verdict:
+        """Apply an operation, encoded as `payload`; one that does not apply changes nothing."""
+        verdict = self._check(op)
+        if verdict is Verdict.APPLIED:
+            verdict = self._effect(op, place)
+        if verdict.stepped:
+            self._step(payload, place.log)
+        return verdict
+
+    def hints(self, log: str) -> pb.FSMHints:
+        """Return hints for recovering what is live now into `log`."""
+        return pb.FSMHints(
+            log=log,
+            live_nodes=[
+                pb.FnodeSegments(
+                    fnode=number,
+                    segments=[segment_message(each, log) for each in self.fnodes[number].segments],
+                )
+                for number in sorted(self.fnodes)
+            ],
+            properties=[
+                pb.Property(path=path, content=content)
+                for path, content in sorted(self.properties.items())
+            ],
+        )
+
+    # -- one operation
+
+    def _check(self, op: pb.RecordedOp) -> Verdict:
+        if self.hinted_segments and self.hinted_segments[0].author != op.author:
+            return Verdict.NOT_HINTED_AUTHOR
+        if op.seq_no != self.next_seq:
+            return Verdict.STALE if op.seq_no < self.next_seq else Verdict.SEQUENCE_SKIPPED
+        if op.checksum != self.next_checksum:
+            return Verdict.CHECKSUM_MISMATCH
+        return Verdict.APPLIED
+
+    def _effect(self, op: pb.RecordedOp, place: Place) -> Verdict:
+        if op.HasField("create"):
+            return self._create(op, place)
+        if self.hinted_fnodes and self.hinted_fnodes[0] == op.seq_no:
+            return Verdict.HINTED_FNODE_NOT_CREATED
+        if op.HasField("link"):
+            return self._link(op, place)
+        if op.HasField("unlink"):
+            return self._unlink(op, place)
+        if op.HasField("write"):
+            return self._touch(op.write.fnode, op, place)
+        if op.HasField("property"):
+            return self._set_property(op.property)
+        return Verdict.APPLIED  # It does nothing but take its number.
+
+    def _create(self, op: pb.RecordedOp, place: Place) -> Verdict:
+        path = op.create.path
+        if self._taken(path):
+            return Verdict.PATH_TAKEN
+        if self.hinted_fnodes:
+            if self.hinted_fnodes[0] != op.seq_no:
+                return Verdict.NOT_TRACKED
+            self.hinted_fnodes.popleft()
+        self.fnodes[op.seq_no] = Fnode()
+        self.fnodes[op.seq_no].links.add(path)
+        self.links[path] = op.seq_no
+        return self._touch(op.seq_no, op, place)
+
+    def _link(self, op: pb.RecordedOp, place: Place) -> Verdict:
+        number, path = op.link.fnode, op.link.path
+        if self._taken(path):
+            return Verdict.PATH_TAKEN
+        if number not in self.fnodes:
+            return Verdict.NOT_TRACKED
+        self.fnodes[number].links.add(path)
+        self.links[path] = number
+        return self._touch(number, op, place)
+
+    def _unlink(self, op: pb.RecordedOp, place: Place) -> Verdict:
+        number, path = op.unlink.fnode, op.unlink.path
+        fnode = self.fnodes.get(number)
+        if fnode is None:
+            return Verdict.NOT_TRACKED
+        if path not in fnode.links:
+            return Verdict.PATH_NOT_LINKED
+        fnode.links.discard(path)
+        del self.links[path]
+        if fnode.links:
+            return self._touch(number, op, place)
+        del self.fnodes[number]
+        return Verdict.APPLIED
+
+    def _set_property(self, each: pb.Property) -> Verdict:
+        if each.path in self.links:
+            return Verdict.PATH_TAKEN
+        self.properties[each.path] = each.content
+        return Verdict.APPLIED
+
+    def _taken(self, path: str) -> bool:
+        return path in self.links or path in self.properties
+
+    def _touch(self, number: int, op: pb.RecordedOp, place: Place) -> Verdict:
+        """Take note that the file's recovery needs this operation."""
+        fnode = self.fnodes.get(number)
+        if fnode is None:
+            return Verdict.NOT_TRACKED
+        segments = fnode.segments
+        if segments and segments[-1].author == op.author and segments[-1].log == place.log:
+            segments[-1] = segments[-1].extended(op.seq_no, place.last_offset)
+            return Verdict.APPLIED
+        segments.append(
+            Segment(
+                author=op.author,
+                first_seq=op.seq_no,
+                first_offset=place.first_offset,
+                first_checksum=op.checksum,
+                last_seq=op.seq_no,
+                last_offset=place.last_offset,
+                log=place.log,
+            )
+        )
+        return Verdict.APPLIED
+
+    # -- where we are
+
+    def _step(self, payload: bytes, log: str) -> None:
+        done = self.next_seq
+        self.next_seq += 1
+        self.next_checksum = next_checksum(self.next_checksum, payload)
+        self.last_log = log
+        if self.hinted_segments and self.hinted_segments[0].last_seq <= done:
+            self.hinted_segments.popleft()
+            self._enter_hinted_segment()
+
+    def _enter_hinted_segment(self) -> None:
+        if self.hinted_segments:
+            self.next_seq = self.hinted_segments[0].first_seq
+            self.next_checksum = self.hinted_segments[0].first_checksum
+
+
+def live_segments(hints: pb.FSMHints) -> tuple[list[int], SegmentSet]:
+    """Return the live fnodes, ascending, and what must be read to recover them.
+
+    Raises:
+        HintsError: the hints contradict themselves.
+    """
+    fnodes: list[int] = []
+    segments = SegmentSet()
+    for node in hints.live_nodes:
+        if not node.segments or node.fnode != node.segments[0].first_seq_no:
+            raise HintsError(
+                hints.log, f"fnode {node.fnode}: expected segments, the first of which creates it"
+            )
+        if fnodes and node.fnode <= fnodes[-1]:
+            raise HintsError(hints.log, f"expected fnodes to ascend, got {node.fnode} late")
+        fnodes.append(node.fnode)
+        for message in node.segments:
+            segments.add(segment_from(message, hints.log))
+    newest = list(segments)[-1:]
+    if newest and newest[0].log != hints.log:
+        raise HintsError(hints.log, f"expected the last segment in this log, got {newest[0].log!r}")
+    return fnodes, segments

@@ -1,0 +1,71 @@
+"""Hints as they are stored, and which of them to recover from.
+
+Stored is JSON with the wire's field names, numbers as numbers; protobuf is read, too.
+
+Source: gazette/core consumer/recovery.go (encoding, and the order in which hints are tried).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
+from google.protobuf.message import DecodeError
+
+from consumer.protocol.recorded_op_pb2 import FSMHints
+
+INTEGER_FIELDS = frozenset({"fnode", "first_seq_no", "first_offset", "last_seq_no", "last_offset"})
+"""64-bit fields, which protobuf's own JSON writes as text, and the stored JSON as numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredHints:
+    """A shard's hints; None where a key was never written."""
+
+    primary: FSMHints | None = None
+    backups: tuple[FSMHints | None, ...] = ()
+    """Newest first, one for each backup that the spec asks for."""
+
+    def picked(self, log: str) -> FSMHints:
+        """Return what to recover from: primary, else newest backup, else nothing but the name of `log`."""
+        for hints in (self.primary, *self.backups):
+            if hints is not None:
+                return hints
+        return FSMHints(log=log)
+
+    def all(self) -> Sequence[FSMHints]:
+        """Return every one there is, newest first."""
+        return [each for each in (self.primary, *self.backups) if each is not None]
+
+
+def encode_hints(hints: FSMHints) -> bytes:
+    """Return hints as they are stored."""
+    document = MessageToDict(hints, preserving_proto_field_name=True)
+    return msgspec.json.encode(_with_numbers(document))
+
+
+def decode_hints(value: bytes) -> FSMHints:
+    """Return stored hints.
+
+    Raises:
+        ValueError: they are neither JSON nor protobuf of the expected shape.
+    """
+    try:
+        if value.startswith(b"{"):
+            return ParseDict(msgspec.json.decode(value), FSMHints())
+        return FSMHints.FromString(value)
+    except (ParseError, DecodeError, msgspec.DecodeError) as error:
+        raise ValueError(f"expected FSMHints as JSON or protobuf: {error}") from error
+
+
+def _with_numbers(node: object) -> object:
+    if isinstance(node, dict):
+        return {
+            name: int(value) if name in INTEGER_FIELDS else _with_numbers(value)
+            for name, value in node.items()
+        }
+    if isinstance(node, list):
+        return [_with_numbers(element) for element in node]
+    return node

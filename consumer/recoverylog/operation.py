@@ -1,0 +1,157 @@
+"""How operations stand in a log: frames, the checksum that chains them, and a decoder of content cut anywhere.
+
+    66 33 93 36 | payload length, uint32 little-endian | RecordedOp | raw bytes, if it is a write
+
+Source: gazette/core consumer/recoverylog/recorded_op_codec.go (the format).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import google_crc32c
+from google.protobuf.message import DecodeError
+
+from consumer.errors import FramingError
+from consumer.message.framing import FIXED_MAGIC, FRAME_BYTES_MAX
+from consumer.protocol.recorded_op_pb2 import RecordedOp
+
+CONTENT_TYPE: Final = "application/x-gazette-recoverylog"
+"""Label of journals that are recovery logs."""
+
+_HEADER = struct.Struct("<4sI")
+
+
+def next_checksum(checksum: int, payload: bytes) -> int:
+    """Return the checksum of the operation that follows one with this `checksum` and encoded as `payload`.
+
+    CRC-32C (Castagnoli) over all payloads so far; raw bytes of writes are not in it.
+    """
+    chained: int = google_crc32c.extend(checksum, payload)
+    return chained
+
+
+def framed(payload: bytes) -> bytes:
+    """Return the frame of an encoded operation."""
+    return _HEADER.pack(FIXED_MAGIC, len(payload)) + payload
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedOp:
+    """An operation found in a log."""
+
+    op: RecordedOp
+    payload: bytes
+    """As encoded."""
+    begin: int
+    """Offset of the frame, bytes."""
+    end: int
+    """Offset after the frame and after the raw bytes that follow a write."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenBytes:
+    """Some of the raw bytes of the write that was decoded last; nobody keeps them."""
+
+    content: memoryview
+    done: bool
+    """They end the write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Desync:
+    """Bytes [begin, end) that belong to no operation."""
+
+    begin: int
+    end: int
+
+
+class OperationDecoder:
+    """Finds operations in the content of one log, fed in order from any offset on."""
+
+    def __init__(self, log: str, offset: int) -> None:
+        """Start at `offset`, bytes, where a frame should begin.
+
+        Args:
+            log: Named by errors.
+            offset: Of the first byte that will be fed.
+        """
+        self._log = log
+        self._offset = offset
+        """Of the first byte of `_pending`; of the next byte fed, if there are none."""
+        self._pending = b""
+        self._raw_bytes = 0
+        """Raw bytes of the current write that are yet to come."""
+
+    @property
+    def offset(self) -> int:
+        """Up to where the content is decoded, bytes: what follows is not a whole operation yet."""
+        return self._offset
+
+    @property
+    def raw_bytes(self) -> int:
+        """Raw bytes of a write that are yet to be fed."""
+        return self._raw_bytes
+
+    def feed(self, content: bytes) -> Iterator[DecodedOp | WrittenBytes | Desync]:
+        """Take the bytes that follow and yield what ends in them; exhaust it before the next call.
+
+        Raises:
+            FramingError: an operation is longer than a frame may be.
+        """
+        view = memoryview(self._pending + content if self._pending else content)
+        self._pending = b""
+        at, size = 0, len(view)
+        while at < size:
+            if self._raw_bytes:
+                taken = min(self._raw_bytes, size - at)
+                self._raw_bytes -= taken
+                self._offset += taken
+                yield WrittenBytes(view[at : at + taken], done=not self._raw_bytes)
+                at += taken
+                continue
+            used, found = self._decode(view, at)
+            if not used:
+                break
+            at += used
+            self._offset += used
+            if found is not None:
+                yield found
+        self._pending = bytes(view[at:])
+
+    def _decode(self, view: memoryview, at: int) -> tuple[int, DecodedOp | Desync | None]:
+        """Return how many bytes from `at` on are dealt with, and what they are."""
+        if len(view) - at < _HEADER.size:
+            return 0, None
+        magic, length = _HEADER.unpack_from(view, at)
+        if magic != FIXED_MAGIC:
+            return self._skip(view, at)
+        if length > FRAME_BYTES_MAX:
+            raise FramingError(
+                self._log,
+                offset=self._offset,
+                detail=f"an operation of {length} bytes; at most {FRAME_BYTES_MAX} are sound",
+            )
+        used = _HEADER.size + length
+        if len(view) - at < used:
+            return 0, None
+        payload = bytes(view[at + _HEADER.size : at + used])
+        try:
+            op = RecordedOp.FromString(payload)
+        except DecodeError:
+            return used, Desync(self._offset, self._offset + used)
+        begin = self._offset
+        if op.HasField("write"):
+            self._raw_bytes = op.write.length
+        return used, DecodedOp(op, payload, begin, begin + used + self._raw_bytes)
+
+    def _skip(self, view: memoryview, at: int) -> tuple[int, Desync]:
+        """Pass over bytes up to what may be the next frame."""
+        rest = bytes(view[at:])
+        found = rest.find(FIXED_MAGIC, 1)
+        # The last three bytes may be the beginning of a magic number.
+        skipped = found if found > 0 else max(1, len(rest) - len(FIXED_MAGIC) + 1)
+        return skipped, Desync(self._offset, self._offset + skipped)

@@ -1,0 +1,177 @@
+"""What a player does with the bytes of a log, without doing it: which files change, and where to read next.
+
+Pure: spans in, changes of files out.
+
+Source: gazette/core consumer/recoverylog/player.go (what is skipped, and what is loss of data).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from consumer.errors import LogDataLossError
+from consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
+from consumer.recoverylog.file_changes import CreateFile, FileChange, RemoveFile, WriteFile
+from consumer.recoverylog.fsm import FileStateMachine, Place, Verdict
+from consumer.recoverylog.operation import (
+    DecodedOp,
+    Desync,
+    OperationDecoder,
+    WrittenBytes,
+    framed,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A byte of a log."""
+
+    log: str
+    offset: int
+
+
+@dataclass(slots=True)
+class _Target:
+    """Where the raw bytes go that come next."""
+
+    fnode: int
+    offset: int
+
+
+class Playback:
+    """The state of one playback."""
+
+    def __init__(self, hints: FSMHints) -> None:
+        """Begin where the hints say.
+
+        Raises:
+            HintsError: they contradict themselves.
+        """
+        self.fsm = FileStateMachine(hints)
+        self._log = hints.log
+        self._author = 0
+        self._target: _Target | None = None
+        self.handed_over = False
+        """Whether the operation of the new author applied: everything is recovered."""
+        self.ignored: Counter[Verdict] = Counter()
+        """Operations that did not apply, and should have, by why."""
+        self.skipped_bytes = 0
+        """Bytes that belong to no operation."""
+        self._at = self._hinted() or Position(hints.log, 0)
+        self._decoder = OperationDecoder(self._at.log, self._at.offset)
+        self._fed_to = self._at.offset
+
+    @property
+    def position(self) -> Position:
+        """Up to where operations are done with."""
+        return Position(self._at.log, self._decoder.offset)
+
+    @property
+    def seek(self) -> Position | None:
+        """Where to read on if not where we are: the hints say that nothing in between is live."""
+        hinted = self._hinted()
+        if hinted is None or self._decoder.raw_bytes:
+            return None
+        ahead = hinted.log != self._at.log or hinted.offset > self._decoder.offset
+        return hinted if ahead else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that the hints name has been read."""
+        return not self.fsm.hinted_segments
+
+    def go_to(self, position: Position) -> None:
+        """Go on from there; what was fed and is not whole is dropped."""
+        self._at = position
+        self._decoder = OperationDecoder(position.log, position.offset)
+        self._fed_to = position.offset
+
+    def hand_over_to(self, author: int) -> bytes:
+        """Return the operation to append, framed, that makes `author` the next recorder if it comes next."""
+        self._author = author
+        op = RecordedOp(author=author, seq_no=self.fsm.next_seq, checksum=self.fsm.next_checksum)
+        return framed(op.SerializeToString())
+
+    def feed(self, offset: int, content: bytes) -> list[FileChange]:
+        """Take bytes of the log we are at, from `offset` on; return what changes.
+
+        Raises:
+            LogDataLossError: bytes are missing that are live.
+        """
+        changes: list[FileChange] = []
+        if offset > self._fed_to:
+            self._on_hole(offset)
+        elif offset < self._fed_to:
+            content = content[self._fed_to - offset :]
+            offset = self._fed_to
+        while content and not self._is_done():
+            self._fed_to = offset + len(content)
+            for found in self._decoder.feed(content):
+                self._on_found(found, changes)
+                if self._is_done() or (self.fsm.hinted_segments and self.seek is not None):
+                    break
+            target = self.seek
+            if target is None or target.log != self._at.log or target.offset >= self._fed_to:
+                break
+            content = content[target.offset - offset :]
+            offset = target.offset
+            self.go_to(target)
+        return changes
+
+    def _is_done(self) -> bool:
+        # A method, for `_on_found` changes what type checkers believe to be constant in a loop.
+        return self.handed_over
+
+    def _hinted(self) -> Position | None:
+        if not self.fsm.hinted_segments:
+            return None
+        segment = self.fsm.hinted_segments[0]
+        return Position(segment.log, segment.first_offset)
+
+    def _on_hole(self, offset: int) -> None:
+        """The bytes up to `offset` are gone from the log: pruned, or lost."""
+        segment = self.fsm.hinted_segments[0] if self.fsm.hinted_segments else None
+        live = segment is not None and segment.last_offset and offset >= segment.last_offset
+        if live or self._target is not None:
+            raise LogDataLossError(
+                self._at.log,
+                f"bytes {self._fed_to} to {offset} are gone, of which some are live: {segment}; "
+                "recover from a backup of the hints (shardctl shards rewind)",
+            )
+        self.go_to(Position(self._at.log, offset))
+
+    def _on_found(
+        self, found: DecodedOp | WrittenBytes | Desync, changes: list[FileChange]
+    ) -> None:
+        if isinstance(found, WrittenBytes):
+            self._on_written(found, changes)
+        elif isinstance(found, DecodedOp):
+            self._on_op(found, changes)
+        else:
+            self.skipped_bytes += found.end - found.begin
+
+    def _on_written(self, found: WrittenBytes, changes: list[FileChange]) -> None:
+        target = self._target
+        if target is None:
+            return
+        changes.append(WriteFile(target.fnode, target.offset, found.content))
+        target.offset += len(found.content)
+        if found.done:
+            self._target = None
+
+    def _on_op(self, found: DecodedOp, changes: list[FileChange]) -> None:
+        op = found.op
+        verdict = self.fsm.apply(op, found.payload, Place(self._at.log, found.begin, found.end))
+        if verdict is not Verdict.APPLIED:
+            if not verdict.expected:
+                self.ignored[verdict] += 1
+            return
+        self.handed_over = self._author != 0 and op.author == self._author
+        if op.HasField("write"):
+            if op.write.length:
+                self._target = _Target(op.write.fnode, op.write.offset)
+        elif op.HasField("create"):
+            changes.append(CreateFile(op.seq_no))
+        elif op.HasField("unlink") and op.unlink.fnode not in self.fsm.fnodes:
+            changes.append(RemoveFile(op.unlink.fnode))

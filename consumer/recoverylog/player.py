@@ -1,0 +1,299 @@
+"""Plays a recovery log into a directory: as far as it goes, and on, until it is handed over.
+
+    BACKFILL ──► at the write head ──► tailing (a hot standby) ──► hand-over asked for
+                                                                     │  an operation of the new author, which also
+                                                                     ▼  takes the fence; read up to it
+                                                                   recovered: files at their paths
+
+The operation that hands the log over takes the next sequence number. Whatever the old recorder wrote before is part of
+what is recovered; whatever it writes after bears a wrong number, and is refused by the broker besides. If another
+operation came first, ours does not apply, and is tried again from where the log is then.
+
+Source: gazette/core consumer/recoverylog/player.go (states, checks, hand-over). Reading ahead and files on a thread of
+their own are ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from allocator.runtime.clock import Clock, SystemClock
+from allocator.runtime.task_group import TaskGroup
+from consumer.errors import AppendOutcomeUnknownError, LogDataLossError
+from consumer.journal.client import JournalClient
+from consumer.protocol.recorded_op_pb2 import FSMHints
+from consumer.recoverylog.author import fence_of
+from consumer.recoverylog.file_changes import FileChange
+from consumer.recoverylog.fsm import FileStateMachine
+from consumer.recoverylog.log_feed import LogFeed
+from consumer.recoverylog.playback import Playback, Position
+from consumer.recoverylog.playback_progress import PlaybackProgress
+from consumer.recoverylog.played_files import PlayedFiles
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a playback ended with."""
+
+    fsm: FileStateMachine
+    directory: Path
+    """Holds the files, at their paths."""
+    log: str
+    """Where the operations end."""
+    head: int
+    """Offset after the last of them, bytes."""
+
+
+class Player:
+    """Plays once. `run` it; ask for its end with `hand_over` or `stop_at_head`."""
+
+    def __init__(
+        self,
+        journals: JournalClient,
+        hints: FSMHints,
+        directory: Path,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        """Take what to play and where to, on the event loop.
+
+        Args:
+            journals: Reads the log, and appends to it what hands it over.
+            hints: What to read.
+            directory: Absolute; emptied first, and removed if playback fails.
+            clock: Times the rate of playing.
+
+        Raises:
+            HintsError: the hints contradict themselves.
+        """
+        self._journals = journals
+        self._log = hints.log
+        self._directory = directory
+        self._clock = clock or SystemClock()
+        self._playback = Playback(hints)
+        self._hinted = list(self._playback.fsm.hinted_segments)
+        self._files = PlayedFiles(directory, hints.log)
+        self._heads: dict[str, int] = {}
+        self._author = 0
+        self._ending = False
+        self._finished = False
+        self._wake = asyncio.Event()
+        self.tailing = asyncio.Event()
+        """Set once it has played all there was when it began."""
+        self.progress = PlaybackProgress()
+
+    def hand_over(self, author: int) -> None:
+        """Have the log handed over to `author` at its end; `run` then returns."""
+        self._author = author
+        self.stop_at_head()
+
+    def stop_at_head(self) -> None:
+        """Have `run` return at the log's end, without a trace in it."""
+        self._ending = True
+        self._wake.set()
+
+    async def run(self) -> Recovered:
+        """Play until asked to end.
+
+        Raises:
+            LogDataLossError: the log lacks what the hints say.
+            RecoveryLogError: played files make no sense.
+            ConsumerError: the log cannot be read or appended to.
+            OSError: as of the disk.
+        """
+        disk = _Disk(self._files)
+        live = False
+        try:
+            await disk.run(self._files.prepare)
+            await self._find_heads()
+            async with TaskGroup() as group:
+                await self._play(group, disk)
+                group.stop()
+            await disk.run(lambda: self._files.make_live(self._playback.fsm))
+            live = True
+        finally:
+            # Behind what is being written there; nobody waits for it if we are cancelled.
+            disk.end(self._files.close if live else self._files.discard)
+        self._report()
+        end = self._playback.position
+        return Recovered(self._playback.fsm, self._directory, end.log, end.offset)
+
+    # -- reading
+
+    async def _play(self, group: TaskGroup, disk: _Disk) -> None:
+        feed = self._open(self._playback.position, group)
+        while not self._is_finished():
+            if self._at_head():
+                await self._on_head()
+                if self._is_finished():
+                    break
+            self._wake.clear()
+            began = self._clock.monotonic_seconds()
+            changes, played_bytes = self._consume(feed)
+            if not played_bytes:
+                await self._wait()
+                continue
+            feed = self._follow(feed, group)
+            await disk.write(changes)
+            self.progress.on_played(
+                self._playback.position.offset,
+                max(self._head(), feed.write_head),
+                played_bytes=played_bytes,
+                seconds=self._clock.monotonic_seconds() - began,
+            )
+        feed.close()
+        await disk.drain()
+
+    def _open(self, position: Position, group: TaskGroup) -> LogFeed:
+        return LogFeed(self._journals, position, group, self._wake.set)
+
+    def _consume(self, feed: LogFeed) -> tuple[list[FileChange], int]:
+        changes: list[FileChange] = []
+        played_bytes = 0
+        for span in feed.take():
+            played_bytes += len(span.content)
+            seek = self._playback.seek
+            if self._playback.handed_over or (seek is not None and seek.log != feed.log):
+                continue
+            if seek is not None and span.end <= seek.offset:
+                continue
+            if seek is not None:
+                self._playback.go_to(seek)
+            changes += self._playback.feed(span.offset, span.content)
+        self._finished = self._playback.handed_over
+        return changes, played_bytes
+
+    def _follow(self, feed: LogFeed, group: TaskGroup) -> LogFeed:
+        """Return the feed to go on with: another one where the hints jump ahead of what is read."""
+        seek = self._playback.seek
+        if seek is None or (seek.log == feed.log and seek.offset <= feed.offset):
+            return feed
+        feed.close()
+        self._playback.go_to(seek)
+        return self._open(seek, group)
+
+    async def _wait(self) -> None:
+        """Wait for more to read, or to be asked to end, if that is not so already."""
+        if not (self._ending and self._at_head()):
+            await self._wake.wait()
+
+    def _is_finished(self) -> bool:
+        # A method, for type checkers believe that what they just compared stays.
+        return self._finished
+
+    # -- at the head
+
+    def _head(self) -> int:
+        return self._heads[self._playback.position.log]
+
+    def _at_head(self) -> bool:
+        """Tell whether all is played that we know of."""
+        position = self._playback.position
+        if position.offset < self._head():
+            return False
+        if not self._playback.complete:
+            raise LogDataLossError(
+                position.log,
+                f"it ends at {position.offset}, before {self._playback.fsm.hinted_segments[0]} of the hints; "
+                "recover from a backup of them (shardctl shards rewind)",
+            )
+        return True
+
+    async def _on_head(self) -> None:
+        if not self.tailing.is_set():
+            self.progress.tailing = True
+            self.tailing.set()
+        if not self._ending:
+            return
+        if self._author:
+            self._heads[self._log] = await self._inject()
+            return
+        head = await self._write_head(self._log)
+        self._finished = head <= self._playback.position.offset
+        self._heads[self._log] = max(head, self._head())
+
+    async def _inject(self) -> int:
+        """Append what hands the log over; return where it ends, bytes."""
+        while True:
+            try:
+                response = await self._journals.append(
+                    self._log,
+                    self._playback.hand_over_to(self._author),
+                    union_registers=fence_of(self._author),
+                )
+            except AppendOutcomeUnknownError:
+                # It may stand there, and then applies; the second copy's number is stale.
+                continue
+            return response.commit.end
+
+    async def _write_head(self, log: str) -> int:
+        """Return a log's write head behind all appends that were under way, bytes."""
+        response = await self._journals.append(log, b"")
+        return response.commit.end
+
+    async def _find_heads(self) -> None:
+        for log in {self._log, *(segment.log for segment in self._hinted)}:
+            self._heads[log] = await self._write_head(log)
+        for segment in self._hinted:
+            head = self._heads[segment.log]
+            if segment.first_offset >= head or segment.last_offset > head:
+                raise LogDataLossError(
+                    segment.log,
+                    f"it ends at {head}, and its hints have {segment}; recover from a backup of them "
+                    "(shardctl shards rewind)",
+                )
+        self.progress.head = self._heads[self._log]
+
+    def _report(self) -> None:
+        playback = self._playback
+        if playback.ignored or playback.skipped_bytes:
+            _log.warning(
+                "recovery_log.odd",
+                log=self._log,
+                skipped_bytes=playback.skipped_bytes,
+                ignored={verdict.name: count for verdict, count in playback.ignored.items()},
+            )
+
+
+class _Disk:
+    """Changes files on a thread of its own, one step behind the decoder."""
+
+    def __init__(self, files: PlayedFiles) -> None:
+        self._files = files
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="play")
+        self._writing: asyncio.Future[Any] | None = None
+
+    async def run(self, function: Callable[[], None]) -> None:
+        """Run on the thread."""
+        await asyncio.get_running_loop().run_in_executor(self._executor, function)
+
+    async def write(self, changes: list[FileChange]) -> None:
+        """Begin to perform changes, when those before are done."""
+        await self.drain()
+        if changes:
+            loop = asyncio.get_running_loop()
+            self._writing = loop.run_in_executor(self._executor, self._files.apply, changes)
+
+    async def drain(self) -> None:
+        """Wait until all changes are made.
+
+        Raises:
+            OSError: one could not be made.
+        """
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            await writing
+
+    def end(self, last: Callable[[], None]) -> None:
+        """Run `last` on the thread, then end it; wait for neither."""
+        self._executor.submit(last)
+        self._executor.shutdown(wait=False)

@@ -1,0 +1,223 @@
+"""Ships what a store does to its files into the shard's recovery log.
+
+    store's thread      create, write, ... ─► frames, held back until a barrier or `FLUSH_BYTES`
+    event loop                                └─► one append after the other, each demanding our fence
+    store's thread      barrier() ◄── resolves once every append before it is durable and was fenced by us
+
+An append is believed only if the journal's registers name us *after* it: a journal that lost its registers lets anyone
+append. Whoever lost the fence learns it from the next barrier, at once; nothing is repeated that cannot succeed.
+
+Source: gazette/core consumer/recoverylog/recorder.go (operations of each call, lower bounds of offsets). Failing fast,
+and the demand that the fence is seen, are ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Final
+
+from consumer.errors import LogDataLossError, LogFencedError, RegisterMismatchError
+from consumer.journal.append_service import AppendService
+from consumer.op_future import OpFuture
+from consumer.protocol.journal_pb2 import AppendResponse
+from consumer.protocol.recorded_op_pb2 import FSMHints, Property, RecordedOp
+from consumer.recoverylog.author import fence_check, holds_fence
+from consumer.recoverylog.fsm import FileStateMachine, Place, Verdict
+from consumer.recoverylog.operation import framed
+
+FLUSH_BYTES: Final = 1 << 20
+"""Recorded bytes that are sent without waiting for a barrier."""
+UNSENT_BYTES_MAX: Final = 64 << 20
+"""Recorded bytes that the broker does not have yet, above which the store's thread waits."""
+
+
+class Recorder:
+    """Implements `consumer.recoverylog.file_recorder.FileRecorder`.
+
+    Made on the event loop; called by one thread at a time that is not the loop's; `snapshot_hints` by the loop.
+    """
+
+    def __init__(
+        self, fsm: FileStateMachine, appends: AppendService, *, log: str, author: int, head: int
+    ) -> None:
+        """Go on where a player left off.
+
+        Args:
+            fsm: As recovered; ours from now on.
+            appends: Runs on the current event loop, until after the last barrier.
+            log: Where to record.
+            author: Ours; the log's fence.
+            head: Lower bound of the log's write head, bytes: after the operation that handed it over.
+        """
+        self._fsm = fsm
+        self._appends = appends
+        self._log = log
+        self._author = author
+        self._event_loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._head = head
+        self._newest: AppendResponse | None = None
+        self._pieces: list[bytes] = []
+        self._pieces_bytes = 0
+        self._unsent_bytes = 0
+        self._room = threading.Condition(self._lock)
+        self._failure: BaseException | None = None
+        self._recorded_bytes = 0
+
+    @property
+    def recorded_bytes(self) -> int:
+        """Bytes recorded in this recorder's life."""
+        return self._recorded_bytes
+
+    # -- what a store calls
+
+    def create(self, path: str) -> None:
+        """Record a new, empty file; one that had the name is gone."""
+        with self._lock:
+            self._unlink_if_there(path)
+            self._apply(RecordedOp(create=RecordedOp.Create(path=path)))
+
+    def write(self, path: str, offset: int, content: bytes) -> None:
+        """Record that a file holds `content` from `offset`, bytes, on."""
+        write = RecordedOp.Write(fnode=self._fsm.links[path], offset=offset, length=len(content))
+        with self._lock:
+            self._apply(RecordedOp(write=write), content)
+            self._flush(FLUSH_BYTES)
+            while self._unsent_bytes > UNSENT_BYTES_MAX and self._failure is None:
+                self._room.wait()
+
+    def rename(self, path: str, to: str) -> None:
+        """Record that a file has another name now, and that a file which had that name is gone."""
+        with self._lock:
+            fnode = self._fsm.links[path]
+            self._unlink_if_there(to)
+            self._apply(RecordedOp(link=RecordedOp.Link(fnode=fnode, path=to)))
+            self._apply(RecordedOp(unlink=RecordedOp.Link(fnode=fnode, path=path)))
+
+    def remove(self, path: str) -> None:
+        """Record that a file is gone."""
+        with self._lock:
+            unlink = RecordedOp.Link(fnode=self._fsm.links[path], path=path)
+            self._apply(RecordedOp(unlink=unlink))
+
+    def set_property(self, path: str, content: str) -> None:
+        """Record a small file that is replaced as a whole."""
+        with self._lock:
+            self._unlink_if_there(path)
+            self._apply(RecordedOp(property=Property(path=path, content=content)))
+
+    def barrier(self) -> OpFuture:
+        """Return what resolves when everything recorded before is durable in the log.
+
+        It fails with `LogFencedError` when another recorder took over, and with what ended the appends otherwise.
+        """
+        barrier: OpFuture = Future()
+        with self._lock:
+            self._send(barrier)
+        return barrier
+
+    # -- what the shard calls
+
+    def snapshot_hints(self) -> tuple[FSMHints, OpFuture]:
+        """Return hints of now, and what resolves once the log has every operation that they cover."""
+        barrier: OpFuture = Future()
+        with self._lock:
+            hints = self._fsm.hints(self._log)
+            self._send(barrier)
+        return hints, barrier
+
+    def take_over(self) -> OpFuture:
+        """Record an operation that does nothing, without which another log would not be fenced by us."""
+        with self._lock:
+            self._apply(RecordedOp())
+        return self.barrier()
+
+    # -- with the lock held
+
+    def _unlink_if_there(self, path: str) -> None:
+        fnode = self._fsm.links.get(path)
+        if fnode is not None:
+            self._apply(RecordedOp(unlink=RecordedOp.Link(fnode=fnode, path=path)))
+
+    def _apply(self, op: RecordedOp, content: bytes = b"") -> None:
+        op.author = self._author
+        op.seq_no = self._fsm.next_seq
+        op.checksum = self._fsm.next_checksum
+        payload = op.SerializeToString()
+        verdict = self._fsm.apply(op, payload, Place(self._log, self._head, 0))
+        assert verdict is Verdict.APPLIED, f"{op} recorded against the files there are: {verdict}"
+        frame = framed(payload)
+        self._pieces.append(frame)
+        if content:
+            self._pieces.append(content)
+        size = len(frame) + len(content)
+        self._pieces_bytes += size
+        self._unsent_bytes += size
+        self._recorded_bytes += size
+
+    def _flush(self, at_least_bytes: int) -> None:
+        if self._pieces_bytes >= at_least_bytes:
+            self._send(None)
+
+    def _send(self, barrier: OpFuture | None) -> None:
+        """Hand over what is held back, in order of the calls; an empty hand is a barrier, too."""
+        pieces, size = self._pieces, self._pieces_bytes
+        self._pieces, self._pieces_bytes = [], 0
+        try:
+            self._event_loop.call_soon_threadsafe(self._append, pieces, size, barrier)
+        except RuntimeError as error:  # The loop was closed: the process ends.
+            if barrier is not None:
+                barrier.set_exception(error)
+
+    # -- on the event loop
+
+    def _append(self, pieces: Sequence[bytes], size: int, barrier: OpFuture | None) -> None:
+        future = self._appends.append(self._log, pieces, check_registers=fence_check(self._author))
+        future.add_done_callback(partial(self._on_appended, size=size, barrier=barrier))
+
+    def _on_appended(
+        self, future: Future[AppendResponse], *, size: int, barrier: OpFuture | None
+    ) -> None:
+        failure = future.exception() or self._doubt(future.result())
+        with self._lock:
+            if self._failure is None and failure is not None:
+                self._failure = self._told(failure)
+            self._unsent_bytes -= size
+            self._room.notify_all()
+            failure = self._failure
+        if barrier is None:
+            return
+        if failure is not None:
+            barrier.set_exception(failure)
+        else:
+            barrier.set_result(None)
+
+    def _doubt(self, response: AppendResponse) -> BaseException | None:
+        """Return why an append that succeeded is not to be believed."""
+        if not holds_fence(response.registers, self._author):
+            return LogFencedError(
+                self._log,
+                f"the journal's registers no longer name author {self._author}; they were lost, or taken over",
+            )
+        commit = response.commit
+        if response is self._newest:
+            return None  # Appends that went out together share their answer.
+        self._newest = response
+        if commit.begin < self._head:
+            return LogDataLossError(
+                self._log,
+                f"an append landed at {commit.begin}, below {self._head} where one had ended: the broker lost data",
+            )
+        self._head = commit.end
+        return None
+
+    def _told(self, failure: BaseException) -> BaseException:
+        if isinstance(failure, RegisterMismatchError):
+            fenced = LogFencedError(self._log, f"another recorder took over: {failure}")
+            fenced.__cause__ = failure
+            return fenced
+        return failure

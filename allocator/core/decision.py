@@ -136,12 +136,12 @@ def taken_up(stored: StoredPlan, state: AllocState) -> Plan | None:
     if verify(state.problem(), desired):
         return None
     primaries = stored.planned_primaries(state)
-    return Plan(demand, desired, primaries=primaries, objective=state.objective)
+    return Plan(demand, desired, primaries=primaries, gap=stored.gap, objective=state.objective)
 
 
 def stored_plan_of(state: AllocState, plan: Plan) -> StoredPlan:
     """Return what the next leader should know of a plan."""
-    return plan_to_store(state, plan.demand, plan.desired, plan.primaries)
+    return plan_to_store(state, plan.demand, plan.desired, plan.primaries, gap=plan.gap)
 
 
 def _hand_overs(question: Question, state: AllocState, plan: Plan) -> Sequence[HandOver]:

@@ -35,6 +35,8 @@ class StoredPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Positions of the members that should hold each item whose replicas are not there yet."""
     primaries: dict[str, int]
     """Position of the member that should serve each item that is served elsewhere."""
+    gap: float = 0.0
+    """How far the plan is above what is proven unavoidable; see `Plan.gap`. Nothing is decided by it."""
 
     def desired(self, state: AllocState) -> Desired:
         """Return the whole placement, with what the snapshot shows where nothing is pending."""
@@ -69,6 +71,8 @@ def plan_to_store(
     demand: Demand,
     desired: Desired,
     primaries: Mapping[ItemId, MemberId],
+    *,
+    gap: float = 0.0,
 ) -> StoredPlan:
     """Return what is left to do of a plan."""
     positions: dict[MemberId, int] = {}
@@ -91,6 +95,7 @@ def plan_to_store(
         members=[(member_id.zone, member_id.suffix) for member_id in positions],
         pending=pending,
         primaries=moved,
+        gap=gap,
     )
 
 

@@ -126,6 +126,13 @@ def parse_new_members(text: str) -> NewMembers:
     return NewMembers(zone=zone, count=count, limit=limit)
 
 
+def _gap(made: PlanResponse) -> str:
+    """Return how good the balance is, where it is not proven to be the best."""
+    if made.gap <= 0.0:
+        return ""
+    return f"; the fullest member is at most {made.gap:.2%} above what is proven unavoidable"
+
+
 def _at(revision: int) -> str:
     return f"; its changes were made at revision {revision}" if revision else ""
 
@@ -158,7 +165,7 @@ def _print_plan(made: PlanResponse) -> None:
     )
     _print_waits(made.waits)
     moves = sum(change.kind == ChangeKind.CHANGE_KIND_ADD for change in made.changes)
-    say(f"plan {made.plan_id} at revision {made.revision}: {counted(moves, 'move')}")
+    say(f"plan {made.plan_id} at revision {made.revision}: {counted(moves, 'move')}{_gap(made)}")
     if made.can_be_applied:
         say(f"nothing was changed; to carry it out: shardctl plan --apply {made.plan_id}")
     else:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 
 from allocator.errors import ValidationError
 from allocator.etcd.client import EtcdClient
+from consumer.cli.main import main
 from consumer.client import AllocationClient, ShardClient
 from consumer.errors import (
     EndpointError,
@@ -20,7 +23,7 @@ from consumer.errors import (
 from consumer.member.service import Service
 from consumer.protocol.allocation_pb2 import ChangeKind, NewMembers, PlanResponse, WaitReason
 from consumer.protocol.auth import Capability, Claims, KeyedAuth
-from consumer.protocol.labels import label_set, selector
+from consumer.protocol.labels import WEIGHT, label_set, selector
 from tests.support.eventually import eventually
 from tests.support.members import Cluster, shard, statuses, upserts, wait_for_primaries
 
@@ -188,6 +191,26 @@ async def test_explanation_names_what_a_shard_waits_for(
             await eventually(explained)
             with pytest.raises(ShardNotFoundError):
                 await client.explain("nowhere")
+
+
+async def test_gap_to_the_best_balance_is_told_where_weights_allow_no_better_proof(
+    cluster: Cluster,
+) -> None:
+    """Weights 3, 3, 2 and 1 on two members: 5 and 4 is best, 4.5 is what is proven unavoidable: a ninth above it."""
+    weights = {"heavy": 3, "weighty": 3, "middling": 2, "light": 1}
+    async with cluster.member("a") as first, cluster.member("b"):
+        async with ShardClient(first.address) as shards:
+            specs = [shard(shard_id, SOURCE) for shard_id in weights]
+            for spec in specs:
+                spec.labels.CopyFrom(label_set({WEIGHT: str(weights[spec.id])}))
+            await shards.apply(upserts(*specs))
+            await wait_for_primaries(shards, *weights)
+        async with AllocationClient(first.address) as client:
+            assert (await client.plan()).gap == pytest.approx(1 / 9)
+        printed = await asyncio.to_thread(
+            CliRunner().invoke, main, ["plan"], env={"CONSUMER_ADDRESS": first.address}
+        )
+        assert "at most 11.11% above what is proven unavoidable" in printed.output
 
 
 async def test_who_may_see_only_some_shards_may_not_plan(cluster: Cluster) -> None:

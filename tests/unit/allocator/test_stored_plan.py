@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from allocator.core.decision import taken_up
+from allocator.core.decision import stored_plan_of, taken_up
 from allocator.core.model import ItemId, MemberId
+from allocator.core.plan import Plan
 from allocator.core.stored_plan import digest, pack, plan_to_store, unpack_or_none
 from tests.support.memory_cluster import MemoryCluster
 
@@ -49,6 +50,24 @@ def test_stored_plan_packed_and_taken_up_is_the_same_placement() -> None:
     plan = taken_up(found, later)
     assert plan is not None
     assert plan.desired == DESIRED
+
+
+def test_gap_of_a_stored_plan_is_told_by_the_next_leader() -> None:
+    """A placement that is not proven best: the successor says so too, without a solve. None stored is 0."""
+    state = cluster_in_motion().state()
+    plan = Plan(state.demand(), DESIRED, primaries=PRIMARIES, gap=0.125)
+
+    found = unpack_or_none(pack(stored_plan_of(state, plan)))
+    older = unpack_or_none(pack(plan_to_store(state, plan.demand, plan.desired, plan.primaries)))
+
+    assert found is not None
+    assert older is not None
+    later = taken_up(found, state)
+    assert later is not None
+    assert later.gap == plan.gap
+    earlier = taken_up(older, state)
+    assert earlier is not None
+    assert earlier.gap == 0.0
 
 
 def test_stored_plan_for_another_demand_is_not_taken_up() -> None:

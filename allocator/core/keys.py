@@ -10,7 +10,6 @@ What only this project's members know lies beside the root, where mirrors of the
     /broadsheet.v1{root}/leader/epoch                      how often leadership was taken; stays
     /broadsheet.v1{root}/leader/candidates/{zone}#{suffix} a member that may lead; on its lease
     /broadsheet.v1{root}/plan, plan/{chunk}                what the leader is about to do
-    /broadsheet.v1{root}/proposals/{id}                    a change that waits for an operator's word
     /broadsheet.v1{root}/loads/{zone}#{suffix}             what a member measured; on its lease
 
 `#` sorts below every byte that may stand in an id, a zone or a suffix, so the byte order of keys is the order of
@@ -161,11 +160,6 @@ class AuxiliaryKeys:
         return self.plan() + b"/"
 
     @property
-    def proposals_prefix(self) -> bytes:
-        """Prefix of every proposal."""
-        return self.prefix + b"proposals/"
-
-    @property
     def loads_prefix(self) -> bytes:
         """Prefix of every member's measured loads."""
         return self.prefix + b"loads/"
@@ -178,10 +172,6 @@ class AuxiliaryKeys:
         """Return the key of the stored plan's head, or of one of its chunks, which count from 0."""
         head = self.prefix + b"plan"
         return head if chunk is None else head + f"/{chunk:06}".encode()
-
-    def proposal(self, proposal_id: str) -> bytes:
-        """Return the key of a proposal."""
-        return self.proposals_prefix + _checked(proposal_id, "proposal id").encode()
 
     def load(self, member_id: MemberId) -> bytes:
         """Return the key of what a member measured."""

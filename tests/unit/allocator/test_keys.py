@@ -99,10 +99,10 @@ def test_auxiliary_keys_lie_outside_the_root_and_tell_members() -> None:
 
     assert aux.leader == b"/broadsheet.v1/cluster/leader"
     election = (aux.leader, aux.epoch, aux.candidate(member))
-    others = (aux.plan(), aux.plan(3), aux.proposal("p1"), aux.load(member))
+    others = (aux.plan(), aux.plan(3), aux.load(member))
     assert all(key.startswith(aux.leader) for key in election)
     assert not any(key.startswith(aux.leader) for key in others)
-    assert len({*election, *others}) == 7
+    assert len({*election, *others}) == 6
     assert not any(key.startswith(Keys("/cluster").watched_prefix) for key in (*election, *others))
     assert member_id_below(aux.candidates_prefix, aux.candidate(member)) == member
     assert member_id_below(aux.loads_prefix, aux.load(member)) == member

@@ -8,6 +8,7 @@ from hashlib import blake2b
 
 from allocator.core.consistency import Consistency
 from allocator.core.keys import Keys
+from allocator.core.load.weights import ItemWeights, declared_weight
 from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
 from allocator.core.placement.problem import Solver
 from allocator.core.plan import Plan
@@ -98,7 +99,7 @@ def supposed(standing: Standing, hypothesis: Hypothesis) -> tuple[AllocState, Se
         replace(
             state,
             avoided=snapshot.avoided,
-            item_loads=snapshot.weights.loads(items),
+            item_loads=_weights(snapshot.weights, hypothesis).loads(items),
             capacities=capacities | dict(settling.capacities),
             objective=settling.objective(standing.policy.objective),
         ),
@@ -126,6 +127,16 @@ def _as_drained(member: Member, hypothesis: Hypothesis) -> Member:
     if member.member_id not in hypothesis.drained or member.value.is_exiting():
         return member
     return replace(member, value=Exiting(member.value.item_limit()))
+
+
+def _weights(known: ItemWeights, hypothesis: Hypothesis) -> ItemWeights:
+    touched = hypothesis.deleted | {item.item_id for item in hypothesis.changed}
+    declared = {i: weight for i, weight in known.declared.items() if i not in touched}
+    for item in hypothesis.changed:
+        weight = declared_weight(item.value)
+        if weight is not None:
+            declared[item.item_id] = weight
+    return replace(known, declared=declared)
 
 
 def _assignments(snapshot: Snapshot) -> Iterable[Assignment]:

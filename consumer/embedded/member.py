@@ -6,7 +6,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from consumer.embedded.broker import package_environment
@@ -24,13 +24,21 @@ _SERVING = re.compile(rb"^serving (http://\S+)$", re.MULTILINE)
 class EmbeddedMemberProcess:
     """`shardctl serve` as a child that cannot outlive its parent."""
 
-    def __init__(self, application: str, arguments: Sequence[str], *, log_file: Path) -> None:
+    def __init__(
+        self,
+        application: str,
+        arguments: Sequence[str],
+        *,
+        log_file: Path,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         """Start the member; `wait_until_ready` says when it serves.
 
         Args:
             application: `package.module:attribute`.
             arguments: Further arguments of `shardctl serve`.
             log_file: Where its output goes, appended.
+            variables: Environment variables beside those of this process.
         """
         self._log_file = log_file
         self._log_begin = log_file.stat().st_size if log_file.exists() else 0
@@ -38,7 +46,7 @@ class EmbeddedMemberProcess:
             [sys.executable, "-m", "consumer.cli.main", "serve", application, *arguments],
             directory=Path.cwd(),
             log_file=log_file,
-            environment=package_environment(),
+            environment={**package_environment(), **(variables or {})},
         )
 
     @property

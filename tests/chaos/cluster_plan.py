@@ -1,0 +1,26 @@
+"""What every member of a chaos run is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlan:
+    """Where members find everything, and how long their leases live."""
+
+    etcd_endpoint: str
+    broker_address: str
+    directory: Path
+    """Holds logs, and the states that no recovery log has; members share it."""
+    root: str = "/chaos"
+    store: str = "json"
+    """See `examples.stream_sum.app`."""
+    members: int = 2
+    lease_seconds: float = 5.0
+
+    @property
+    def states(self) -> Path:
+        """Where shards keep their files."""
+        return self.directory / "states"

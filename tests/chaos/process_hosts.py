@@ -1,0 +1,185 @@
+"""Members as plain processes, `shardctl serve`, each started anew when it has ended: what a supervisor would do."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from allocator.runtime.task_group import TaskGroup
+from consumer.embedded.member import EmbeddedMemberProcess
+from examples.stream_sum.app import STATE_DIRECTORY_VARIABLE, STORE_VARIABLE
+from tests.chaos.cluster_plan import ClusterPlan
+from tests.chaos.schedule import PROCESS_FAULTS, FaultKind
+from tests.support.eventually import eventually
+
+APPLICATION = "examples.stream_sum.app:create"
+RESTART_SECONDS = 0.2
+"""Between the end of a process and the start of its next life."""
+READY_SECONDS = 60.0
+"""Longest wait for a member; it waits for etcd itself."""
+STOP_SECONDS = 45.0
+_LOOK_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _Life:
+    """One process of one member."""
+
+    name: str
+    process: EmbeddedMemberProcess
+    log_file: Path
+
+    @property
+    def is_over(self) -> bool:
+        return self.process.exit_code is not None
+
+    async def ended(self) -> None:
+        """Wait, for ever, until it is over."""
+        await eventually(
+            lambda: self.is_over, timeout_seconds=math.inf, interval_seconds=_LOOK_SECONDS
+        )
+
+
+class ProcessHosts:
+    """Hosts members as processes of this machine."""
+
+    kinds: tuple[FaultKind, ...] = PROCESS_FAULTS
+
+    def __init__(self, plan: ClusterPlan) -> None:
+        """Describe the members; entering starts them."""
+        self._plan = plan
+        self._lives: list[list[_Life]] = [[] for _ in range(plan.members)]
+        self._frozen: set[str] = set()
+        self._stopping = asyncio.Event()
+        self._group = TaskGroup()
+
+    async def address(self) -> str:
+        """Return where a member serves that is alive now; wait for one."""
+
+        def serving() -> str | None:
+            found = (self._address_or_none(index) for index in range(len(self._lives)))
+            return next(filter(None, found), None)
+
+        address = await eventually(
+            serving, timeout_seconds=READY_SECONDS, message="no member serves"
+        )
+        assert address is not None, "eventually returns what is true"
+        return address
+
+    async def hurt(self, kind: FaultKind, member: int) -> object:
+        """Send the member's present process a signal."""
+        life = self._lives[member][-1]
+        match kind:
+            case FaultKind.KILL:
+                life.process.send_signal(signal.SIGKILL)
+            case FaultKind.FREEZE | FaultKind.HICCUP:
+                self._frozen.add(life.name)
+                life.process.send_signal(signal.SIGSTOP)
+            case FaultKind.DRAIN:
+                life.process.send_signal(signal.SIGTERM)
+            case _:
+                raise AssertionError(f"{kind} is not for processes")
+        return life
+
+    async def heal(self, victim: object) -> None:
+        """Let a frozen process go on."""
+        assert isinstance(victim, _Life)
+        self._frozen.discard(victim.name)
+        victim.process.send_signal(signal.SIGCONT)
+
+    async def check_alive(self) -> None:
+        """Return once every member serves."""
+        await eventually(
+            lambda: all(self._address_or_none(index) for index in range(len(self._lives))),
+            timeout_seconds=READY_SECONDS,
+            message="not every member serves",
+        )
+
+    async def stop(self) -> None:
+        """Let every member leave by itself; it must end well."""
+        self._stopping.set()
+        last = [lives[-1] for lives in self._lives]
+        for life in last:
+            life.process.send_signal(signal.SIGTERM)
+        await eventually(lambda: all(life.is_over for life in last), timeout_seconds=STOP_SECONDS)
+        for life in last:
+            assert life.process.exit_code == 0, f"{life.name} ended with {life.process.exit_code}"
+
+    def logs(self) -> Mapping[str, str]:
+        """What each process has written."""
+        return {
+            life.name: life.log_file.read_text(errors="replace")
+            for lives in self._lives
+            for life in lives
+            if life.log_file.exists()
+        }
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        for index in range(self._plan.members):
+            self._group.start_soon(self._supervise(index), name=f"supervise {index}")
+        await self.check_alive()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stopping.set()
+        self._group.stop()
+        try:
+            await self._group.__aexit__(kind, error, trace)
+        finally:
+            for lives in self._lives:
+                for life in lives:
+                    life.process.kill()
+
+    async def _supervise(self, index: int) -> None:
+        while not self._stopping.is_set():
+            life = self._start(index)
+            self._lives[index].append(life)
+            await life.ended()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RESTART_SECONDS):
+                    await self._stopping.wait()
+
+    def _start(self, index: int) -> _Life:
+        plan = self._plan
+        name = f"member-{index}-{len(self._lives[index])}"
+        arguments = {
+            "--root": plan.root,
+            "--etcd": plan.etcd_endpoint,
+            "--broker": plan.broker_address,
+            "--zone": f"zone-{index}",
+            "--suffix": name,
+            "--replaces": f"member-{index}-",
+            "--port": "0",
+            "--lease-ttl": f"{plan.lease_seconds:g}",
+            "--drain-alone-seconds": "0.5",
+        }
+        log_file = plan.directory / f"{name}.log"
+        process = EmbeddedMemberProcess(
+            APPLICATION,
+            [part for pair in arguments.items() for part in pair],
+            log_file=log_file,
+            variables={
+                STORE_VARIABLE: plan.store,
+                STATE_DIRECTORY_VARIABLE: str(plan.states),
+            },
+        )
+        return _Life(name, process, log_file)
+
+    def _address_or_none(self, index: int) -> str | None:
+        lives = self._lives[index]
+        if not lives or lives[-1].is_over or lives[-1].name in self._frozen:
+            return None
+        return lives[-1].process.address_or_none()

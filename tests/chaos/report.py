@@ -1,0 +1,78 @@
+"""What a chaos run says at its end: its figures, or all that is needed to find out what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from examples.stream_sum.publish import Producers
+from tests.chaos.schedule import Fault
+from tests.chaos.witness import Witness
+
+LOG_CHARACTERS_MAX = 6_000
+"""Of each process, from its end."""
+_FORBIDDEN = ("StreamOrderError", "AssertionError")
+"""No fault may lead to these: a chunk read twice or not at all, and a state that cannot be."""
+_FORBIDDEN_LINES_MAX = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChaosReport:
+    """The figures of a run that went well."""
+
+    faults: int
+    streams: int
+    longest_gap_seconds: float
+    """Longest time without a new sum."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """What producers made, by kind."""
+
+    @classmethod
+    def of(cls, producers: Producers, witness: Witness, *, faults: int) -> Self:
+        """Collect the figures."""
+        kinds = ("chunks", "outside", "repeated", "forged", "committed", "rolled back", "abandoned")
+        return cls(
+            faults=faults,
+            streams=len(producers.expected),
+            longest_gap_seconds=witness.longest_gap_seconds,
+            counts={kind: producers.count(kind) for kind in kinds},
+        )
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{kind} {count:,}" for kind, count in self.counts.items())
+        return (
+            f"exactly once: {self.streams:,} streams through {self.faults} faults; {counts}; "
+            f"longest wait for a sum {self.longest_gap_seconds:.1f} s"
+        )
+
+
+class ChaosError(Exception):
+    """A run went wrong; the text has the cause, how to repeat it, the schedule, and every log's end."""
+
+    def __init__(
+        self,
+        cause: BaseException,
+        *,
+        seed: int,
+        seconds: float,
+        schedule: Sequence[Fault],
+        logs: Mapping[str, str],
+    ) -> None:
+        ends = [f"--- {name}\n{log[-LOG_CHARACTERS_MAX:]}" for name, log in logs.items()]
+        faults = "\n".join(map(str, schedule))
+        super().__init__(
+            f"{type(cause).__name__}: {cause}\nrepeat it: make chaos SEED={seed} DURATION={seconds:g}\n{faults}\n"
+            + "\n".join(ends)
+        )
+
+
+def forbidden_lines(logs: Mapping[str, str]) -> list[str]:
+    """Return lines of logs that must not be, with whose they are."""
+    found = [
+        f"{name}: {line}"
+        for name, log in logs.items()
+        for line in log.splitlines()
+        if any(word in line for word in _FORBIDDEN)
+    ]
+    return found[:_FORBIDDEN_LINES_MAX]

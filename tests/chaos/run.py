@@ -1,0 +1,184 @@
+"""One chaos run: streams flow, faults strike as the schedule says, and in the end every sum must be right, once.
+
+journals and shards made ─► producers, witness and faults side by side ─► all streams ended ─► every member alive
+─► every sum there, every input read ─► members leave by themselves ─► the sums are read once more, and compared
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from allocator.runtime.task_group import TaskGroup
+from consumer.cli import journal_space, shard_space
+from consumer.client import ShardClient
+from consumer.errors import ConsumerError
+from consumer.journal.client import JournalClient
+from examples.stream_sum.check import Comparison, all_sums, compare
+from examples.stream_sum.messages import CHUNK_JOURNALS
+from examples.stream_sum.publish import Producers
+from tests.chaos.hosts import Hosts
+from tests.chaos.report import ChaosError, ChaosReport, forbidden_lines
+from tests.chaos.schedule import Fault
+from tests.chaos.services import ChaosServices
+from tests.chaos.witness import Witness
+from tests.support.eventually import eventually
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "stream_sum"
+SETTLE_SECONDS = 90.0
+"""Longest wait for the last sums after the last fault: a shard that failed often waits up to 30 s for an attempt."""
+END_SECONDS = 60.0
+"""Longest wait for the producers' last appends."""
+PROGRESS_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChaosRun:
+    """Everything a run needs."""
+
+    seed: int
+    seconds: float
+    schedule: tuple[Fault, ...]
+    services: ChaosServices
+    hosts: Hosts
+    """Entered."""
+    tell: Callable[[str], None]
+    """Shows a line of progress."""
+
+    async def run(self) -> ChaosReport:
+        """Run it all.
+
+        Raises:
+            ChaosError: a sum is missing, wrong or there twice, or something did not come back; with all that is known.
+        """
+        producers = Producers(seed=self.seed)
+        witness = Witness(producers)
+        try:
+            async with AsyncExitStack() as stack:
+                journals = await stack.enter_async_context(
+                    JournalClient(self.services.broker.address)
+                )
+                await self._apply(journals)
+                group = await stack.enter_async_context(TaskGroup())
+                group.start_soon(witness.run(journals), name="witness")
+                await self._suffer(journals, producers, witness)
+                await self._settle(journals, witness)
+                group.stop()
+            await self._stop_and_compare(producers)
+        except Exception as error:
+            logs = {**self.services.logs(), **self.hosts.logs()}
+            raise ChaosError(
+                error, seed=self.seed, seconds=self.seconds, schedule=self.schedule, logs=logs
+            ) from error
+        return ChaosReport.of(producers, witness, faults=len(self.schedule))
+
+    async def _apply(self, journals: JournalClient) -> None:
+        text = (EXAMPLE / "journals.yaml").read_text()
+        tree = journal_space.parse_journal_space(text, "journals.yaml")
+        await journals.apply(journal_space.changes_of(tree))
+        text = (EXAMPLE / "shards.yaml").read_text()
+        space = shard_space.parse_shard_space(text, "shards.yaml")
+        changes = shard_space.changes_of(shard_space.push_down(space))
+        async with ShardClient(await self.hosts.address()) as client:
+            await client.apply(changes)
+
+    async def _suffer(
+        self, journals: JournalClient, producers: Producers, witness: Witness
+    ) -> None:
+        """Publish and strike until the run's time is over and every fault undone."""
+        began = time.monotonic()
+        async with TaskGroup() as group:
+            publishing = group.start_soon(producers.run(journals), name="producers")
+            watching = group.start_soon(
+                self._watch(producers, witness, began=began), name="progress"
+            )
+            async with TaskGroup() as faults:
+                for index, fault in enumerate(self.schedule):
+                    faults.start_soon(self._strike(fault, began=began), name=f"fault {index}")
+            await _sleep_until(began + self.seconds)
+            producers.end()
+            async with asyncio.timeout(END_SECONDS):
+                await publishing
+            watching.cancel()
+
+    async def _strike(self, fault: Fault, *, began: float) -> None:
+        """Do one thing at its time, and undo it."""
+        await _sleep_until(began + fault.at_seconds)
+        self.tell(f"  {fault}")
+        if not fault.kind.of_member:
+            await self.services.restart(fault)
+            return
+        victim = await self.hosts.hurt(fault.kind, fault.member)
+        await asyncio.sleep(fault.lasts_seconds)
+        await self.hosts.heal(victim)
+
+    async def _watch(self, producers: Producers, witness: Witness, *, began: float) -> None:
+        """Show how far it has come; end the run early if it cannot come right any more."""
+        while True:
+            await asyncio.sleep(PROGRESS_SECONDS)
+            expected = len(producers.expected)
+            self.tell(
+                f"{time.monotonic() - began:6.1f} s  {expected:,} streams ended, {witness.sums:,} sums there, "
+                f"longest wait for one {witness.longest_gap_seconds:.1f} s"
+            )
+            self._check(witness.compare())
+
+    async def _settle(self, journals: JournalClient, witness: Witness) -> None:
+        """Wait until all is well: nothing is hurt any more."""
+        self.tell("  every fault is over")
+        await self.hosts.check_alive()
+
+        def all_there() -> bool:
+            comparison = witness.compare()
+            self._check(comparison)
+            assert comparison.exact, "; ".join(comparison.differences)
+            return True
+
+        await eventually(
+            all_there, timeout_seconds=SETTLE_SECONDS, interval_seconds=0.2, message="every sum"
+        )
+        heads = {journal: await journals.write_head(journal) for journal in CHUNK_JOURNALS}
+        await eventually(
+            lambda: self._all_read(heads),
+            timeout_seconds=SETTLE_SECONDS,
+            interval_seconds=0.2,
+            message="every input is read, also what counts for nothing",
+        )
+
+    async def _all_read(self, heads: dict[str, int]) -> bool:
+        try:
+            async with ShardClient(await self.hosts.address()) as client:
+                for listed in (await client.list()).shards:
+                    journals = [source.journal for source in listed.spec.sources]
+                    wanted = {journal: heads[journal] for journal in journals}
+                    await client.stat(listed.spec.id, read_through=wanted, timeout_seconds=5.0)
+        except (ConsumerError, TimeoutError) as error:
+            raise AssertionError(str(error)) from error
+        return True
+
+    async def _stop_and_compare(self, producers: Producers) -> None:
+        await self.hosts.stop()
+        async with JournalClient(self.services.broker.address) as journals:
+            comparison = compare(producers.expected, await all_sums(journals))
+        if not comparison.exact:
+            raise AssertionError("; ".join(comparison.differences))
+        self._check(comparison)
+
+    def _check(self, comparison: Comparison) -> None:
+        """Raise what no patience helps against."""
+        if not comparison.only_missing:
+            raise WrongSumsError("; ".join(comparison.differences))
+        if lines := forbidden_lines(self.hosts.logs()):
+            raise WrongSumsError("\n".join(lines))
+
+
+class WrongSumsError(Exception):
+    """A sum is wrong, or there twice, or a shard met a chunk in the wrong order."""
+
+
+async def _sleep_until(monotonic_seconds: float) -> None:
+    await asyncio.sleep(max(0.0, monotonic_seconds - time.monotonic()))

@@ -1,0 +1,101 @@
+"""Which faults a run suffers, and when. Pure: a seed and a length make a schedule, so that a run can be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+
+FIRST_AT_SECONDS = 3.0
+"""So that something is under way."""
+QUIET_END_RATIO = 0.1
+"""Part of a run, its end, in which no fault begins: what was hurt must be seen to recover under load."""
+
+
+class FaultKind(Enum):
+    """What is done to the cluster."""
+
+    KILL = "kill -9 of a member"
+    FREEZE = "SIGSTOP of a member, SIGCONT after its lease"
+    HICCUP = "SIGSTOP of a member, SIGCONT within its lease"
+    DRAIN = "a member is told to leave"
+    ETCD = "kill -9 of etcd, restarted"
+    ETCD_LONG = "kill -9 of etcd, restarted after every lease"
+    BROKER = "kill -9 of the broker, restarted"
+    HOST = "kill -9 of an executor"
+
+    @property
+    def of_member(self) -> bool:
+        """Whether it hits one member, rather than a service that all share."""
+        return self not in (FaultKind.ETCD, FaultKind.ETCD_LONG, FaultKind.BROKER)
+
+
+PROCESS_FAULTS = tuple(kind for kind in FaultKind if kind is not FaultKind.HOST)
+"""What can be done to members that are plain processes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One thing that is done, and undone after a while."""
+
+    at_seconds: float
+    """Since the beginning of the run."""
+    kind: FaultKind
+    member: int = 0
+    """Index of the member that is hit."""
+    lasts_seconds: float = 0.0
+    """Until it is undone: frozen, or down."""
+
+    def __str__(self) -> str:
+        where = f" {self.member}" if self.kind.of_member else ""
+        lasts = f", for {self.lasts_seconds:.1f} s" if self.lasts_seconds else ""
+        return f"{self.at_seconds:6.1f} s  {self.kind.value}{where}{lasts}"
+
+
+def make_schedule(
+    seed: int,
+    *,
+    seconds: float,
+    members: int,
+    lease_seconds: float,
+    pause_seconds: float = 5.0,
+    kinds: Sequence[FaultKind] = PROCESS_FAULTS,
+) -> tuple[Fault, ...]:
+    """Return faults in the order of their times.
+
+    Args:
+        seed: Chooses everything.
+        seconds: Length of the run.
+        members: Number of members.
+        lease_seconds: Life of a member's lease, which some faults outlast.
+        pause_seconds: Mean time from one fault to the next; some meet while others last.
+        kinds: What may happen. Each does as often as any other, give or take one.
+    """
+    random = Random(seed)
+    faults: list[Fault] = []
+    at_seconds = FIRST_AT_SECONDS
+    bag: list[FaultKind] = []
+    while at_seconds < seconds * (1 - QUIET_END_RATIO):
+        bag = bag or random.sample(kinds, len(kinds))
+        kind = bag.pop()
+        faults.append(
+            Fault(
+                at_seconds=at_seconds,
+                kind=kind,
+                member=random.randrange(members),
+                lasts_seconds=_lasts_seconds(random, kind, lease_seconds),
+            )
+        )
+        at_seconds += random.uniform(0.3, 1.7) * pause_seconds
+    return tuple(faults)
+
+
+def _lasts_seconds(random: Random, kind: FaultKind, lease_seconds: float) -> float:
+    match kind:
+        case FaultKind.FREEZE | FaultKind.ETCD_LONG:
+            return lease_seconds + random.uniform(1.0, 3.0)
+        case FaultKind.HICCUP | FaultKind.ETCD | FaultKind.BROKER:
+            return random.uniform(0.1, 1.5)
+        case _:
+            return 0.0

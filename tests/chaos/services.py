@@ -1,0 +1,54 @@
+"""The etcd and the broker of a chaos run: killed and restarted on their data, at their addresses."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from consumer.embedded.broker import EmbeddedBrokerProcess
+from consumer.embedded.etcd import EmbeddedEtcdProcess
+from tests.chaos.schedule import Fault, FaultKind
+
+
+class ChaosServices:
+    """One etcd, one broker. A context manager, outside of any event loop."""
+
+    def __init__(self, directory: Path) -> None:
+        """Keep data and logs below `directory`."""
+        self.etcd = EmbeddedEtcdProcess(directory / "etcd", listen="tcp")
+        self.broker = EmbeddedBrokerProcess(directory / "broker")
+        self._broker_log = directory / "broker.log"
+        self._locks = {self.etcd: asyncio.Lock(), self.broker: asyncio.Lock()}
+
+    async def restart(self, fault: Fault) -> None:
+        """Kill one of them, and start it again after a while; one that is down already is so for longer."""
+        server = self.broker if fault.kind is FaultKind.BROKER else self.etcd
+        async with self._locks[server]:
+            await asyncio.to_thread(server.kill)
+            await asyncio.sleep(fault.lasts_seconds)
+            await asyncio.to_thread(server.restart)
+
+    def logs(self) -> dict[str, str]:
+        """What they have written."""
+        broker = self._broker_log.read_text(errors="replace") if self._broker_log.exists() else ""
+        return {"etcd": self.etcd.log_tail, "broker": broker}
+
+    def __enter__(self) -> Self:
+        self.etcd.start()
+        try:
+            self.broker.start()
+        except BaseException:
+            self.etcd.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.broker.stop()
+        self.etcd.stop()

@@ -22,6 +22,7 @@ from consumer.message.batch import MessageType
 from consumer.message.clock import MessageClock
 from consumer.message.framing import Framing, framing_for
 from consumer.message.mapping import MappedJournal, Mapping
+from consumer.message.rollback import Rollback
 from consumer.message.uuid import Flags, build_uuid
 from consumer.protocol.alphabet import validate_journal
 
@@ -49,6 +50,8 @@ class _Target:
 
     mapped: MappedJournal
     message_type: MessageType
+    first_clock: int
+    """Of the first message."""
 
 
 class Publisher:
@@ -65,6 +68,8 @@ class Publisher:
         self._producer_id = producer_id
         self._content_by_journal: dict[str, list[bytes]] = {}
         self._uncommitted: dict[str, _Target] = {}
+        self._touched: set[str] = set()
+        self._newly_touched: list[_Target] = []
 
     @property
     def producer_id(self) -> int:
@@ -88,7 +93,11 @@ class Publisher:
         """
         mapped = self._publish(mapping, message, message_type, Flags.CONTINUE_TXN)
         if mapped.journal not in self._uncommitted:
-            self._uncommitted[mapped.journal] = _Target(mapped, message_type)
+            target = _Target(mapped, message_type, self._clock.value)
+            self._uncommitted[mapped.journal] = target
+            if mapped.journal not in self._touched:
+                self._touched.add(mapped.journal)
+                self._newly_touched.append(target)
 
     def publish_committed(
         self, mapping: Mapping | MappedJournal, message: Any, message_type: MessageType
@@ -111,21 +120,33 @@ class Publisher:
         self._content_by_journal = {}
         return appends
 
+    def take_rollbacks(self) -> list[Rollback]:
+        """Return a rollback of each journal that took its first uncommitted message since the last call.
+
+        Whoever may die between the append and the acknowledgement keeps it somewhere before the append.
+
+        Raises:
+            PublishError: a message type cannot encode its own acknowledgement.
+        """
+        rollbacks = [
+            Rollback(
+                journal=target.mapped.journal,
+                producer=self._producer_id,
+                clock=target.first_clock - 1,
+                content=self._acknowledgement(target, clock=target.first_clock - 1),
+            )
+            for target in self._newly_touched
+        ]
+        self._newly_touched = []
+        return rollbacks
+
     def build_ack_intents(self) -> list[AckIntent]:
         """Return an acknowledgement for each journal with uncommitted messages, in order of first use, and forget them.
 
         For the runtime, once a transaction has published everything; applications do not call it.
         """
         intents = [
-            AckIntent(
-                journal,
-                self._framed(
-                    target.mapped,
-                    target.message_type.new_acknowledgement(journal),
-                    target.message_type,
-                    Flags.ACK_TXN,
-                ),
-            )
+            AckIntent(journal, self._acknowledgement(target, clock=self._clock.tick()))
             for journal, target in self._uncommitted.items()
         ]
         self._uncommitted = {}
@@ -152,17 +173,26 @@ class Publisher:
                 detail="it holds uncommitted messages of this transaction, which readers would discard; "
                 "use another journal, or publish_uncommitted",
             )
-        framed = self._framed(mapped, message, message_type, flags)
+        framed = self._framed(mapped, message, message_type, self._clock.tick(), flags)
         if content is None:
             content = self._content_by_journal[mapped.journal] = []
         content.append(framed)
         return mapped
 
+    def _acknowledgement(self, target: _Target, *, clock: int) -> bytes:
+        message = target.message_type.new_acknowledgement(target.mapped.journal)
+        return self._framed(target.mapped, message, target.message_type, clock, Flags.ACK_TXN)
+
     def _framed(
-        self, mapped: MappedJournal, message: Any, message_type: MessageType, flags: int
+        self,
+        mapped: MappedJournal,
+        message: Any,
+        message_type: MessageType,
+        clock: int,
+        flags: int,
     ) -> bytes:
         framing = _agreed_framing(mapped, message_type)
-        uuid = build_uuid(self._producer_id, self._clock.tick(), flags)
+        uuid = build_uuid(self._producer_id, clock, flags)
         try:
             message_type.set_uuid(message, uuid)
             return framing.frame(message_type.encode(message))

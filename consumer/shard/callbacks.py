@@ -26,6 +26,7 @@ from consumer.errors import ApplicationError, ConsumerError, FramingError
 from consumer.message.batch import Envelope, MessageBatch
 from consumer.message.clock import MessageClock
 from consumer.message.publisher import PendingAppend, Publisher
+from consumer.message.rollback import Rollback
 from consumer.op_future import OpFuture, failed
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.shard.dead_letters import DeadLetters, publish_dead_letter
@@ -37,6 +38,8 @@ class Delivered:
 
     consumed: int
     appends: list[PendingAppend]
+    rollbacks: list[Rollback]
+    """To be kept before the appends: of journals that this producer publishes into for the first time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ class Finalized:
     """What came of finishing a transaction."""
 
     appends: list[PendingAppend]
+    rollbacks: list[Rollback]
+    """As in `Delivered`."""
     ack_intents: dict[str, bytes]
 
 
@@ -76,7 +81,7 @@ class Callbacks:
         self.failed_at: Place | None = None
         """What the application was consuming when it failed; None if it did not, or failed elsewhere."""
         self.deliveries = 0
-        """Batches that it was handed so far."""
+        """How often it came further: by a message, or by a batch where it takes batches. Read on any thread."""
         self._shard = shard
         self._application = application
         self._store = store
@@ -108,16 +113,15 @@ class Callbacks:
             raise self._error(
                 "consume_message", ValueError("deferred the first message of a transaction")
             )
-        self.deliveries += 1
-        return Delivered(consumed, self._publisher.take_appends())
+        return Delivered(consumed, self._publisher.take_appends(), self._publisher.take_rollbacks())
 
     def finalize(self) -> Finalized:
         """Have the application finish its transaction, then build the acknowledgements of what it published."""
         with self._named("finalize_txn"):
             self._application.finalize_txn(self._shard, self._store, self._publisher)
-        appends = self._publisher.take_appends()
+        appends, rollbacks = self._publisher.take_appends(), self._publisher.take_rollbacks()
         intents = {intent.journal: intent.content for intent in self._publisher.build_ack_intents()}
-        return Finalized(appends, intents)
+        return Finalized(appends, rollbacks, intents)
 
     def start_commit(
         self, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
@@ -145,6 +149,7 @@ class Callbacks:
             self.finish(failed(cause))
 
     def _leave_out(self, message: MessageBatch, cause: str) -> int:
+        self.deliveries += 1
         publish_dead_letter(self._publisher, self._shard.spec, message, cause, self._clock)
         return len(message)
 
@@ -164,6 +169,7 @@ class Callbacks:
             consumed = self._application.consume_batch(
                 self._shard, self._store, batch, self._publisher
             )
+        self.deliveries += 1
         if consumed is None:
             return len(batch)
         if not 0 <= consumed <= len(batch):
@@ -182,6 +188,7 @@ class Callbacks:
                     except DeferToNextTxnError:
                         return consumed
                     consumed += 1
+                    self.deliveries += 1
         except BaseException:
             self.failed_at = _place_of(batch.span(consumed, consumed + 1))
             raise

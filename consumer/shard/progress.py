@@ -5,13 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
+ACKNOWLEDGED = "acknowledged"
+"""To be told: the restored checkpoint's acknowledgements were written again."""
+UNDONE = "undone"
+"""To be told: what former producers left is rolled back, and it is known where their messages end."""
+
 
 class Progress:
     """Offsets read and published by completed transactions; lives on the event loop."""
 
-    def __init__(self, journals: Iterable[str]) -> None:
-        """Begin with offset 0 of each of `journals`."""
+    def __init__(self, journals: Iterable[str], *, awaits: Iterable[str] = ()) -> None:
+        """Begin with offset 0 of each of `journals`.
+
+        Args:
+            journals: The sources.
+            awaits: What must be `told` before anyone who waits is let through: until then we do not know where all that
+                was published for the offsets read ends, and whoever follows it downstream would miss some.
+        """
         self._read_through = dict.fromkeys(journals, 0)
+        self._awaits = set(awaits)
         self._publish_at: dict[str, int] = {}
         self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -26,6 +38,15 @@ class Progress:
         """
         _advance(self._read_through, read_through)
         _advance(self._publish_at, publish_at)
+        self._wake()
+
+    def told(self, what: str) -> None:
+        """Take note that something awaited is known. Idempotent."""
+        if what in self._awaits:
+            self._awaits.discard(what)
+            self._wake()
+
+    def _wake(self) -> None:
         # A fresh future a change: whoever waits on the old one is woken once, and looks again.
         changed, self._changed = self._changed, asyncio.get_running_loop().create_future()
         changed.set_result(None)
@@ -39,8 +60,11 @@ class Progress:
     async def wait_for(
         self, offsets: Mapping[str, int], *, ended: asyncio.Future[BaseException | None]
     ) -> bool:
-        """Wait until all of `offsets` were read through; False if `ended` resolved first."""
-        while not self.has_read(offsets):
+        """Wait until all of `offsets` were read through; False if `ended` resolved first.
+
+        `copies` then has at least the offsets at which what was published from them ends, by this process or another.
+        """
+        while offsets and (self._awaits or not self.has_read(offsets)):
             if ended.done():
                 return False
             await asyncio.wait((self._changed, ended), return_when=asyncio.FIRST_COMPLETED)

@@ -1,0 +1,109 @@
+"""The acknowledgement that undoes what a dead producer left unfinished in a journal.
+
+A producer that dies before its transaction commits leaves messages which no acknowledgement will ever follow, in
+journals that no checkpoint names: readers keep them as pending. So the acknowledgement that rolls them back is made
+*before* the producer's first message in a journal, and kept where its successor finds it:
+
+    C      clock of the producer's first message in the journal
+    A      clock of its last acknowledgement there, if any
+    F      clock of the last acknowledgement in its last checkpoint, if any
+    O      clock of its first message that no checkpoint covers
+
+    journal:   C ... A ... (O ...  dead
+
+An acknowledgement with a clock in [A, O) rolls back what is pending. `C - 1` is one as long as the producer has
+acknowledged nothing there; `F` is one afterwards, because A <= F < O. Any reader of Gazette's protocol understands it.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from consumer.message.uuid import Flags, build_uuid, format_uuid, parse_uuid
+
+_UUID_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollback:
+    """A framed acknowledgement by one producer for one journal, which commits nothing."""
+
+    journal: str
+    producer: int
+    """48 bits."""
+    clock: int
+    content: bytes
+    """The frame; it holds the acknowledgement's UUID as 16 bytes, or as text."""
+
+    @property
+    def uuid(self) -> bytes:
+        """The acknowledgement's UUID, 16 bytes."""
+        return build_uuid(self.producer, self.clock, Flags.ACK_TXN)
+
+    def at(self, clock: int) -> Rollback:
+        """Return the same with another clock; itself if its frame does not show where its UUID stands.
+
+        An encoding that hides the UUID keeps the clock that was chosen first: readers then report that the producer
+        lost progress, and roll back all the same.
+        """
+        new_uuid = build_uuid(self.producer, clock, Flags.ACK_TXN)
+        content = self.content.replace(self.uuid, new_uuid)
+        content = content.replace(_text_of(self.uuid), _text_of(new_uuid))
+        return self if content == self.content else replace(self, clock=clock, content=content)
+
+    def clock_in(self, intent: bytes) -> int | None:
+        """Return the clock of a framed acknowledgement of the same journal; None if it is another producer's."""
+        if len(intent) != len(self.content):
+            return None
+        uuid = _same_place(self.content, self.uuid, intent) or _uuid_at_text(
+            _same_place(self.content, _text_of(self.uuid), intent)
+        )
+        if uuid is None:
+            return None
+        producer, clock, flags = parse_uuid(uuid)
+        return clock if producer == self.producer and flags == Flags.ACK_TXN else None
+
+
+def brought_forward(
+    rollbacks: Iterable[Rollback], ack_intents: Mapping[str, bytes]
+) -> list[Rollback]:
+    """Return rollbacks that keep what a checkpoint committed.
+
+    Args:
+        rollbacks: Of the shard's former producers, none of which can commit any more.
+        ack_intents: Of the restored checkpoint: they tell the clock at which its producer last committed. A checkpoint
+            of a producer that has ever acknowledged holds at least one acknowledgement of it.
+    """
+    found = list(rollbacks)
+    committed: dict[int, int] = {}
+    for rollback in found:
+        intent = ack_intents.get(rollback.journal)
+        clock = None if intent is None else rollback.clock_in(intent)
+        if clock is not None:
+            committed[rollback.producer] = max(clock, committed.get(rollback.producer, 0))
+    return [
+        rollback.at(max(rollback.clock, committed.get(rollback.producer, 0))) for rollback in found
+    ]
+
+
+def _text_of(uuid: bytes) -> bytes:
+    return format_uuid(uuid).encode()
+
+
+def _same_place(content: bytes, part: bytes, other: bytes) -> bytes | None:
+    """Return what stands in `other` where `part` stands in `content`; None if it does not."""
+    begin = content.find(part)
+    return None if begin < 0 else other[begin : begin + len(part)]
+
+
+def _uuid_at_text(text: bytes | None) -> bytes | None:
+    if text is None:
+        return None
+    try:
+        uuid = bytes.fromhex(text.decode().replace("-", ""))
+    except ValueError:  # not text, or no digits
+        return None
+    return uuid if len(uuid) == _UUID_BYTES else None

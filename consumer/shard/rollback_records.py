@@ -1,0 +1,108 @@
+"""Keeps, in etcd, the rollbacks of a shard's producers: one for each journal that a producer may leave unfinished.
+
+/broadsheet.v1{root}/rollbacks/{shard id}#{producer}#{journal}    the acknowledgement's UUID, 16 bytes, then its frame
+
+Written before the producer's first message in the journal, by whoever holds the shard's assignment. On no lease: they
+are for the time after the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import structlog
+
+from allocator.core.keys import SEPARATOR, AuxiliaryKeys
+from allocator.core.model import Assignment
+from allocator.core.ops import (
+    TXN_OPERATIONS_MAX,
+    Compare,
+    Delete,
+    Operation,
+    Put,
+    prefix_range_end,
+)
+from allocator.errors import EtcdUnavailableError
+from allocator.etcd.api import Etcd
+from allocator.runtime.backoff import Backoff
+from consumer.errors import AssignmentLostError
+from consumer.message.rollback import Rollback
+from consumer.message.uuid import Flags, parse_uuid
+
+_UUID_BYTES = 16
+
+_log = structlog.get_logger()
+
+
+class RollbackRecords:
+    """Reads and writes the records of one root."""
+
+    def __init__(self, etcd: Etcd, keys: AuxiliaryKeys) -> None:
+        """Bind to a root."""
+        self._etcd = etcd
+        self._prefix = keys.prefix + b"rollbacks/"
+
+    async def of_shard(self, shard_id: str) -> list[Rollback]:
+        """Return what was kept for a shard, by journal and producer."""
+        prefix = self._prefix + f"{shard_id}{SEPARATOR}".encode()
+        result = await self._etcd.get_range(prefix, prefix_range_end(prefix))
+        found = [_decoded(kv.key, kv.key[len(prefix) :], kv.value) for kv in result.kvs]
+        return [rollback for rollback in found if rollback is not None]
+
+    async def write(
+        self,
+        assignment: Assignment,
+        *,
+        keep: Iterable[Rollback] = (),
+        drop: Iterable[Rollback] = (),
+    ) -> None:
+        """Write and delete records, again and again until etcd answers.
+
+        Args:
+            assignment: Ours, of the shard whose records they are.
+            keep: Each replaces what was kept for its producer and journal.
+            drop: Deleted.
+
+        Raises:
+            AssignmentLostError: it is gone, or was made anew: whoever has the shard now has read the records.
+        """
+        item_id, kv = assignment.item_id, assignment.kv
+        operations: list[Operation] = [
+            Put(self._key(item_id, each), each.uuid + each.content) for each in keep
+        ]
+        operations += [Delete(self._key(item_id, each)) for each in drop]
+        ours = (Compare.create_revision(kv.key, kv.create_revision),)
+        for begin in range(0, len(operations), TXN_OPERATIONS_MAX):
+            part = tuple(operations[begin : begin + TXN_OPERATIONS_MAX])
+            if not await self._succeeds(ours, part):
+                raise AssignmentLostError(
+                    f"assignment {kv.key.decode()} is gone; this process may not publish for the shard"
+                )
+
+    async def _succeeds(
+        self, compares: tuple[Compare, ...], operations: tuple[Operation, ...]
+    ) -> bool:
+        backoff = Backoff()
+        while True:
+            try:
+                return (await self._etcd.txn(compares, operations)).succeeded
+            except (
+                EtcdUnavailableError
+            ) as error:  # What was applied after all may be applied again.
+                _log.warning("rollbacks.retrying", attempt=backoff.attempt + 1, error=str(error))
+                await backoff.sleep()
+
+    def _key(self, shard_id: str, rollback: Rollback) -> bytes:
+        parts = (shard_id, f"{rollback.producer:012x}", rollback.journal)
+        return self._prefix + SEPARATOR.join(parts).encode()
+
+
+def _decoded(key: bytes, rest: bytes, value: bytes) -> Rollback | None:
+    _, separator, journal = rest.partition(SEPARATOR.encode())
+    producer, clock, flags = parse_uuid(value[:_UUID_BYTES].ljust(_UUID_BYTES, b"\0"))
+    if not separator or flags != Flags.ACK_TXN:
+        _log.warning("rollbacks.unreadable", key=key.decode(errors="replace"))
+        return None
+    return Rollback(
+        journal=journal.decode(), producer=producer, clock=clock, content=value[_UUID_BYTES:]
+    )

@@ -1,0 +1,165 @@
+"""Sees to it that no producer of a shard leaves messages pending for ever (`consumer.message.rollback`).
+
+    restored ─► take_over: what former producers had on file ─► begin: bring it forward to the checkpoint
+                                                                  │
+    first publish into a journal ─► keep ─► on file ─► append     ├─► undo: append it ─► publish_at is known
+    (every later one)                 ──────────────► append      └─► once more, late ─► drop what is superseded
+
+Only the first append of a producer in a journal waits, for one write to etcd; nothing else does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import structlog
+
+from allocator.core.model import Assignment
+from allocator.runtime.clock import Clock
+from consumer.errors import ConsumerError, JournalNotFoundError
+from consumer.journal.append_service import AppendService
+from consumer.message.clock import unix_seconds_of
+from consumer.message.rollback import Rollback, brought_forward
+from consumer.message.sequencer import PRUNE_HORIZON_SECONDS
+from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.shard.progress import UNDONE, Progress
+from consumer.shard.rollback_records import RollbackRecords
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Keeping:
+    """Rollbacks on their way to etcd."""
+
+    rollbacks: list[Rollback] = field(default_factory=list)
+    kept: Future[None] = field(default_factory=Future)
+
+
+class Rollbacks:
+    """Those of one attempt; lives on the event loop."""
+
+    def __init__(
+        self,
+        records: RollbackRecords,
+        *,
+        shard_id: str,
+        assignment: Callable[[], Assignment],
+        appends: AppendService,
+        progress: Progress,
+        clock: Clock,
+        again_seconds: float,
+    ) -> None:
+        """Bind the rollbacks of an attempt.
+
+        Args:
+            records: Where they are on file.
+            shard_id: The shard.
+            assignment: Returns ours, as last observed.
+            appends: Appends them; not the service that publishes, for a journal may be gone.
+            progress: Learns where former producers' messages end.
+            clock: Tells wall time.
+            again_seconds: When to undo a second time: a process that slept may have published after the first.
+        """
+        self._records = records
+        self._shard_id = shard_id
+        self._assignment = assignment
+        self._appends = appends
+        self._progress = progress
+        self._clock = clock
+        self._again_seconds = again_seconds
+        self._left: list[Rollback] = []
+        """Of producers of other attempts, which may have left messages pending."""
+        self._finished: dict[str, Rollback] = {}
+        """By journal, of producers of this attempt whose transactions all ended well."""
+        self._current: dict[str, Rollback] = {}
+        """By journal, of the producer that publishes now."""
+        self._keeping = _Keeping()
+        self._wake = asyncio.Event()
+
+    async def take_over(self) -> None:
+        """Read what the shard's former producers had on file.
+
+        Requires:
+            The store was restored: none of them can commit any more.
+        """
+        self._left = await self._records.of_shard(self._shard_id)
+
+    async def begin(self, checkpoint: Checkpoint) -> None:
+        """Make ready for a new producer, which goes on from `checkpoint`.
+
+        What is on file is brought forward first: the new producer's checkpoints do not tell what the old committed.
+        """
+        finished = self._finished | self._current
+        before = [*self._left, *finished.values()]
+        after = brought_forward(before, checkpoint.ack_intents)
+        changed = [new for old, new in zip(before, after, strict=True) if new != old]
+        await self._records.write(self._assignment(), keep=changed)
+        self._left = after[: len(self._left)]
+        self._finished = {each.journal: each for each in after[len(self._left) :]}
+        self._current = {}
+
+    def keep(self, rollbacks: Sequence[Rollback]) -> Future[None]:
+        """Put rollbacks of the current producer on file; the future succeeds once they are."""
+        self._keeping.rollbacks.extend(rollbacks)
+        self._current.update((rollback.journal, rollback) for rollback in rollbacks)
+        self._wake.set()
+        return self._keeping.kept
+
+    async def run(self) -> None:
+        """Do what `keep` asks for, until cancelled.
+
+        Raises:
+            AssignmentLostError: the shard is no longer ours. Nothing was appended that waited.
+        """
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            keeping, self._keeping = self._keeping, _Keeping()
+            kept = keeping.rollbacks
+            # Of a producer that finished well nothing is pending: the new record stands for both.
+            drop = [self._finished[each.journal] for each in kept if each.journal in self._finished]
+            await self._records.write(self._assignment(), keep=kept, drop=drop)
+            for each in drop:
+                del self._finished[each.journal]
+            keeping.kept.set_result(None)
+
+    async def undo(self) -> None:
+        """Roll back what former producers left, now and once more later; then drop what is not needed any more."""
+        left = list(self._left)
+        gone = await self._append(left)
+        self._progress.told(UNDONE)
+        if not left:
+            return
+        await asyncio.sleep(self._again_seconds)
+        await self._append([each for each in left if each not in gone])
+        drop = [each for each in left if each in gone or self._is_superseded(each)]
+        await self._records.write(self._assignment(), drop=drop)
+        self._left = [each for each in self._left if each not in drop]
+
+    async def _append(self, rollbacks: Sequence[Rollback]) -> list[Rollback]:
+        """Append rollbacks; return those whose journal is gone."""
+        appended = [(each, self._appends.append(each.journal, each.content)) for each in rollbacks]
+        gone: list[Rollback] = []
+        for rollback, future in appended:
+            try:
+                response = await asyncio.wrap_future(future)
+            except JournalNotFoundError:
+                gone.append(rollback)
+            except ConsumerError as error:
+                _log.warning("rollbacks.not_undone", journal=rollback.journal, cause=str(error))
+            else:
+                self._progress.update({}, {rollback.journal: response.commit.end})
+        return gone
+
+    def _is_superseded(self, rollback: Rollback) -> bool:
+        """Whether nobody will ask any more where this producer's messages end in its journal."""
+        age_seconds = self._clock.wall_seconds() - unix_seconds_of(rollback.clock)
+        return (
+            rollback.journal in self._current
+            or rollback.journal in self._finished
+            or age_seconds > PRUNE_HORIZON_SECONDS
+        )

@@ -1,0 +1,263 @@
+"""The acknowledgement that undoes what a dead producer left: which clock it carries, and what readers make of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from consumer.message.batch import MessageBatch, MessageType
+from consumer.message.clock import MessageClock
+from consumer.message.framing import NDJSON, PROTOBUF_FIXED, framing_for
+from consumer.message.json_type import JsonType
+from consumer.message.mapping import MappedJournal
+from consumer.message.outcome import Outcome
+from consumer.message.publisher import Publisher
+from consumer.message.rollback import Rollback, brought_forward
+from consumer.message.sequencer import Sequencer
+from consumer.message.uuid import Flags, parse_uuid
+
+PRODUCER = 0x0100000000AB
+OTHER = 0x0100000000CD
+
+
+class RawType:
+    """Payloads are 16 bytes of UUID, then a text."""
+
+    content_type = PROTOBUF_FIXED
+
+    def decode(self, payload: bytes) -> Any:
+        """Return a list of UUID and text."""
+        return [payload[:16], payload[16:]]
+
+    def encode(self, message: Any) -> bytes:
+        """Join the two."""
+        return bytes(message[0] + message[1])
+
+    def uuid_of(self, payload: bytes) -> bytes:
+        """Return the first part."""
+        return payload[:16]
+
+    def set_uuid(self, message: Any, uuid: bytes) -> None:
+        """Set the first part."""
+        message[0] = uuid
+
+    def new_acknowledgement(self, journal: str) -> Any:
+        """Return an empty message."""
+        del journal
+        return [b"", b"an acknowledgement"]
+
+
+class HiddenType(RawType):
+    """The same, with every bit turned around: no UUID shows in a frame."""
+
+    def encode(self, message: Any) -> bytes:
+        """Turn the bits around."""
+        return bytes(255 - byte for byte in super().encode(message))
+
+    def uuid_of(self, payload: bytes) -> bytes:
+        """Turn them back."""
+        return bytes(255 - byte for byte in payload[:16])
+
+
+class Read:
+    """A reader of one journal."""
+
+    def __init__(self, journal: str, message_type: MessageType) -> None:
+        self._journal = journal
+        self._type = message_type
+        self._sequencer = Sequencer({})
+        self._end = 0
+
+    def take(self, *frames: bytes) -> tuple[list[int], set[Outcome]]:
+        """Read frames on; return the clocks of what is committed (acknowledgements too), and the outcomes."""
+        committed: list[int] = []
+        outcomes: set[Outcome] = set()
+        for frame in frames:
+            batch = self._batch(frame)
+            queued = self._sequencer.queue(batch)
+            outcomes |= set(queued.outcomes)
+            while self._sequencer.emitting:
+                run = self._sequencer.peek(100)
+                assert run is not None
+                committed.extend(run.clocks)
+                self._sequencer.consume(len(run))
+        return committed, outcomes
+
+    def pending(self) -> list[int]:
+        """Return the producers that have messages pending."""
+        sources = self._sequencer.take_checkpoint()
+        return [
+            int.from_bytes(entry.id, "big")
+            for source in sources.values()
+            for entry in source.producers
+            if entry.state.begin >= 0
+        ]
+
+    def _batch(self, frame: bytes) -> MessageBatch:
+        unframer = framing_for(self._type.content_type, journal=self._journal).unframer(
+            journal=self._journal, offset=self._end
+        )
+        frames = unframer.feed(frame)
+        (payload,) = frames.payloads
+        producer, clock, flags = parse_uuid(self._type.uuid_of(payload))
+        begin, self._end = self._end, self._end + len(frame)
+        return MessageBatch(
+            self._journal, [begin], [self._end], [producer], [clock], [flags], [payload], self._type
+        )
+
+
+TYPES = pytest.mark.parametrize(
+    ("content_type", "message_type"),
+    [(NDJSON, JsonType()), (PROTOBUF_FIXED, RawType())],
+    ids=["text", "bytes"],
+)
+
+
+def new_message(message_type: MessageType) -> Any:
+    """Return a message to publish."""
+    return message_type.new_acknowledgement("")
+
+
+def publisher_at(clock_nanoseconds: int = 1_700_000_000 * 10**9) -> Publisher:
+    """Return a publisher whose clock stands at a time."""
+    clock = MessageClock()
+    clock.update_nanoseconds(clock_nanoseconds)
+    return Publisher(clock, PRODUCER)
+
+
+@TYPES
+def test_rollback_of_a_producer_that_never_committed(
+    content_type: str, message_type: MessageType
+) -> None:
+    """Plan: two messages, then the rollback that was made with the first. Why: a reader must have nothing pending, and
+    take it for an ordinary rollback.
+    """
+    publisher, reader = publisher_at(), Read("a/one", message_type)
+    target = MappedJournal("a/one", content_type)
+    for _ in range(2):
+        publisher.publish_uncommitted(target, new_message(message_type), message_type)
+    (rollback,) = publisher.take_rollbacks()
+    (append,) = publisher.take_appends()
+
+    reader.take(*append.content)
+    assert reader.pending() == [PRODUCER]
+    committed, outcomes = reader.take(rollback.content)
+
+    assert committed == []
+    assert outcomes == {Outcome.ACK_ROLLBACK}
+    assert reader.pending() == []
+    assert publisher.take_rollbacks() == [], "asked for once a journal, not once a transaction"
+
+
+@TYPES
+def test_rollback_brought_forward_keeps_what_was_committed(
+    content_type: str, message_type: MessageType
+) -> None:
+    """Plan: journal one is committed into, then only journal two, then one again, uncommitted; the checkpoint names two
+    alone. Why: the rollback in one must come after what it committed, and before what it did not.
+    """
+    publisher, reader = publisher_at(), Read("a/one", message_type)
+    one, two = (MappedJournal(name, content_type) for name in ("a/one", "a/two"))
+    publisher.publish_uncommitted(one, new_message(message_type), message_type)
+    (first,) = publisher.take_appends()
+    (acknowledgement,) = publisher.build_ack_intents()
+    publisher.publish_uncommitted(two, new_message(message_type), message_type)
+    intents = {intent.journal: intent.content for intent in publisher.build_ack_intents()}
+    publisher.take_appends()
+    publisher.publish_uncommitted(one, new_message(message_type), message_type)
+    (orphan,) = publisher.take_appends()
+    rollbacks = publisher.take_rollbacks()
+    committed, _ = reader.take(*first.content, acknowledgement.content)
+    assert len(committed) == 2
+    reader.take(*orphan.content)
+    assert reader.pending() == [PRODUCER]
+
+    forward = brought_forward(rollbacks, intents)
+    committed, outcomes = reader.take(forward[0].content)
+
+    assert [each.journal for each in forward] == ["a/one", "a/two"]
+    assert forward[0].clock == forward[1].clock == forward[1].clock_in(intents["a/two"])
+    assert committed == [forward[0].clock], "nothing but the acknowledgement itself"
+    assert Outcome.ACK_ROLLBACK_LOST_PROGRESS not in outcomes
+    assert reader.pending() == []
+    again, outcomes = reader.take(forward[0].content)
+    assert (again, outcomes) == ([], {Outcome.ACK_ROLLBACK}), "a second time changes nothing"
+
+
+def test_rollback_of_a_journal_first_touched_after_the_checkpoint_stays_as_it_was() -> None:
+    """Plan: the checkpoint is older than the journal's first message. Why: an earlier clock than that of the first
+    message, but one would tell readers that the producer lost progress.
+    """
+    publisher = publisher_at()
+    publisher.publish_uncommitted(MappedJournal("a/one", NDJSON), {}, JsonType())
+    intents = {intent.journal: intent.content for intent in publisher.build_ack_intents()}
+    publisher.publish_uncommitted(MappedJournal("a/two", NDJSON), {}, JsonType())
+    _, second = publisher.take_rollbacks()
+
+    first_forward, second_forward = brought_forward([_, second], intents)
+
+    assert second_forward == second
+    assert first_forward.clock < second.clock
+
+
+def test_intents_of_another_producer_bring_nothing_forward() -> None:
+    """Plan: another producer's acknowledgement in the same journal. Why: its clock says nothing of ours."""
+    ours, theirs = publisher_at(), Publisher(MessageClock(), OTHER)
+    target = MappedJournal("a/one", NDJSON)
+    for publisher in (ours, theirs):
+        publisher.publish_uncommitted(target, {}, JsonType())
+    intents = {intent.journal: intent.content for intent in theirs.build_ack_intents()}
+    rollbacks = ours.take_rollbacks()
+
+    assert brought_forward(rollbacks, intents) == rollbacks
+
+
+@pytest.mark.parametrize(
+    "intent",
+    [b"", b"x" * 500, b'{"_meta":{"uuid":"zzzzzzzz-zzzz-zzzz-zzzz-zzzzzzzzzzzz"}}\n'],
+    ids=["empty", "longer", "no digits"],
+)
+def test_intent_that_is_no_such_acknowledgement_brings_nothing_forward(intent: bytes) -> None:
+    """Plan: bytes another program may have written. Why: what cannot be read must not stop a take-over."""
+    publisher = publisher_at()
+    publisher.publish_uncommitted(MappedJournal("a/one", NDJSON), {}, JsonType())
+    rollbacks = publisher.take_rollbacks()
+
+    assert brought_forward(rollbacks, {"a/one": intent}) == rollbacks
+
+
+def test_hidden_uuid_keeps_the_first_clock_and_still_rolls_back() -> None:
+    """Plan: an encoding in which no UUID shows. Why: then readers hear of lost progress, but nothing stays pending."""
+    publisher, reader = publisher_at(), Read("a/one", HiddenType())
+    target = MappedJournal("a/one", PROTOBUF_FIXED)
+    publisher.publish_uncommitted(target, [b"", b"m"], HiddenType())
+    (acknowledgement,) = publisher.build_ack_intents()
+    publisher.publish_uncommitted(target, [b"", b"m"], HiddenType())
+    (append,) = publisher.take_appends()
+    reader.take(append.content[0], acknowledgement.content, append.content[1])
+
+    (rollback,) = brought_forward(publisher.take_rollbacks(), {"a/one": acknowledgement.content})
+    _, outcomes = reader.take(rollback.content)
+
+    assert outcomes == {Outcome.ACK_ROLLBACK_LOST_PROGRESS}
+    assert reader.pending() == []
+
+
+def test_uuid_that_an_encoding_writes_twice_moves_in_both_places() -> None:
+    """Plan: a message that repeats its UUID. Why: a frame with two different ones would be of no message."""
+    rollback = Rollback(journal="a/one", producer=PRODUCER, clock=1600, content=b"")
+    text = msgspec.json.encode({"id": _text(rollback), "_meta": {"uuid": _text(rollback)}})
+    rollback = Rollback(journal="a/one", producer=PRODUCER, clock=1600, content=text)
+
+    moved = rollback.at(3200)
+
+    meta = msgspec.json.decode(moved.content)
+    assert meta["id"] == meta["_meta"]["uuid"]
+    assert parse_uuid(JsonType().uuid_of(moved.content)) == (PRODUCER, 3200, Flags.ACK_TXN)
+
+
+def _text(rollback: Rollback) -> str:
+    digits = rollback.uuid.hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))

@@ -1,7 +1,8 @@
 """Tells a shard that has stopped working from one that has nothing to do.
 
-    there is work (input unread, or a transaction begun), nothing moves ─► stalled, after `stall_seconds`
-    something moves, or there is no work                                 ─► fine
+    there is work (input unread, or a callback, commit or acknowledgement under way), nothing moves
+                                            ─► stalled, after `stall_seconds`
+    something moves, or there is no work    ─► fine: a transaction that waits for its time has none
 
 A primary may be assigned, healthy by every heartbeat, and yet stand still: a callback that waits for ever, a lock that
 nobody releases, a query without an end. Only its lack of progress tells.
@@ -11,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from consumer.core.transaction_events import Activity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +25,9 @@ class Look:
     committed: Mapping[str, int]
     """How far completed transactions have read."""
     deliveries: int
-    """Batches that the application has consumed so far."""
-    in_transaction: bool
-    """A transaction has begun and is not complete."""
+    """How often the application has come further so far: by a message, or by a batch where it takes batches."""
+    activity: Activity
+    """What its transactions wait for."""
     heads: Mapping[str, int]
     """The journals' write heads; those that could not be asked are absent."""
 
@@ -36,7 +39,9 @@ class Look:
     @property
     def has_work(self) -> bool:
         """Whether something should be moving."""
-        return self.in_transaction or _behind(self.heads, self.read) > 0
+        if self.activity is Activity.READING:
+            return _behind(self.heads, self.read) > 0
+        return self.activity is Activity.WORKING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,7 @@ class Stall:
     """For how long."""
     bytes_behind: int
     in_transaction: bool
+    """It waits for the application, its store or an append; else for input that is there to be read."""
 
 
 class StallDetector:
@@ -76,7 +82,9 @@ class StallDetector:
         if seconds < self._stall_seconds:
             return None
         return Stall(
-            seconds=seconds, bytes_behind=look.bytes_behind, in_transaction=look.in_transaction
+            seconds=seconds,
+            bytes_behind=look.bytes_behind,
+            in_transaction=look.activity is Activity.WORKING,
         )
 
 

@@ -27,7 +27,7 @@ from typing import assert_never
 from consumer.core import transaction_events as tx
 from consumer.core.checkpoint import build_checkpoint, read_through_of
 from consumer.core.delivery import DeliveryLimits, before_ack, bounded, leading_acks
-from consumer.core.transaction_events import Demand, Event, Instruction, TxnLimits
+from consumer.core.transaction_events import Activity, Demand, Event, Instruction, TxnLimits
 from consumer.core.transaction_records import PriorTxn, RunningTxn
 from consumer.errors import ReplayError
 from consumer.message.batch import MessageBatch
@@ -92,13 +92,11 @@ class TransactionMachine:
         return self._demand
 
     @property
-    def in_transaction(self) -> bool:
-        """Whether a transaction has begun, or the one before is not complete."""
-        return (
-            self._phase is not _Phase.CONSUMING
-            or self._running.began is not None
-            or self._prior is not None
-        )
+    def activity(self) -> Activity:
+        """What it waits for, as of the last event: while it works, something must move."""
+        if self._phase is not _Phase.CONSUMING or self._prior is not None or self._replaying:
+            return Activity.WORKING
+        return Activity.WAITING if self._demand is Demand.NOTHING else Activity.READING
 
     def start(self, now: float) -> tuple[Instruction, ...]:
         """Begin: as if the transaction of the restored checkpoint had just committed, and acknowledge it again.

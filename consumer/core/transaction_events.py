@@ -27,6 +27,17 @@ class TxnLimits:
     """It stays open while a producer's messages have been read but not its acknowledgement."""
 
 
+class Activity(Enum):
+    """What the machine waits for."""
+
+    WORKING = "working"
+    """For a callback, a commit, its acknowledgements, or input that it asked for once more."""
+    READING = "reading"
+    """For input, whenever it comes, and perhaps for a producer or for time."""
+    WAITING = "waiting"
+    """For time alone: it takes no input before its transaction may close."""
+
+
 class Demand(Enum):
     """What input the machine can take now."""
 

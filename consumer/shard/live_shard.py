@@ -21,7 +21,6 @@ from typing import Any, Self, TypeVar
 import structlog
 
 from allocator.core.model import Assignment, ItemId
-from allocator.core.ops import Compare, Delete
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Store
 from consumer.core.failure_kind import failure_kind
@@ -309,6 +308,7 @@ class LiveShard:
                 self._environment,
                 shard_id=self.id,
                 fqn=self.fqn,
+                assignment=lambda: self._assignment,
                 sources=lambda: [source.journal for source in self._spec.sources],
                 say_stalled=self._say_stalled,
                 say_moving=self._say_primary,
@@ -324,12 +324,6 @@ class LiveShard:
 
     async def _say_stalled(self, description: str) -> None:
         await self._status.replace(failed_status((description,)))
-        if self._environment.config.stall_hand_over:
-            _log.warning("shard.gives_up", shard=self.id)
-            key = self._assignment.kv.key
-            await self._environment.etcd.txn(
-                (Compare.create_revision(key, self._assignment.kv.create_revision),), (Delete(key),)
-            )
 
     def _judge(self, cause: BaseException) -> Verdict:
         """Decide what to do about a failure, and take note of what to leave out."""

@@ -110,14 +110,19 @@ class PrimaryAttempt:
     def look(self, heads: Mapping[str, int]) -> Look:
         """Return what can be seen of its progress.
 
+        A source that it has not read from yet, nor has its checkpoint, may have nothing to read below the head that is
+        seen first: its old content may be gone. Input that comes after that is work.
+
         Args:
             heads: The sources' write heads, bytes by journal.
         """
+        for journal, head in heads.items():
+            self._sequenced_to.setdefault(journal, head)
         return Look(
             read=dict(self._sequenced_to),
             committed=self.progress.copies()[0],
             deliveries=self._callbacks.deliveries if self._callbacks is not None else 0,
-            in_transaction=self._loop is not None and self._loop.in_transaction,
+            activity=self._loop.activity if self._loop is not None else tx.Activity.WORKING,
             heads=heads,
         )
 
@@ -275,6 +280,7 @@ class PrimaryAttempt:
     ) -> None:
         """Run transactions from `checkpoint` on until the input ends."""
         spec = self._shard.spec
+        self._sequenced_to = read_through_of(checkpoint)
         sequencer = Sequencer(
             checkpoint.sources, ring_messages=spec.ring_buffer_size or RING_MESSAGES
         )

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import structlog
 
+from allocator.core.model import Assignment
+from allocator.core.ops import Compare, Delete
+from allocator.errors import EtcdError
+from consumer.application import MessageProducer
 from consumer.core.stall import Stall, StallDetector
-from consumer.errors import JournalError, RpcFailedError
+from consumer.errors import ConsumerError
 from consumer.journal.client import JournalClient
 from consumer.shard.environment import ShardEnvironment
 from consumer.shard.primary import PrimaryAttempt
@@ -36,6 +41,7 @@ class StallWatch:
         *,
         shard_id: str,
         fqn: str,
+        assignment: Callable[[], Assignment],
         sources: Callable[[], list[str]],
         say_stalled: Callable[[str], Awaitable[None]],
         say_moving: Callable[[], Awaitable[None]],
@@ -47,6 +53,7 @@ class StallWatch:
             environment: Of the process.
             shard_id: For the log.
             fqn: For metrics.
+            assignment: Returns our assignment as last observed.
             sources: Returns the journals that the shard reads now.
             say_stalled: Called with a description once it stands still.
             say_moving: Called when it moves again.
@@ -55,6 +62,7 @@ class StallWatch:
         self._environment = environment
         self._shard_id = shard_id
         self._fqn = fqn
+        self._assignment = assignment
         self._sources = sources
         self._say_stalled = say_stalled
         self._say_moving = say_moving
@@ -64,12 +72,23 @@ class StallWatch:
         """Watch until cancelled."""
         patience = self._environment.config.stall_seconds
         detector = StallDetector(stall_seconds=patience)
-        while True:
-            await asyncio.sleep(patience / LOOKS_PER_STALL)
-            heads = await write_heads(self._environment.journals, self._sources())
-            look = self._attempt.look(heads)
-            now = self._environment.clock.monotonic_seconds()
-            await self._tell(detector.observed(look, now))
+        pause = patience / LOOKS_PER_STALL
+        try:
+            while True:
+                await asyncio.sleep(pause)
+                look = self._attempt.look(await self._heads(timeout_seconds=pause))
+                now = self._environment.clock.monotonic_seconds()
+                await self._tell(detector.observed(look, now))
+        finally:
+            # Whoever takes the shard next tells its own.
+            self._environment.metrics.record_stalled(self._fqn, False)
+
+    async def _heads(self, *, timeout_seconds: float) -> dict[str, int]:
+        if isinstance(self._environment.application, MessageProducer):
+            return {}  # What it reads, and how far, is its own business.
+        return await write_heads(
+            self._environment.journals, self._sources(), timeout_seconds=timeout_seconds
+        )
 
     async def _tell(self, stall: Stall | None) -> None:
         self._environment.metrics.record_stalled(self._fqn, stall is not None)
@@ -89,6 +108,18 @@ class StallWatch:
             self._told = False
             _log.info("shard.moving_again", shard=self._shard_id)
             await self._say_moving()
+        if stall is not None and self._environment.config.stall_hand_over:
+            await self._give_up()
+
+    async def _give_up(self) -> None:
+        """Delete our assignment, so that the shard is placed anew; each look tries again while etcd is gone."""
+        kv = self._assignment().kv
+        _log.warning("shard.gives_up", shard=self._shard_id)
+        still_ours = Compare.create_revision(kv.key, kv.create_revision)
+        try:
+            await self._environment.etcd.txn((still_ours,), (Delete(kv.key),))
+        except EtcdError as error:
+            _log.warning("shard.not_given_up", shard=self._shard_id, cause=str(error))
 
 
 def description(stall: Stall, stack: str) -> str:
@@ -101,12 +132,22 @@ def description(stall: Stall, stack: str) -> str:
     )
 
 
-async def write_heads(journals: JournalClient, names: list[str]) -> dict[str, int]:
-    """Return the write heads of those journals that answer, bytes."""
+async def write_heads(
+    journals: JournalClient, names: list[str], *, timeout_seconds: float
+) -> dict[str, int]:
+    """Return the write heads of those journals that answer in time, bytes.
+
+    Args:
+        journals: Asks.
+        names: Of the journals.
+        timeout_seconds: For all of them together.
+    """
     heads: dict[str, int] = {}
-    for name in names:
-        try:
-            heads[name] = await journals.write_head(name)
-        except (JournalError, RpcFailedError) as error:
-            _log.info("stall_watch.head_unknown", journal=name, cause=str(error))
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_seconds):
+            for name in names:
+                try:
+                    heads[name] = await journals.write_head(name)
+                except ConsumerError as error:
+                    _log.info("stall_watch.head_unknown", journal=name, cause=str(error))
     return heads

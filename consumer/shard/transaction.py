@@ -25,7 +25,7 @@ from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
 from consumer.core import transaction_events as tx
 from consumer.core.transaction import TransactionMachine
-from consumer.core.transaction_events import Demand, Event, Instruction
+from consumer.core.transaction_events import Activity, Demand, Event, Instruction
 from consumer.errors import ConsumerError, JournalNotFoundError
 from consumer.journal.append_service import AppendService
 from consumer.message.batch import MessageBatch
@@ -109,9 +109,9 @@ class TransactionLoop:
         """Where readers put what they read; close it when no more will come."""
 
     @property
-    def in_transaction(self) -> bool:
-        """Whether a transaction is under way."""
-        return self._machine.in_transaction
+    def activity(self) -> Activity:
+        """What its transactions wait for."""
+        return self._machine.activity
 
     def post(self, event: Event) -> None:
         """Have the machine take in an event; for the event loop."""

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from consumer.core.stall import Look, Stall, StallDetector
+from consumer.core.transaction_events import Activity
 
 
 def _look(
-    *, read: int = 0, committed: int = 0, deliveries: int = 0, txn: bool = False, head: int = 0
+    *,
+    read: int = 0,
+    committed: int = 0,
+    deliveries: int = 0,
+    activity: Activity = Activity.READING,
+    head: int = 0,
 ) -> Look:
     return Look(
         read={"in": read},
         committed={"in": committed},
         deliveries=deliveries,
-        in_transaction=txn,
+        activity=activity,
         heads={"in": head},
     )
 
@@ -52,10 +58,18 @@ def test_callback_that_hangs_in_a_transaction_is_a_stall() -> None:
     """All input is read, and yet the transaction does not end: the application waits for something."""
     detector = StallDetector(stall_seconds=10)
 
-    detector.observed(_look(read=50, head=50, txn=True), 0.0)
-    stall = detector.observed(_look(read=50, head=50, txn=True), 12.0)
+    detector.observed(_look(read=50, head=50, activity=Activity.WORKING), 0.0)
+    stall = detector.observed(_look(read=50, head=50, activity=Activity.WORKING), 12.0)
 
     assert stall == Stall(seconds=12.0, bytes_behind=50, in_transaction=True)
+
+
+def test_transaction_that_waits_for_time_is_no_stall() -> None:
+    """It takes no input before its time, so that what waits in the journal is no reason for alarm."""
+    detector = StallDetector(stall_seconds=10)
+    look = _look(read=50, head=90, activity=Activity.WAITING)
+
+    assert not any(detector.observed(look, float(now)) for now in range(100))
 
 
 def test_slow_progress_is_progress() -> None:
@@ -65,7 +79,7 @@ def test_slow_progress_is_progress() -> None:
     looks = (
         _look(head=1000),
         _look(head=1000, read=10),
-        _look(head=1000, read=10, deliveries=1, txn=True),
+        _look(head=1000, read=10, deliveries=1, activity=Activity.WORKING),
         _look(head=1000, read=10, deliveries=1, committed=10),
     )
     stalls = [detector.observed(look, 9.0 * index) for index, look in enumerate(looks)]

@@ -9,7 +9,7 @@ import pytest
 from consumer.core import transaction_events as tx
 from consumer.core.delivery import DeliveryLimits
 from consumer.core.transaction import TransactionMachine
-from consumer.core.transaction_events import Demand, Event, Instruction, TxnLimits
+from consumer.core.transaction_events import Activity, Demand, Event, Instruction, TxnLimits
 from consumer.message.sequencer import Sequencer
 from consumer.protocol.shard_pb2 import Checkpoint
 from tests.support.message_batches import WrittenJournal, ack, cont, single
@@ -44,6 +44,10 @@ class Stage:
     def takes(self) -> Demand:
         """Return what input it can take now."""
         return self.machine.demand
+
+    def activity(self) -> Activity:
+        """Return what it waits for now."""
+        return self.machine.activity
 
     def on(self, event: Event, *, later: float = 0.0) -> tuple[Instruction, ...]:
         """Let time pass, then an event happen; return what it orders."""
@@ -523,3 +527,37 @@ def test_changed_limits_hold_from_the_next_transaction_on() -> None:
     stage.on(tx.BatchRead(journal.batch(single(20))))
 
     assert stage.consume(1) == (tx.SetTimer(stage.now + 7),)
+
+
+def test_activity_tells_work_from_waiting() -> None:
+    """Who watches for stalls must know whether something has to move: a callback, a commit or an acknowledgement; not
+    a transaction that is open for longer, and takes what comes.
+    """
+    journal = WrittenJournal("in/a")
+    stage = Stage(min_seconds=5.0, max_seconds=60.0)
+    assert stage.activity() is Activity.READING
+
+    stage.on(tx.BatchRead(journal.batch(single(10))))
+    assert stage.activity() is Activity.WORKING, "begin_txn is called"
+    stage.consume(1)
+    assert stage.activity() is Activity.READING, "open for its minimum, and for more"
+
+    stage.on(tx.Ticked(), later=5.0)
+    stage.on(tx.InputIdle())
+    assert stage.activity() is Activity.WORKING, "finalize_txn is called"
+    stage.close({"out/a": b"ack"})
+    assert stage.activity() is Activity.WORKING, "it commits"
+    stage.on(tx.CommitResolved(None))
+    assert stage.activity() is Activity.WORKING, "it is acknowledged"
+    stage.on(tx.AckResolved("out/a", 10))
+    assert stage.activity() is Activity.READING
+
+
+def test_activity_of_a_transaction_that_takes_no_more_is_waiting() -> None:
+    """The application left input to the next transaction, and this one may not close yet: only time has to pass."""
+    journal = WrittenJournal("in/a")
+    stage = Stage(min_seconds=5.0, max_seconds=60.0)
+    stage.on(tx.BatchRead(journal.batch(single(10), single(11))))
+    stage.consume(1)
+
+    assert stage.activity() is Activity.WAITING

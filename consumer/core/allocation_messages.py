@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from allocator.core.inquiry.explanation import Explanation
+from allocator.core.inquiry.happening import Happening, Kind
 from allocator.core.inquiry.proposal import Proposal
-from allocator.core.inquiry.rehearsal import Happening, Kind
 from allocator.core.inquiry.standing import Hypothesis
 from allocator.core.keys import Keys
 from allocator.core.model import Item, ItemId, Member, MemberId

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
@@ -47,8 +47,19 @@ class Proposal:
         return not self.hypothesis.joined
 
 
-def propose(standing: Standing, hypothesis: Hypothesis) -> Proposal | PlanRefused:
-    """Return what would happen if `hypothesis` came true now; a refusal if the solver's answer breaks a rule."""
+def propose(
+    standing: Standing, hypothesis: Hypothesis, *, is_wanted: Callable[[], bool] = lambda: True
+) -> Proposal | PlanRefused:
+    """Return what would happen if `hypothesis` came true now; a refusal if the solver's answer breaks a rule.
+
+    Args:
+        standing: What the leader knows.
+        hypothesis: What would be different.
+        is_wanted: Asked now and then whether to go on.
+
+    Raises:
+        RehearsalAbandonedError: it is not wanted any more.
+    """
     state, settling = supposed(standing, hypothesis)
     policy = replace(standing.policy, objective=state.objective)
     plan = plan_for(state, standing.plan, standing.solver, policy)
@@ -61,6 +72,7 @@ def propose(standing: Standing, hypothesis: Hypothesis) -> Proposal | PlanRefuse
         keys=standing.keys,
         policy=standing.policy,
         settling=settling,
+        is_wanted=is_wanted,
     )
     basis = basis_of(standing.snapshot)
     return Proposal(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from types import FrameType
 
+import pytest
+
+from allocator.core.inquiry.happening import Kind
 from allocator.core.inquiry.proposal import Proposal, propose
-from allocator.core.inquiry.rehearsal import Kind
+from allocator.core.inquiry.rehearsal import RehearsalAbandonedError
 from allocator.core.inquiry.standing import Hypothesis, basis_of
 from allocator.core.model import Item, ItemId, Member, MemberId
 from allocator.core.ops import KeyValue
 from allocator.core.plan import PlanRefused
-from allocator.core.policy import AllocationPolicy, TransitionPolicy
+from allocator.core.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
 from tests.support.memory_cluster import JsonItem, JsonMember, MemoryCluster
 from tests.support.standings import snapshot_of, standing_of
 
@@ -114,6 +119,78 @@ def test_budget_spreads_a_drain_over_rounds_and_says_what_waits() -> None:
     assert len(added) == 6
     assert len(proposal.rehearsal.waits) >= 5
     assert not proposal.rehearsal.stuck
+
+
+def test_rehearsal_of_a_throttled_drain_costs_what_is_drained_and_not_all_there_is() -> None:
+    """Six replicas move, one at a time, in a dozen rounds: with twenty times as many items at rest, the calls made are
+    less than five times as many, for all but the first and the last look are at what moves.
+    """
+    policy = AllocationPolicy(transition=TransitionPolicy(moves_max=1))
+    calls = {items: _calls_of_a_drain(items, policy) for items in (12, 240)}
+
+    assert calls[240] < 5 * calls[12]
+
+
+def _calls_of_a_drain(items: int, policy: AllocationPolicy) -> int:
+    """Return how many functions are called to propose the drain of a member with six replicas, among more items."""
+    cluster = _settled(12)
+    for member_id in (A2, B1, B2):
+        cluster.put_member(member_id.zone, member_id.suffix, 2 * items)
+    for number in range(12, items):
+        cluster.put_item(f"i{number:03}", 2)
+        cluster.put_assignment(f"i{number:03}", "a", "a2", 0)
+        cluster.put_assignment(f"i{number:03}", "b", ("b1", "b2")[number % 2], 1)
+    standing = standing_of(cluster, policy=policy)
+    calls = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        proposal = propose(standing, Hypothesis(drained=frozenset({A1})))
+    finally:
+        sys.setprofile(None)
+    assert not isinstance(proposal, PlanRefused)
+    happened = Counter(each.kind for each in proposal.rehearsal.happenings)
+    assert happened[Kind.ADD] == 6
+    return calls
+
+
+def test_hand_overs_are_rehearsed_once_all_else_is_done() -> None:
+    """All primaries stand on one member, and a drain is asked for: primaries are handed over after it, until level."""
+    cluster = MemoryCluster()
+    for member_id in (A1, A2, B1):
+        cluster.put_member(member_id.zone, member_id.suffix, 20)
+    for number in range(8):
+        cluster.put_item(f"i{number}", 2)
+        cluster.put_assignment(f"i{number}", "a", "a1", 0)
+        cluster.put_assignment(f"i{number}", "b", "b1", 1)
+    policy = AllocationPolicy(primaries=PrimaryPolicy(hand_over_above_spread=2))
+
+    proposal = _proposed(cluster, Hypothesis(drained=frozenset({A2})), policy)
+
+    happened = proposal.rehearsal.happenings
+    handed_over = [each for each in happened if each.kind is Kind.HAND_OVER]
+    assert len(handed_over) == 4
+    assert {(each.from_member, each.member_id) for each in handed_over} == {(A1, B1)}
+    assert len({each.round for each in handed_over}) == 4, "one at a time is the default"
+    loads = {each.member_id: each for each in proposal.loads}
+    assert (loads[A1].primaries_before, loads[A1].primaries_after) == (8, 4)
+    assert not proposal.rehearsal.stuck
+
+
+def test_rehearsal_that_nobody_waits_for_ends() -> None:
+    """Whoever asked went away: the thread is not kept busy."""
+    answers = iter((True, False))
+
+    with pytest.raises(RehearsalAbandonedError):
+        propose(
+            standing_of(_settled()),
+            Hypothesis(drained=frozenset({A1})),
+            is_wanted=lambda: next(answers),
+        )
 
 
 def test_what_will_never_fit_is_stuck() -> None:

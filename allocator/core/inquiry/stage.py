@@ -1,0 +1,237 @@
+"""A cluster in memory on which a plan is carried out: a state, what changed of it, and what is still to be done.
+
+Invariants: a step costs as much as the item that it is about, and a look at what is pending as much as that; only
+`whole` costs as much as everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from allocator.core.consistency import Consistency
+from allocator.core.inquiry.happening import Happening, happenings
+from allocator.core.keys import AssignmentKey, Keys
+from allocator.core.model import Assignment, Item, ItemId, MemberId
+from allocator.core.ops import Delete, KeyValue, Put
+from allocator.core.placement.primaries import HandOver, wanted_hand_overs
+from allocator.core.plan import Plan
+from allocator.core.policy import AllocationPolicy
+from allocator.core.state import PRIMARY_SLOT, AllocState, Loads
+from allocator.core.transition.converge import Convergence, Step, converge
+from allocator.core.transition.replicas import is_settled
+from allocator.core.transition.settle import Settling
+
+
+class _Behind:
+    """Takes replicas as consistent but for those that have yet to catch up."""
+
+    def __init__(self, replicas: set[tuple[ItemId, MemberId]]) -> None:
+        self.replicas = replicas
+
+    def is_consistent(
+        self, item: Item, assignment: Assignment, all_assignments: Sequence[Assignment]
+    ) -> bool:
+        return (item.item_id, assignment.member_id) not in self.replicas
+
+
+class Stage:
+    """Where the cluster is in the rehearsal, and what happened."""
+
+    def __init__(
+        self,
+        state: AllocState,
+        plan: Plan,
+        consistency: Consistency,
+        keys: Keys,
+        policy: AllocationPolicy,
+        settling: Settling,
+    ) -> None:
+        self._state = state
+        self._plan = plan
+        self._keys = keys
+        self._policy = policy
+        self._settling = settling
+        self._groups = dict(state.assignments)
+        self._total, self._primary = dict(state.loads.total), dict(state.loads.primary)
+        self._revision = state.revision
+        self._behind = _Behind(
+            {
+                (item_id, a.member_id)
+                for item_id, group in state.assignments.items()
+                if (item := state.items.get(item_id)) is not None
+                for a in group
+                if not consistency.is_consistent(item, a, group)
+            }
+        )
+        everything = state.items.keys() | state.assignments.keys()
+        self._pending = {item_id for item_id in everything if not self._is_done(item_id)}
+        self._hand_overs: list[HandOver] = []
+        """Named, and not yet tried."""
+        self._handed_over = True
+        """Whether a hand-over came of those that were named last."""
+        self.happenings: list[Happening] = []
+        self.round = 0
+
+    def whole(self) -> AllocState:
+        """Return the state of everything."""
+        return self._seen(sorted(self._state.items), sorted(self._groups), is_whole=True)
+
+    def pending(self) -> AllocState:
+        """Return the state of the items that are not where they should be."""
+        return self._partial(self._pending)
+
+    def converged(
+        self,
+        state: AllocState,
+        hand_overs: Sequence[HandOver] = (),
+        *,
+        sees_all_pending: bool = True,
+    ) -> Convergence:
+        """Return the next steps, and what waits.
+
+        Args:
+            state: All of it, or a part.
+            hand_overs: Those to begin now; of everything, all that are wanted wait.
+            sees_all_pending: Whether all that is pending is in the state.
+        """
+        if state.is_whole and self._policy.primaries.hand_over_above_spread:
+            hand_overs = self._wanted_hand_overs(state)
+        return converge(
+            state,
+            self._plan.desired,
+            consistency=self._behind,
+            keys=self._keys,
+            primaries=self._plan.primaries,
+            policy=self._policy.transition,
+            drains_waiting=self._settling.drains_waiting,
+            hand_overs=hand_overs,
+            hand_overs_allowed=0 if state.is_whole else len(hand_overs),
+            sees_all_pending=sees_all_pending,
+        )
+
+    def perform(self, steps: Sequence[Step]) -> bool:
+        """Perform the steps of a round; False if there are none."""
+        for step in steps:
+            item_id = ItemId(step.checkpoint.subject)
+            before = self._groups.get(item_id, ())
+            after = performed(before, step, self._keys, self._revision + 1)
+            self._count(item_id, before, -1)
+            self._count(item_id, after, 1)
+            self._note(item_id, before, after)
+            if after:
+                self._groups[item_id] = after
+            else:
+                self._groups.pop(item_id, None)
+            if self._is_done(item_id):
+                self._pending.discard(item_id)
+            else:
+                self._pending.add(item_id)
+        if steps:
+            self.round += 1
+            self._revision += 1
+        return bool(steps)
+
+    def catch_up(self) -> bool:
+        """Let every replica catch up; False if all had."""
+        if not self._behind.replicas:
+            return False
+        self._behind.replicas.clear()
+        return True
+
+    def hand_over(self) -> bool:
+        """Hand as many primaries over as may be at a time; False if there is nothing to hand over."""
+        primaries = self._policy.primaries
+        if not primaries.hand_over_above_spread:
+            return False
+        while True:
+            if not self._hand_overs:
+                if not self._handed_over:
+                    return False
+                self._hand_overs = list(self._wanted_hand_overs(self.whole()))
+                self._handed_over = False
+                if not self._hand_overs:
+                    return False
+            allowed = max(1, primaries.hand_overs_in_flight_max)
+            turn, self._hand_overs = self._hand_overs[:allowed], self._hand_overs[allowed:]
+            state = self._partial({each.item_id for each in turn})
+            if self.perform(self.converged(state, turn, sees_all_pending=False).steps):
+                self._handed_over = True
+                return True
+
+    def _wanted_hand_overs(self, whole: AllocState) -> Sequence[HandOver]:
+        return wanted_hand_overs(whole.problem(), self._plan.desired, policy=self._policy.primaries)
+
+    def _partial(self, item_ids: Collection[ItemId]) -> AllocState:
+        ids = sorted(item_ids)
+        return self._seen(ids, ids, is_whole=False)
+
+    def _seen(
+        self, item_ids: Sequence[ItemId], grouped: Sequence[ItemId], *, is_whole: bool
+    ) -> AllocState:
+        items, groups = self._state.items, self._groups
+        # Limits follow from members and items, which a step does not change.
+        return replace(
+            self._state,
+            revision=self._revision,
+            items={i: items[i] for i in item_ids if i in items},
+            assignments={i: groups[i] for i in grouped if i in groups},
+            loads=Loads(dict(self._total), dict(self._primary)),
+            is_whole=is_whole,
+        )
+
+    def _is_done(self, item_id: ItemId) -> bool:
+        """Return whether nothing is to be done about an item; what the plan does not know is left alone."""
+        group = self._groups.get(item_id, ())
+        if item_id not in self._state.items:
+            return not group or item_id in self._state.unreadable_items
+        wanted = self._plan.desired.get(item_id)
+        return wanted is None or is_settled(group, wanted)
+
+    def _count(self, item_id: ItemId, group: Sequence[Assignment], difference: int) -> None:
+        if item_id not in self._state.items:
+            return
+        for assignment in group:
+            if assignment.member_id in self._total:
+                self._total[assignment.member_id] += difference
+                if assignment.slot == PRIMARY_SLOT:
+                    self._primary[assignment.member_id] += difference
+
+    def _note(self, item_id: ItemId, old: Sequence[Assignment], new: Sequence[Assignment]) -> None:
+        had = {a.member_id for a in old}
+        self._behind.replicas |= {(item_id, a.member_id) for a in new if a.member_id not in had}
+        self.happenings += happenings(self.round, item_id, old, new)
+
+
+def performed(
+    group: Sequence[Assignment], step: Step, keys: Keys, revision: int
+) -> tuple[Assignment, ...]:
+    """Return an item's assignments after a step of its own."""
+    by_key = {a.kv.key: a for a in group}
+    by_member = {a.member_id: a for a in group}
+    for operation in step.checkpoint.operations:
+        if isinstance(operation, Delete):
+            by_key.pop(operation.key, None)
+        elif isinstance(operation, Put):
+            by_key[operation.key] = _made(operation, keys, by_member, revision)
+    return tuple(sorted(by_key.values(), key=lambda a: (a.member_id, a.slot)))
+
+
+def _made(put: Put, keys: Keys, known: Mapping[MemberId, Assignment], revision: int) -> Assignment:
+    parsed = keys.parse(put.key)
+    assert isinstance(parsed, AssignmentKey), "steps put assignments"
+    before = known.get(parsed.member_id)
+    return Assignment(
+        item_id=parsed.item_id,
+        member_id=parsed.member_id,
+        slot=parsed.slot,
+        value=before.value if before is not None else None,
+        kv=KeyValue(
+            key=put.key,
+            value=put.value,
+            create_revision=revision,
+            mod_revision=revision,
+            version=1,
+            lease=put.lease,
+        ),
+    )

@@ -85,6 +85,8 @@ class TransactionMachine:
         self._demand = Demand.NOTHING
         self._running = RunningTxn(limits, 0.0)
         self._prior: PriorTxn | None = None
+        self._last_intent: dict[str, bytes] = {}
+        """The acknowledgement that this machine's transactions made last."""
 
     @property
     def demand(self) -> Demand:
@@ -195,7 +197,13 @@ class TransactionMachine:
             self._running.accepts_input = False
 
     def _on_finalized(self, ack_intents: Mapping[str, bytes]) -> None:
-        checkpoint = build_checkpoint(self._sequencer.take_checkpoint(), ack_intents)
+        if ack_intents:
+            self._last_intent = dict([list(ack_intents.items())[-1]])
+        # A transaction that published nothing keeps one acknowledgement of before: whoever takes over learns from it
+        # up to where our producer has committed (`consumer.message.rollback`), and may repeat it without effect.
+        checkpoint = build_checkpoint(
+            self._sequencer.take_checkpoint(), ack_intents or self._last_intent
+        )
         self._phase = _Phase.COMMITTING
         # The prior transaction is complete by now; what commits takes its place before its outcome can be known.
         self._prior = PriorTxn(read_through_of(checkpoint), ack_intents, closed=self._running)

@@ -78,15 +78,21 @@ def brought_forward(
             of a producer that has ever acknowledged holds at least one acknowledgement of it.
     """
     found = list(rollbacks)
-    committed: dict[int, int] = {}
-    for rollback in found:
-        intent = ack_intents.get(rollback.journal)
-        clock = None if intent is None else rollback.clock_in(intent)
+    clocks = [_clock_in(ack_intents, rollback) for rollback in found]
+    newest: dict[int, int] = {}
+    for rollback, clock in zip(found, clocks, strict=True):
         if clock is not None:
-            committed[rollback.producer] = max(clock, committed.get(rollback.producer, 0))
+            newest[rollback.producer] = max(clock, newest.get(rollback.producer, 0))
+    # Where the checkpoint has the acknowledgement itself, that is repeated: a later one would overtake it.
     return [
-        rollback.at(max(rollback.clock, committed.get(rollback.producer, 0))) for rollback in found
+        rollback.at(max(rollback.clock, newest.get(rollback.producer, 0)) if own is None else own)
+        for rollback, own in zip(found, clocks, strict=True)
     ]
+
+
+def _clock_in(ack_intents: Mapping[str, bytes], rollback: Rollback) -> int | None:
+    intent = ack_intents.get(rollback.journal)
+    return None if intent is None else rollback.clock_in(intent)
 
 
 def _text_of(uuid: bytes) -> bytes:

@@ -2,13 +2,14 @@
 shard may die between any two things.
 
 It runs the real transaction machine and sequencer. Its application notes the number in each message and publishes it
-on, so that afterwards one can compare: numbers written, numbers in the store, numbers that a reader of the output sees.
+to one of two outputs, or to none, so that afterwards one can compare: numbers written, numbers in the store, numbers
+that a reader of each output sees, and what that reader still has pending.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -18,8 +19,10 @@ from consumer.core.delivery import DeliveryLimits
 from consumer.core.transaction import TransactionMachine
 from consumer.core.transaction_events import Demand, TxnLimits
 from consumer.message.batch import MessageBatch
+from consumer.message.outcome import Outcome
+from consumer.message.rollback import Rollback, brought_forward
 from consumer.message.sequencer import Sequencer
-from consumer.message.uuid import Flags
+from consumer.message.uuid import Flags, build_uuid, parse_uuid
 from consumer.protocol.shard_pb2 import Checkpoint
 from tests.support.message_batches import FRAME_BYTES, Written, WrittenJournal
 
@@ -31,7 +34,11 @@ class World:
     """What outlives a crash."""
 
     inputs: list[WrittenJournal]
-    output: WrittenJournal = field(default_factory=lambda: WrittenJournal("out/a"))
+    outputs: list[WrittenJournal] = field(
+        default_factory=lambda: [WrittenJournal("out/a"), WrittenJournal("out/b")]
+    )
+    rollbacks: dict[tuple[int, str], Rollback] = field(default_factory=dict)
+    """On file, by producer and journal."""
     stored: tuple[int, ...] = ()
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     fence: int = 0
@@ -41,17 +48,24 @@ class World:
 
     def tick(self) -> int:
         """Return a clock for the next message that is published."""
-        self.clock += 1
+        self.clock += 10
         return self.clock
+
+    def output_of(self, number: int) -> WrittenJournal | None:
+        """Return where a number is published."""
+        return [*self.outputs, None][number % 3]
 
 
 @dataclass
 class _Append:
-    """Bytes on their way to the output."""
+    """Bytes on their way to an output."""
 
+    output: WrittenJournal
     messages: list[Written]
     waits_for_commit: bool = False
     is_ack: bool = False
+    after: Rollback | None = None
+    """Must be on file first."""
 
 
 class SimulatedShard:
@@ -73,14 +87,19 @@ class SimulatedShard:
         self._now = 0.0
         self._timer: float | None = None
         self._answer: Callable[[], tx.Event] | None = None
-        self._appends: deque[_Append] = deque()
-        self._recovered_appends: deque[_Append] = deque()
+        self._appends: list[deque[_Append]] = [deque() for _ in world.outputs]
+        self._recovered_appends: list[deque[_Append]] = [deque() for _ in world.outputs]
         """Acknowledgements of the restored checkpoint: they overtake what is published, or are overtaken by it."""
-        self._published = False
+        self._undoing: deque[_Append] = deque()
+        """Rollbacks of former producers, which overtake everything or are overtaken."""
+        self._keeping: list[Rollback] = []
+        self._touched: set[str] = set()
+        self._published: dict[str, None] = {}
         self._commit: tuple[tuple[int, ...], Checkpoint, list[_Append]] | None = None
         self._committed = True
         self._replay: deque[MessageBatch] = deque()
         restored = Checkpoint.FromString(world.checkpoint.SerializeToString())
+        self._take_over(restored)
         self._machine = TransactionMachine(
             Sequencer(restored.sources, ring_messages=random.choice((1, 2, 5, 100))),
             restored,
@@ -97,6 +116,23 @@ class SimulatedShard:
         """Return whether some input is still unread."""
         return any(self._positions[j.name] < j.write_head for j in self.world.inputs)
 
+    @property
+    def undone(self) -> bool:
+        """Whether everything that former lives left is rolled back."""
+        return not self._undoing
+
+    def _take_over(self, restored: Checkpoint) -> None:
+        forward = brought_forward(self.world.rollbacks.values(), restored.ack_intents)
+        for rollback in forward:
+            self.world.rollbacks[rollback.producer, rollback.journal] = rollback
+            output = self._output(rollback.journal)
+            message = Written(rollback.producer, rollback.clock, Flags.ACK_TXN, b"0")
+            self._undoing.append(_Append(output, [message]))
+        self._random.shuffle(self._undoing)
+
+    def _output(self, name: str) -> WrittenJournal:
+        return next(output for output in self.world.outputs if output.name == name)
+
     @staticmethod
     def _start_of(journal: WrittenJournal, checkpoint: Checkpoint) -> int:
         if journal.name not in checkpoint.sources:
@@ -109,11 +145,13 @@ class SimulatedShard:
         possible: list[Callable[[], None]] = [self._let_time_pass]
         if self._answer is not None:
             possible.append(self._answer_callback)
-        if self._appends and (self._committed or not self._appends[0].waits_for_commit):
-            possible.append(partial(self._write_append, self._appends))
-        if self._recovered_appends:
-            possible.append(partial(self._write_append, self._recovered_appends))
-        if self._commit is not None and not any(a in self._appends for a in self._commit[2]):
+        queues = [*self._appends, *self._recovered_appends, self._undoing]
+        possible.extend(
+            partial(self._write_append, queue) for queue in queues if queue and self._may(queue[0])
+        )
+        possible.extend(partial(self._keep, rollback) for rollback in self._keeping)
+        pending = [append for queue in self._appends for append in queue]
+        if self._commit is not None and not any(a in pending for a in self._commit[2]):
             possible.append(self._make_durable)
         demand = self._machine.demand
         if demand in (Demand.BATCH, Demand.BATCH_IF_READY):
@@ -130,6 +168,15 @@ class SimulatedShard:
             possible.append(self._read_replay)
         return possible
 
+    def _may(self, append: _Append) -> bool:
+        return (self._committed or not append.waits_for_commit) and (
+            append.after not in self._keeping
+        )
+
+    def _keep(self, rollback: Rollback) -> None:
+        self._keeping.remove(rollback)
+        self.world.rollbacks[rollback.producer, rollback.journal] = rollback
+
     def _let_time_pass(self) -> None:
         self._now += self._random.choice((0.3, 1.0, 3.0))
         if self._timer is not None and self._now >= self._timer:
@@ -143,11 +190,12 @@ class SimulatedShard:
 
     def _write_append(self, appends: deque[_Append]) -> None:
         append = appends.popleft()
-        self.world.output.batch(*append.messages)
+        output = append.output
+        output.batch(*append.messages)
         if self._random.random() < 0.1:  # The answer was lost and the append repeated.
-            self.world.output.batch(*append.messages)
+            output.batch(*append.messages)
         if append.is_ack:
-            self._on(tx.AckResolved(self.world.output.name, self.world.output.write_head))
+            self._on(tx.AckResolved(output.name, output.write_head))
 
     def _make_durable(self) -> None:
         assert self._commit is not None
@@ -192,7 +240,7 @@ class SimulatedShard:
                 case tx.StartCommit(checkpoint):
                     self._answer = partial(self._start_commit, checkpoint)
                 case tx.AppendAcks(intents, recovered):
-                    self._append_acks(intents[self.world.output.name], recovered=recovered)
+                    self._append_acks(intents, recovered=recovered)
                 case tx.StartReplay(name, begin, end):
                     journal = next(j for j in self.world.inputs if j.name == name)
                     middle = begin + (end - begin) // FRAME_BYTES // 2 * FRAME_BYTES
@@ -214,48 +262,81 @@ class SimulatedShard:
             consumed = self._random.randint(1 if order.first else 0, consumed)
         for payload in order.batch.payloads[:consumed]:
             self._state.append(int(payload))
-            message = Written(self._producer, self.world.tick(), Flags.CONTINUE_TXN, payload)
-            self._appends.append(_Append([message]))
-            self._published = True
+            output = self.world.output_of(int(payload))
+            if output is not None:
+                self._publish(output, payload)
         return tx.BatchDelivered(consumed)
 
+    def _publish(self, output: WrittenJournal, payload: bytes) -> None:
+        clock = self.world.tick()
+        append = _Append(output, [Written(self._producer, clock, Flags.CONTINUE_TXN, payload)])
+        if output.name not in self._touched:
+            self._touched.add(output.name)
+            append.after = Rollback(
+                journal=output.name,
+                producer=self._producer,
+                clock=clock - 1,
+                content=build_uuid(self._producer, clock - 1, Flags.ACK_TXN),
+            )
+            self._keeping.append(append.after)
+        self._appends[self.world.outputs.index(output)].append(append)
+        self._published[output.name] = None
+
     def _finalize(self) -> tx.Event:
-        intents = {}
-        if self._published:
-            intents[self.world.output.name] = f"{self._producer} {self.world.tick()}".encode()
-            self._published = False
+        intents = {
+            name: build_uuid(self._producer, self.world.tick(), Flags.ACK_TXN)
+            for name in self._published
+        }
+        self._published = {}
         return tx.TxnFinalized(intents)
 
     def _start_commit(self, checkpoint: Checkpoint) -> tx.Event:
         assert self._commit is None, "two commits at once"
         durable = Checkpoint.FromString(checkpoint.SerializeToString())
-        self._commit = (tuple(self._state), durable, list(self._appends))
+        pending = [append for queue in self._appends for append in queue]
+        self._commit = (tuple(self._state), durable, pending)
         self._committed = False
         return tx.CommitStarted()
 
-    def _append_acks(self, intent: bytes, *, recovered: bool) -> None:
-        producer, clock = map(int, intent.split())
-        message = Written(producer, clock, Flags.ACK_TXN, b"0")
-        appends = self._recovered_appends if recovered else self._appends
-        appends.append(_Append([message], waits_for_commit=not recovered, is_ack=True))
+    def _append_acks(self, intents: Mapping[str, bytes], *, recovered: bool) -> None:
+        queues = self._recovered_appends if recovered else self._appends
+        for name, intent in intents.items():
+            producer, clock, _ = parse_uuid(intent)
+            output = self._output(name)
+            message = Written(producer, clock, Flags.ACK_TXN, b"0")
+            append = _Append(output, [message], waits_for_commit=not recovered, is_ack=True)
+            queues[self.world.outputs.index(output)].append(append)
 
 
-def read_committed(journal: WrittenJournal) -> list[int]:
-    """Return the numbers that a reader of committed messages sees in a journal."""
+@dataclass
+class Seen:
+    """What a reader of committed messages makes of a journal."""
+
+    numbers: list[int]
+    outcomes: Counter[Outcome]
+    pending: int
+    """Producers whose messages were neither committed nor rolled back."""
+
+
+def read_committed(journal: WrittenJournal) -> Seen:
+    """Read a journal from its beginning to its end."""
     sequencer = Sequencer({}, ring_messages=10_000)
     batch = journal.read(0, journal.write_head)
-    seen: list[int] = []
+    seen = Seen([], Counter(), 0)
     index = 0
     while index < len(batch):
         queued = sequencer.queue(batch, index)
         index = queued.next_index
+        seen.outcomes.update(queued.outcomes)
         while sequencer.emitting:
             run = sequencer.peek(100)
             assert run is not None, "everything fits in memory"
-            seen.extend(
+            seen.numbers.extend(
                 int(payload)
                 for payload, flags in zip(run.payloads, run.flags, strict=True)
                 if flags != Flags.ACK_TXN
             )
             sequencer.consume(len(run))
+    for source in sequencer.take_checkpoint().values():
+        seen.pending += sum(entry.state.begin >= 0 for entry in source.producers)
     return seen

@@ -561,3 +561,31 @@ def test_activity_of_a_transaction_that_takes_no_more_is_waiting() -> None:
     stage.consume(1)
 
     assert stage.activity() is Activity.WAITING
+
+
+def test_checkpoint_keeps_an_acknowledgement_of_before_which_is_not_written_again() -> None:
+    """A transaction that published nothing still tells a successor where our producer committed last; a fresh machine
+    has nothing to tell: what it restored is another producer's.
+    """
+    journal = WrittenJournal()
+    stage = Stage(recovered=Checkpoint(ack_intents={"out/old": b"theirs"}))
+    stage.on(tx.AckResolved("out/old", 1))
+    checkpoints: list[Checkpoint] = []
+    for clock, intents in ((10, {}), (20, {"out/a": b"first", "out/b": b"second"}), (30, {})):
+        stage.on(tx.BatchRead(journal.batch(single(clock))))
+        stage.consume(1)
+        assert kinds(stage.on(tx.InputIdle())) == [tx.Finalize]
+        (start,) = stage.on(tx.TxnFinalized(intents))
+        assert isinstance(start, tx.StartCommit)
+        checkpoints.append(start.checkpoint)
+        appended = stage.on(tx.CommitStarted())
+        assert kinds(appended) == ([tx.AppendAcks] if intents else [])
+        stage.on(tx.CommitResolved())
+        for name in intents:
+            stage.on(tx.AckResolved(name, 1))
+
+    assert [dict(checkpoint.ack_intents) for checkpoint in checkpoints] == [
+        {},
+        {"out/a": b"first", "out/b": b"second"},
+        {"out/b": b"second"},
+    ]

@@ -4,8 +4,11 @@ An operation applies if it bears the next sequence number, the next checksum, an
 branch is being recovered. A file is known for ever by its *fnode*, the number of the operation that created it.
 
 Hints name the fnodes that were live when they were made. Operations on others are stepped over: those files are gone.
+Hints also hold every property as of that moment, which is later than most of what is played from them: an older value,
+or a file that had the path before, must not stop us.
 
-Source: gazette/core consumer/recoverylog/fsm.go (conditions and their order).
+Source: gazette/core consumer/recoverylog/fsm.go (conditions and their order). That hinted properties hold no path
+against the past, and are not set back by it, is ours.
 """
 
 from __future__ import annotations
@@ -86,7 +89,12 @@ class FileStateMachine:
         self.next_checksum = 0
         self.last_log = hints.log
         """Where the newest operation stands."""
-        self.properties = {each.path: each.content for each in hints.properties}
+        self.properties: dict[str, str] = {}
+        if fnodes:  # Else all is played from the beginning.
+            self.properties = {each.path: each.content for each in hints.properties}
+        self._hinted_properties = frozenset(self.properties)
+        self._unplayed_properties = set(self.properties)
+        """Of the hints, until an operation sets them."""
         self.fnodes: dict[int, Fnode] = {}
         self.links: dict[str, int] = {}
         self.hinted_segments: deque[Segment] = deque(segments)
@@ -185,13 +193,19 @@ class FileStateMachine:
         return Verdict.APPLIED
 
     def _set_property(self, each: pb.Property) -> Verdict:
-        if each.path in self.links:
+        path = each.path
+        if path in self.links:
             return Verdict.PATH_TAKEN
-        self.properties[each.path] = each.content
+        self._unplayed_properties.discard(path)
+        # The hints are younger than all that they have us read.
+        if not self.hinted_segments or path not in self._hinted_properties:
+            self.properties[path] = each.content
         return Verdict.APPLIED
 
     def _taken(self, path: str) -> bool:
-        return path in self.links or path in self.properties
+        return path in self.links or (
+            path in self.properties and path not in self._unplayed_properties
+        )
 
     def _touch(self, number: int, op: pb.RecordedOp, place: Place) -> Verdict:
         """Take note that the file's recovery needs this operation."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import google_crc32c
 from google.protobuf.message import DecodeError
@@ -18,9 +17,6 @@ from google.protobuf.message import DecodeError
 from consumer.errors import FramingError
 from consumer.message.framing import FIXED_MAGIC, FRAME_BYTES_MAX
 from consumer.protocol.recorded_op_pb2 import RecordedOp
-
-CONTENT_TYPE: Final = "application/x-gazette-recoverylog"
-"""Label of journals that are recovery logs."""
 
 _HEADER = struct.Struct("<4sI")
 
@@ -142,6 +138,8 @@ class OperationDecoder:
         try:
             op = RecordedOp.FromString(payload)
         except DecodeError:
+            return used, Desync(self._offset, self._offset + used)
+        if op.write.length < 0:
             return used, Desync(self._offset, self._offset + used)
         begin = self._offset
         if op.HasField("write"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from random import Random
 
 from hypothesis import given
@@ -64,8 +65,7 @@ def histories(draw: st.DrawFn) -> tuple[History, list[Segment]]:
 
 @given(drawn=histories(), seed=st.randoms(use_true_random=False))
 def test_set_covers_what_was_added_in_any_order(
-    drawn: tuple[History, list[Segment]],
-    seed: st.randoms,  # type: ignore[valid-type]
+    drawn: tuple[History, list[Segment]], seed: Random
 ) -> None:
     """Exactly those operations, by runs as long as can be, with bounds that hold."""
     history, segments = drawn
@@ -79,6 +79,6 @@ def test_set_covers_what_was_added_in_any_order(
     assert covered == sorted(wanted)
     for each in held:
         assert each == history.segment(each.first_seq - 1, each.last_seq - 1)
-    for before, after in zip(held, held[1:], strict=False):
+    for before, after in pairwise(held):
         apart = after.first_seq > before.last_seq + 1
         assert apart or (before.author, before.log) != (after.author, after.log)

@@ -61,6 +61,9 @@ class MemberConfig:
     """How long to wait while another process holds our identity: an earlier life's lease ends within its TTL."""
     watch_delay_seconds: float = 0.03
     """Changes of the key space that arrive together are applied together."""
+    state_dir: str = ""
+    """Where shards with a recovery log keep their copies of files; empty: below the system's temporary directory. Take
+    a local disk with room for them. What is there may be lost at any time."""
     auth_keys: str = field(default="", repr=False)
     """Base64 keys that sign and verify tokens (`KeyedAuth`); empty turns authorization off."""
     broker_auth_keys: str = field(default="", repr=False)

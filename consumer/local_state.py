@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from allocator.errors import ValidationError
+from consumer.errors import UnsupportedSpecError
 from consumer.recoverylog.file_recorder import FileRecorder
 
 
@@ -50,11 +50,11 @@ def local_state_of(shard: HasLocalState, given: LocalState | None) -> LocalState
     The log comes first, so that one application serves both: recorded where the spec names a log, kept elsewhere.
 
     Raises:
-        ValidationError: there is neither.
+        UnsupportedSpecError: there is neither; another spec helps.
     """
     local_state = shard.local_state or given
     if local_state is None:
-        raise ValidationError(
+        raise UnsupportedSpecError(
             "local_state",
             f"shard {shard.id} has no recovery log to keep an embedded store in: set recovery_log_prefix and "
             "hint_prefix in its spec, or give the store a LocalState(directory) on a disk that stays",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -39,6 +40,7 @@ from consumer.shard.death_records import DeathRecords
 from consumer.shard.environment import ShardEnvironment
 from consumer.shard.live_shard import LiveShard
 from consumer.shard.metrics import ShardMetrics
+from consumer.shard.rollback_records import RollbackRecords
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,8 @@ class Surroundings:
     server: grpc.aio.Server
     clock: Clock
     registry: CollectorRegistry
+    state_directory: Path
+    """Exists, and is this process's own."""
     shard_tasks: TaskGroup
     """Runs shards, and closes channels; outlives everything else of the member."""
 
@@ -181,6 +185,8 @@ def _local_shards(given: Surroundings, key_space: KeySpace, deaths: DeathRecords
         clock=given.clock,
         metrics=ShardMetrics(given.registry),
         deaths=deaths,
+        rollbacks=RollbackRecords(given.etcd, AuxiliaryKeys(given.config.root)),
+        state_directory=given.state_directory,
         config=given.config.shards,
     )
     return LocalShards(

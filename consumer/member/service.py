@@ -21,6 +21,7 @@ import asyncio
 from collections.abc import Collection
 from contextlib import AsyncExitStack, suppress
 from functools import partial
+from pathlib import Path
 from signal import Signals
 from typing import Any
 
@@ -40,6 +41,7 @@ from consumer.errors import ResolverStoppedError
 from consumer.journal.client import JournalClient
 from consumer.key_space import process_id_of
 from consumer.member.parts import MemberParts, Surroundings, compose, host_and_port, new_server
+from consumer.member.state_directory import StateDirectory, default_parent
 from consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
 from consumer.protocol.auth import KeyedAuth
 from consumer.protocol.journal_pb2 import ProcessSpec
@@ -139,6 +141,7 @@ class Service:
         config = self._config
         broker_auth = KeyedAuth(config.broker_auth_keys) if config.broker_auth_keys else None
         async with AsyncExitStack() as stack:
+            state = stack.enter_context(StateDirectory(Path(config.state_dir or default_parent())))
             server, port = new_server(config)
             stack.push_async_callback(server.stop, None)
             self._address = f"http://{host_and_port(config.host, port)}"
@@ -155,6 +158,7 @@ class Service:
                     server=server,
                     clock=self._clock,
                     registry=self.registry,
+                    state_directory=state.path,
                     shard_tasks=await stack.enter_async_context(TaskGroup()),
                 )
             )

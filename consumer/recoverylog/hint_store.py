@@ -29,6 +29,8 @@ from consumer.recoverylog.hints import StoredHints, decode_hints, encode_hints
 
 BACKUPS_READ_MAX = 127
 """Backups read in one transaction beside the primary hints: etcd takes 128 operations."""
+JSON_BYTES_MAX = 512 << 10
+"""Hints longer than this are stored as protobuf: etcd takes 1.5 MiB in one request."""
 
 
 async def fetch_hints(etcd: Etcd, spec: ShardSpec) -> StoredHints:
@@ -56,7 +58,7 @@ async def store_recorded_hints(
         EtcdUnavailableError: etcd did not answer; the old hints are as good, only slower.
     """
     result = await etcd.txn(
-        (_still_assigned(assignment),), (Put(primary_hints_key(spec), encode_hints(hints)),)
+        (_still_assigned(assignment),), (Put(primary_hints_key(spec), _encode(hints)),)
     )
     if not result.succeeded:
         raise _lost(assignment)
@@ -77,7 +79,7 @@ async def rotate_backup_hints(
     held = [kvs[0] if kvs else None for kvs in (await etcd.txn((), _gets(keys))).gets]
     compares = [_still_assigned(assignment)]
     puts: list[Put] = []
-    moving = encode_hints(recovered)
+    moving = _encode(recovered)
     for key, kv in zip(keys, held, strict=True):
         compares.append(Compare.mod_revision(key, kv.mod_revision if kv else 0))
         puts.append(Put(key, moving))
@@ -87,6 +89,12 @@ async def rotate_backup_hints(
     result = await etcd.txn(tuple(compares), tuple(puts))
     if not result.succeeded:
         raise _lost(assignment)
+
+
+def _encode(hints: FSMHints) -> bytes:
+    """Return JSON, or protobuf, which takes half the room, if they name a great many files."""
+    value = encode_hints(hints)
+    return value if len(value) <= JSON_BYTES_MAX else hints.SerializeToString()
 
 
 def _gets(keys: Sequence[bytes]) -> tuple[Get, ...]:

@@ -7,23 +7,7 @@ from __future__ import annotations
 
 from allocator.core.model import Assignment
 from allocator.etcd.api import Etcd
-from consumer.errors import AssignmentLostError, UnsupportedSpecError
-from consumer.protocol.shard_pb2 import ShardSpec
-
-
-def check_supported(spec: ShardSpec) -> None:
-    """Refuse what this version cannot serve.
-
-    Raises:
-        UnsupportedSpecError: the spec has a recovery log.
-    """
-    # Standbys of such shards will play the log here, and primaries record into it.
-    if spec.recovery_log_prefix:
-        raise UnsupportedSpecError(
-            "recovery_log_prefix",
-            f"expected none, got {spec.recovery_log_prefix!r}: recovery logs come in a later version; "
-            "leave the field empty and keep the state in an SqlStore or a JsonFileStore",
-        )
+from consumer.errors import AssignmentLostError
 
 
 async def prove_assignment(etcd: Etcd, assignment: Assignment) -> None:

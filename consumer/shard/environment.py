@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from consumer.core.supervision import RestartPolicy
 from consumer.journal.client import JournalClient
 from consumer.shard.death_records import DeathRecords
 from consumer.shard.metrics import ShardMetrics
+from consumer.shard.rollback_records import RollbackRecords
 
 
 class RevisionWaiter(Protocol):
@@ -55,6 +57,13 @@ class ShardConfig:
     """A primary with work that stands still for so long is reported as stalled; 0: never."""
     stall_hand_over: bool = False
     """Whether a stalled primary gives its assignment up, so that another member takes the shard."""
+    hints_seconds: float = 300.0
+    """Age at which a primary replaces the hints of its recovery log, if it recorded anything since."""
+    hints_bytes: int = 64 << 20
+    """Recorded bytes after which it does so before that time: what a recovery reads in vain is bounded by this."""
+    rollback_again_seconds: float = 60.0
+    """How long after its start a primary undoes what former ones left a second time: longer than a lease lasts, for a
+    process that slept may publish before it learns that its lease is over."""
     publish_clock_delta_seconds: float = 0.0
     """Added to the wall clock that stamps published messages. Only tests and recoveries of old data change it."""
     input_bytes_max: int = 32 << 20
@@ -87,6 +96,9 @@ class ShardEnvironment:
     clock: Clock
     metrics: ShardMetrics
     deaths: DeathRecords
+    rollbacks: RollbackRecords
+    state_directory: Path
+    """Of this process: where shards with a recovery log keep their files. What is below may be lost at any time."""
     config: ShardConfig = field(default_factory=ShardConfig)
     new_random: Callable[[], Random] = Random
     """Makes the source of jitter of a shard's back-off."""

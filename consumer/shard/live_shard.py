@@ -1,11 +1,13 @@
 """A shard that is assigned to this process: it starts, serves, fails, restarts, and stops here.
 
-    new ─► STANDBY ─► (slot 0) ─► attempt 1: restore ─► ready, PRIMARY ─► transactions ─┐
-                                      ▲                                                 │ error
-                                      └──────── back-off ◄── FAILED (errors, next retry)┘
+    new ─► BACKFILL ─► STANDBY ─► (slot 0) ─► attempt 1: restore ─► ready, PRIMARY ─► transactions ─┐
+              ▲                                                                                     │ error
+              └──────────────── attempt 2: back-off ◄── FAILED (errors, next retry) ◄───────────────┘
 
 Each *attempt* to be the primary has its own worker thread, store, publisher and append service, and ends for good.
-`ShardReference` is how others use a shard: it belongs to one attempt, which is not torn down while it is held.
+`ShardReference` is how others use a shard.
+
+With a recovery log, each attempt first plays it (`consumer.shard.recovery`); a standby goes on playing.
 
 Source: gazette/core consumer/shard.go (what a shard does, and when it tells etcd). Restarts in place are our own.
 """
@@ -13,110 +15,32 @@ Source: gazette/core consumer/shard.go (what a shard does, and when it tells etc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from functools import partial
 
 import structlog
 
 from allocator.core.model import Assignment, ItemId
 from allocator.runtime.task_group import TaskGroup
-from consumer.application import Store
 from consumer.core.failure_kind import failure_kind
+from consumer.core.hint_keys import has_recovery_log
 from consumer.core.replica_status import failed_status
 from consumer.core.supervision import Supervision, Verdict
-from consumer.errors import AssignmentLostError, ShardHeldBackError, UnsupportedSpecError
+from consumer.errors import AssignmentLostError, ShardHeldBackError
 from consumer.journal.client import JournalClient
 from consumer.local_state import LocalState
 from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
-from consumer.shard.admission import check_supported
 from consumer.shard.dead_letters import DeadLetters, dead_letter_journal
 from consumer.shard.environment import ShardEnvironment
 from consumer.shard.primary import PrimaryAttempt
+from consumer.shard.recovery import Recovery
 from consumer.shard.replica_status_writer import ReplicaStatusWriter
+from consumer.shard.shard_reference import ShardReference as ShardReference
 from consumer.shard.stall_watch import StallWatch
 from consumer.shard.usage import Usage
 
-ResultT = TypeVar("ResultT")
-
 _log = structlog.get_logger()
-
-
-class ShardReference:
-    """Holds one attempt of a shard: until `release`, its store is not destroyed.
-
-    Take it *before* any wait, and release it on every path (`with shard.acquire() as reference:`).
-    """
-
-    def __init__(self, attempt: PrimaryAttempt) -> None:
-        """Hold `attempt`.
-
-        Raises:
-            ShardStoppedError: it has ended.
-        """
-        attempt.hold()
-        self._attempt = attempt
-        self._released = False
-
-    @property
-    def store(self) -> Store:
-        """The store; touch it through `call` unless its class says otherwise.
-
-        Requires:
-            `wait_ready` returned.
-        """
-        assert self._attempt.store is not None, "the store is not restored yet"
-        return self._attempt.store
-
-    async def wait_ready(self) -> None:
-        """Wait until the store is restored and the shard serves.
-
-        Raises:
-            ShardStoppedError: the attempt ended; the message has its cause.
-        """
-        attempt = self._attempt
-        await asyncio.wait((attempt.ready, attempt.terminal), return_when=asyncio.FIRST_COMPLETED)
-        if attempt.ended:
-            raise attempt.stopped_error()
-
-    async def wait_for_offsets(self, offsets: Mapping[str, int]) -> None:
-        """Wait until completed transactions have read through `offsets`, bytes by journal.
-
-        Raises:
-            ShardStoppedError: the attempt ended; the message has its cause.
-        """
-        if not await self._attempt.progress.wait_for(offsets, ended=self._attempt.terminal):
-            raise self._attempt.stopped_error()
-
-    async def call(self, function: Callable[..., ResultT], *args: Any) -> ResultT:
-        """Return `function(store, *args)`, run on the worker thread between batches.
-
-        Requires:
-            `wait_ready` returned.
-
-        Raises:
-            ShardStoppedError: the attempt ended before the call could run.
-        """
-        result: ResultT = await self._attempt.call(function, *args)
-        return result
-
-    def release(self) -> None:
-        """Let go. Idempotent."""
-        if not self._released:
-            self._released = True
-            self._attempt.let_go()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.release()
 
 
 class LiveShard:
@@ -152,6 +76,8 @@ class LiveShard:
         self._promoted = asyncio.Event()
         self._spec_changed = asyncio.Event()
         self._stopping = False
+        self._recovery: Recovery | None = None
+        self._telling: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._attempt = self._new_attempt()
         if self.primary:
@@ -181,8 +107,8 @@ class LiveShard:
 
     @property
     def local_state(self) -> LocalState | None:
-        """None: shards with a recovery log are refused (`check_supported`)."""
-        return None
+        """Where an embedded store keeps its files; set while we are the primary of a shard with a recovery log."""
+        return self._recovery.local_state if self._recovery is not None else None
 
     def progress(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """Return (read_through, publish_at) of the current attempt's completed transactions, bytes by journal."""
@@ -265,9 +191,8 @@ class LiveShard:
         return PrimaryAttempt(self, lambda: self._assignment, self._environment, self._dead_letters)
 
     async def _run(self) -> None:
-        await self._stand_by()
         while not self._stopping:
-            cause = await self._attempt_once()
+            cause = await self._live_once()
             if cause is None or self._stopping:
                 return
             await self._back_off(cause)
@@ -278,25 +203,56 @@ class LiveShard:
         if not self._attempt.ended:
             self._attempt.terminal.set_result(None)
 
-    async def _stand_by(self) -> None:
-        """Say STANDBY until we are promoted; a shard whose state is remote has nothing to prepare."""
-        if self.primary:
-            return
+    async def _live_once(self) -> BaseException | None:
+        """Stand by until promoted, then serve as primary until that ends; return why, or None for a stop."""
+        self._spec_changed.clear()
+        if not has_recovery_log(self._spec):
+            await self._stand_by(None)
+            return await self._attempt.run(self._serve_primary, None)
+        recovery = Recovery(self._spec, lambda: self._assignment, self._environment)
+        try:
+            async with TaskGroup() as group:
+                self._recovery = recovery
+                recovery.start(group)
+                self._telling = group.start_soon(
+                    self._tell_standing(recovery), name=f"standing {self.id}"
+                )
+                cause = await self._recover_and_serve(recovery)
+                group.stop()
+        finally:
+            self._recovery = self._telling = None
+            await recovery.discard()
+        return cause
+
+    async def _recover_and_serve(self, recovery: Recovery) -> BaseException | None:
+        promoted = not self.primary
+        await self._stand_by(recovery)
+        if recovery.failure is not None:
+            self._attempt.terminal.set_result(recovery.failure)
+            return recovery.failure
+        return await self._attempt.run(
+            self._serve_primary, partial(recovery.take_over, promoted=promoted)
+        )
+
+    async def _stand_by(self, recovery: Recovery | None) -> None:
+        """Wait until we are promoted, or `recovery` fails."""
         async with TaskGroup() as group:
-            standby = ReplicaStatus(code=ReplicaStatus.STANDBY)
-            group.start_soon(self._status.publish(standby), name=f"standby {self.id}")
-            await self._promoted.wait()
+            if recovery is None and not self.primary:
+                group.start_soon(self._tell_standing(None), name=f"standby {self.id}")
+            waits = [group.start_soon(self._promoted.wait(), name=f"promotion {self.id}")]
+            if recovery is not None:
+                waits.append(group.start_soon(recovery.ended.wait(), name=f"played {self.id}"))
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             group.stop()
 
-    async def _attempt_once(self) -> BaseException | None:
-        attempt = self._attempt
-        self._spec_changed.clear()
-        try:
-            check_supported(self._spec)
-        except UnsupportedSpecError as error:
-            attempt.terminal.set_result(error)
-            return error
-        return await attempt.run(self._serve_primary)
+    async def _tell_standing(self, recovery: Recovery | None) -> None:
+        """Say BACKFILL while files are behind, then STANDBY; remote state is always ready, and a primary says more."""
+        if recovery is not None:
+            if not self._supervision.failures:  # Else FAILED, and why, stays to be seen.
+                await self._status.replace(ReplicaStatus(code=ReplicaStatus.BACKFILL))
+            await recovery.tailing.wait()
+        if not self.primary:
+            await self._status.replace(ReplicaStatus(code=ReplicaStatus.STANDBY))
 
     async def _serve_primary(self) -> None:
         """Say PRIMARY, then watch for a stall as long as the attempt lasts."""
@@ -320,6 +276,8 @@ class LiveShard:
         return since is not None and now - since >= self._environment.config.healthy_seconds
 
     async def _say_primary(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()  # What it would write is out of date, or refused, from now on.
         await self._status.replace(ReplicaStatus(code=ReplicaStatus.PRIMARY))
 
     async def _say_stalled(self, description: str) -> None:

@@ -79,6 +79,11 @@ class ShardMetrics:
             registry=registry,
         )
 
+        self._cold_promotions = Counter(
+            "broadsheet_shard_cold_promotions",
+            "Standbys promoted before they had played their recovery log.",
+            registry=registry,
+        )
         self._stalled = Gauge(
             "broadsheet_shard_stalled",
             "1 while a primary has work and stands still.",
@@ -122,6 +127,10 @@ class ShardMetrics:
         """Note how far completed transactions have read, bytes by journal."""
         for journal, offset in read_through.items():
             self._read_head.labels(shard, journal).set(offset)
+
+    def record_cold_promotion(self) -> None:
+        """Count a standby that was promoted before it was ready."""
+        self._cold_promotions.inc()
 
     def record_failure(self, shard: str) -> None:
         """Count a failed attempt."""

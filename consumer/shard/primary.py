@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeAlias
 
 import structlog
 
@@ -23,20 +23,21 @@ from consumer.core.checkpoint import read_through_of
 from consumer.core.stall import Look
 from consumer.core.supervision import Place
 from consumer.core.transaction import TransactionMachine
-from consumer.core.transaction_events import TxnLimits
 from consumer.errors import ApplicationError, ConsumerError, ShardStoppedError
 from consumer.journal.append_service import AppendService
-from consumer.message.outcome import Outcome
 from consumer.message.sequencer import RING_MESSAGES, Sequencer
 from consumer.message.uuid import new_producer_id
-from consumer.protocol.shard_pb2 import Checkpoint, ShardSpec
+from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.shard.achievements import Achievements
 from consumer.shard.admission import prove_assignment
 from consumer.shard.callbacks import Callbacks
 from consumer.shard.dead_letters import DeadLetters
 from consumer.shard.environment import ShardEnvironment
-from consumer.shard.progress import Progress
+from consumer.shard.hint_keeper import HintKeeper
+from consumer.shard.progress import ACKNOWLEDGED, UNDONE, Progress
+from consumer.shard.rollbacks import Rollbacks
 from consumer.shard.sources import Sources
-from consumer.shard.transaction import TransactionLoop, TxnServices
+from consumer.shard.transaction import TransactionLoop, TxnServices, limits_of
 from consumer.shard.usage import Usage
 from consumer.shard.worker import Worker
 
@@ -46,12 +47,8 @@ READ_CHANNEL_MESSAGES = 8192
 """Messages read ahead if the spec does not say."""
 
 
-_WORTH_KNOWING = {
-    Outcome.UNKNOWN_FLAGS: "sequencer.unknown_flags",
-    Outcome.SPAN_DISCARDED: "sequencer.span_discarded",
-    Outcome.ACK_ROLLBACK_LOST_PROGRESS: "sequencer.producer_lost_progress",
-}
-"""What an operator should know of messages that were read, and the event that tells it: one a batch at most."""
+TakeOver: TypeAlias = "Callable[[], Awaitable[HintKeeper]]"
+"""Makes a recovery log ours, and returns what keeps its hints."""
 
 
 class PrimaryAttempt:
@@ -77,7 +74,6 @@ class PrimaryAttempt:
         self._assignment = assignment
         self._environment = environment
         self._dead_letters = dead_letters
-        self._sequenced_to: dict[str, int] = {}
         self._references = 0
         self._unreferenced = asyncio.Event()
         self._unreferenced.set()
@@ -86,10 +82,12 @@ class PrimaryAttempt:
         self._loop: TransactionLoop | None = None
         self._reading: TaskGroup | None = None
         self._stopping = False
-        self._consumed_bytes = 0
         self.store: Store | None = None
         """Set while the attempt serves and is torn down."""
-        self.progress = Progress(source.journal for source in shard.spec.sources)
+        self.progress = Progress(
+            (source.journal for source in shard.spec.sources), awaits=(ACKNOWLEDGED, UNDONE)
+        )
+        self._achievements = Achievements(shard, self.progress, environment.metrics)
         self.ready: asyncio.Future[None] = loop.create_future()
         """Resolves once the store is restored; stays pending if that never happens."""
         self.terminal: asyncio.Future[BaseException | None] = loop.create_future()
@@ -105,7 +103,7 @@ class PrimaryAttempt:
     def usage(self) -> Usage:
         """What it has taken so far."""
         cpu_seconds = self._worker.cpu_seconds if self._worker is not None else 0.0
-        return Usage(consumed_bytes=self._consumed_bytes, cpu_seconds=cpu_seconds)
+        return Usage(consumed_bytes=self._achievements.consumed_bytes, cpu_seconds=cpu_seconds)
 
     def look(self, heads: Mapping[str, int]) -> Look:
         """Return what can be seen of its progress.
@@ -117,9 +115,9 @@ class PrimaryAttempt:
             heads: The sources' write heads, bytes by journal.
         """
         for journal, head in heads.items():
-            self._sequenced_to.setdefault(journal, head)
+            self._achievements.sequenced_to.setdefault(journal, head)
         return Look(
-            read=dict(self._sequenced_to),
+            read=dict(self._achievements.sequenced_to),
             committed=self.progress.copies()[0],
             deliveries=self._callbacks.deliveries if self._callbacks is not None else 0,
             activity=self._loop.activity if self._loop is not None else tx.Activity.WORKING,
@@ -179,15 +177,18 @@ class PrimaryAttempt:
 
     # -- life
 
-    async def run(self, on_ready: Callable[[], Awaitable[None]]) -> BaseException | None:
+    async def run(
+        self, on_ready: Callable[[], Awaitable[None]], take_over: TakeOver | None
+    ) -> BaseException | None:
         """Serve until a stop is asked for (None) or something fails (the cause); then tear down.
 
         Args:
             on_ready: Run beside the transactions once the store is restored.
+            take_over: Makes the shard's recovery log ours, so that the store can be opened; None: it has no log.
         """
         cause: BaseException | None = None
         try:
-            await self._serve(on_ready)
+            await self._serve(on_ready, take_over)
         except Exception as error:
             cause = error
         finally:
@@ -214,11 +215,14 @@ class PrimaryAttempt:
                 self._reading.stop()
             self._loop.end_input()
 
-    async def _serve(self, on_ready: Callable[[], Awaitable[None]]) -> None:
+    async def _serve(
+        self, on_ready: Callable[[], Awaitable[None]], take_over: TakeOver | None
+    ) -> None:
         environment, shard = self._environment, self._shard
         await prove_assignment(environment.etcd, self._assignment())
         deaths = await environment.deaths.admit(shard.id)
         worker = self._worker = Worker(shard.id)
+        hints = await take_over() if take_over is not None else None
         store = await worker.run(self._new_store)
         checkpoint: Checkpoint = await worker.run(store.restore_checkpoint, shard)
         self.progress.update(read_through_of(checkpoint), {})
@@ -227,10 +231,17 @@ class PrimaryAttempt:
         room_bytes = environment.config.publish_bytes_max
         appends = AppendService(environment.journals, room_bytes=room_bytes)
         recovered = AppendService(environment.journals, room_bytes=room_bytes)
+        rollbacks = self._new_rollbacks(recovered)
+        await rollbacks.take_over()
         async with TaskGroup() as group:
             group.start_soon(appends.run(), name=f"append {shard.id}")
             group.start_soon(recovered.run(), name=f"re-acknowledge {shard.id}")
             group.start_soon(_awaited(on_ready()), name=f"ready {shard.id}")
+            if hints is not None:
+                group.start_soon(hints.run(), name=f"hints {shard.id}")
+            group.start_soon(rollbacks.run(), name=f"rollbacks {shard.id}")
+            await rollbacks.begin(checkpoint)
+            group.start_soon(rollbacks.undo(), name=f"undo {shard.id}")
             if deaths.members:
                 group.start_soon(self._outlive(), name=f"outlive {shard.id}")
             sources = Sources(
@@ -243,15 +254,31 @@ class PrimaryAttempt:
                     callbacks=self._callbacks,
                     appends=appends,
                     recovered_appends=recovered,
+                    keep_rollbacks=rollbacks.keep,
                     clock=environment.clock,
-                    observer=self,
+                    observer=self._achievements,
                     read_replay=sources.replay,
                 )
                 await self._run_transactions(checkpoint, sources, services)
                 if self._stopping:
                     break
                 checkpoint = await worker.run(store.restore_checkpoint, shard)
+                await rollbacks.begin(checkpoint)
+            if hints is not None:
+                await hints.flush()
             group.stop()
+
+    def _new_rollbacks(self, appends: AppendService) -> Rollbacks:
+        environment = self._environment
+        return Rollbacks(
+            environment.rollbacks,
+            shard_id=self._shard.id,
+            assignment=self._assignment,
+            appends=appends,
+            progress=self.progress,
+            clock=environment.clock,
+            again_seconds=environment.config.rollback_again_seconds,
+        )
 
     async def _outlive(self) -> None:
         """Serve for long enough, then clear the shard of the suspicion that it kills its primaries."""
@@ -280,7 +307,7 @@ class PrimaryAttempt:
     ) -> None:
         """Run transactions from `checkpoint` on until the input ends."""
         spec = self._shard.spec
-        self._sequenced_to = read_through_of(checkpoint)
+        self._achievements.sequenced_to = read_through_of(checkpoint)
         sequencer = Sequencer(
             checkpoint.sources, ring_messages=spec.ring_buffer_size or RING_MESSAGES
         )
@@ -308,36 +335,6 @@ class PrimaryAttempt:
                 sources.start(checkpoint, loop, self._reading)
         finally:
             self._reading = None
-
-    def on_achieved(self, achieved: tx.PublishProgress | tx.RecordTxn) -> None:
-        """Take note of what transactions achieve."""
-        metrics, fqn = self._environment.metrics, self._shard.fqn
-        if isinstance(achieved, tx.RecordTxn):
-            metrics.record_txn(fqn, achieved)
-            self._consumed_bytes += achieved.message_bytes
-            return
-        self.progress.update(achieved.read_through, achieved.publish_at)
-        metrics.record_read_through(fqn, achieved.read_through)
-
-    def on_sequenced(self, record: tx.RecordSequenced) -> None:
-        """Count what was read, and say what an operator should know."""
-        self._environment.metrics.record_sequenced(record)
-        self._sequenced_to[record.journal] = record.end
-        for outcome, text in _WORTH_KNOWING.items():
-            messages = record.outcomes.get(outcome, 0)
-            if messages:
-                _log.warning(
-                    text,
-                    shard=self._shard.id,
-                    journal=record.journal,
-                    messages=messages,
-                    begin=record.begin,
-                    end=record.end,
-                )
-
-    def on_replayed(self, journal: str, messages: int) -> None:
-        """Count what was read once more."""
-        self._environment.metrics.record_replayed(journal, messages)
 
     def _new_store(self) -> Store:
         application = self._environment.application
@@ -390,15 +387,6 @@ class PrimaryAttempt:
         error = done.exception()
         if error is not None:
             _log.error("shard.store_not_destroyed", shard=self._shard.id, error=str(error))
-
-
-def limits_of(spec: ShardSpec) -> TxnLimits:
-    """Return when transactions of a shard close."""
-    return TxnLimits(
-        min_seconds=spec.min_txn_duration.ToTimedelta().total_seconds(),
-        max_seconds=spec.max_txn_duration.ToTimedelta().total_seconds(),
-        wait_for_ack=not spec.disable_wait_for_ack,
-    )
 
 
 async def _awaited(wait: Awaitable[None]) -> None:

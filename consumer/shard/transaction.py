@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -25,13 +25,15 @@ from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
 from consumer.core import transaction_events as tx
 from consumer.core.transaction import TransactionMachine
-from consumer.core.transaction_events import Activity, Demand, Event, Instruction
+from consumer.core.transaction_events import Activity, Demand, Event, Instruction, TxnLimits
 from consumer.errors import ConsumerError, JournalNotFoundError
 from consumer.journal.append_service import AppendService
 from consumer.message.batch import MessageBatch
 from consumer.message.publisher import PendingAppend
+from consumer.message.rollback import Rollback
 from consumer.op_future import OpFuture, completed
 from consumer.protocol.journal_pb2 import AppendResponse
+from consumer.protocol.shard_pb2 import ShardSpec
 from consumer.shard.callbacks import Callbacks, Delivered, Finalized
 from consumer.shard.input_queue import InputQueue
 from consumer.shard.worker import Worker
@@ -70,6 +72,8 @@ class TxnServices:
     appends: AppendService
     recovered_appends: AppendService
     """For the acknowledgements of the restored checkpoint: a journal deleted since must not fail later appends."""
+    keep_rollbacks: Callable[[Sequence[Rollback]], Future[None]]
+    """Puts rollbacks where a successor finds them; the first appends of a producer into a journal wait for it."""
     clock: Clock
     observer: TxnObserver
     read_replay: Callable[[tx.StartReplay], AsyncGenerator[MessageBatch, None]]
@@ -241,11 +245,11 @@ class TransactionLoop:
         self.post(event)
 
     def _on_delivered(self, delivered: Delivered) -> Event:
-        self._append(delivered.appends)
+        self._append(delivered.appends, delivered.rollbacks)
         return tx.BatchDelivered(delivered.consumed)
 
     def _on_finalized(self, finalized: Finalized) -> Event:
-        self._append(finalized.appends)
+        self._append(finalized.appends, finalized.rollbacks)
         return tx.TxnFinalized(finalized.ack_intents)
 
     def _on_commit_started(self, commit: OpFuture) -> Event:
@@ -260,9 +264,12 @@ class TransactionLoop:
         )
         return tx.CommitStarted()
 
-    def _append(self, appends: list[PendingAppend]) -> None:
+    def _append(self, appends: list[PendingAppend], rollbacks: list[Rollback]) -> None:
+        kept = (self._services.keep_rollbacks(rollbacks),) if rollbacks else ()
+        new_journals = {rollback.journal for rollback in rollbacks}
         for append in appends:
-            future = self._services.appends.append(append.journal, append.content)
+            after = kept if append.journal in new_journals else ()
+            future = self._services.appends.append(append.journal, append.content, after=after)
             future.add_done_callback(self._on_append_done)
 
     def _on_append_done(self, done: Future[AppendResponse]) -> None:
@@ -311,6 +318,15 @@ class TransactionLoop:
             self._timer.cancel()
         delay = max(0.0, at_monotonic_seconds - self._now())
         self._timer = asyncio.get_running_loop().call_later(delay, self.post, tx.Ticked())
+
+
+def limits_of(spec: ShardSpec) -> TxnLimits:
+    """Return when transactions of a shard close."""
+    return TxnLimits(
+        min_seconds=spec.min_txn_duration.ToTimedelta().total_seconds(),
+        max_seconds=spec.max_txn_duration.ToTimedelta().total_seconds(),
+        wait_for_ack=not spec.disable_wait_for_ack,
+    )
 
 
 def _error_of(commit: OpFuture) -> BaseException | None:

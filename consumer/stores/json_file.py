@@ -26,6 +26,7 @@ import msgspec
 
 from consumer.application import Shard
 from consumer.errors import StoreError
+from consumer.local_state import LocalState, local_state_of
 from consumer.op_future import OpFuture, failed
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.stores.commit_thread import CommitThread
@@ -41,7 +42,7 @@ class JsonFileStore(Generic[StateT]):
     def __init__(
         self,
         shard: Shard,
-        directory: Path,
+        directory: Path | None = None,
         *,
         initial: StateT,
         state_type: Any = None,
@@ -51,7 +52,8 @@ class JsonFileStore(Generic[StateT]):
 
         Args:
             shard: The shard; its id names the directory of its files.
-            directory: Holds the files of any number of shards. Not used if the shard has a recovery log.
+            directory: Holds the files of any number of shards. Not used if the shard has a recovery log; must be given
+                if it has none.
             initial: The state before the first commit, e.g. `{}`. Copied.
             state_type: What to decode the state as, e.g. `dict[str, int]` or a `msgspec.Struct`. None is the type of
                 `initial`.
@@ -127,9 +129,9 @@ class JsonFileStore(Generic[StateT]):
         self._committed = state
 
 
-def _file_of(shard: Shard, directory: Path, lock_wait_seconds: float) -> StateFile:
-    local_state = shard.local_state
-    if local_state is not None and local_state.recorder is not None:
+def _file_of(shard: Shard, directory: Path | None, lock_wait_seconds: float) -> StateFile:
+    given = LocalState(directory / quote(shard.id, safe="")) if directory is not None else None
+    local_state = local_state_of(shard, given)
+    if local_state.recorder is not None:
         return RecordedStateFile(shard.fqn, local_state.directory, local_state.recorder)
-    kept = directory / quote(shard.id, safe="")
-    return KeptStateFile(shard.fqn, kept, lock_wait_seconds=lock_wait_seconds)
+    return KeptStateFile(shard.fqn, local_state.directory, lock_wait_seconds=lock_wait_seconds)

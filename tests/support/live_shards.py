@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -32,6 +33,7 @@ from consumer.shard.death_records import DeathRecords
 from consumer.shard.environment import ShardConfig, ShardEnvironment
 from consumer.shard.live_shard import LiveShard
 from consumer.shard.metrics import ShardMetrics
+from consumer.shard.rollback_records import RollbackRecords
 from consumer.stores.json_file import JsonFileStore
 from tests.support.eventually import eventually
 
@@ -106,7 +108,12 @@ class ShardHost:
     """Runs live shards as a member would, on assignments that the test writes."""
 
     def __init__(
-        self, etcd: EtcdClient, key_space: KeySpace, journals: JournalClient, group: TaskGroup
+        self,
+        etcd: EtcdClient,
+        key_space: KeySpace,
+        journals: JournalClient,
+        group: TaskGroup,
+        state_directory: Path,
     ) -> None:
         self.etcd = etcd
         self.key_space = key_space
@@ -115,6 +122,7 @@ class ShardHost:
         self._group = group
         self._shards: list[LiveShard] = []
         self._blind: set[LiveShard] = set()
+        self._state_directory = state_directory
         key_space.observe(self._tell_shards)
 
     async def assign(self, spec: ShardSpec, *, slot: int = 0) -> None:
@@ -165,6 +173,8 @@ class ShardHost:
             clock=SystemClock(),
             metrics=ShardMetrics(self.registry if not self._shards else CollectorRegistry()),
             deaths=self.death_records(config),
+            rollbacks=RollbackRecords(self.etcd, AuxiliaryKeys(self.key_space.keys.root)),
+            state_directory=self._state_directory,
             config=config,
         )
         assignment = self.key_space.assignments[ItemId(spec.id), MEMBER, slot]
@@ -224,14 +234,15 @@ async def running_host(
         etcd, Keys(root), ShardDecoder(hot_standbys_max=3), apply_delay_seconds=0.0
     )
     await key_space.load()
-    async with TaskGroup() as group:
-        group.start_soon(key_space.watch(), name="watch")
-        host = ShardHost(etcd, key_space, journals, group)
-        try:
-            yield host
-        finally:
-            await host.stop()
-            group.stop()
+    with TemporaryDirectory(prefix="state-") as directory:
+        async with TaskGroup() as group:
+            group.start_soon(key_space.watch(), name="watch")
+            host = ShardHost(etcd, key_space, journals, group, Path(directory))
+            try:
+                yield host
+            finally:
+                await host.stop()
+                group.stop()
 
 
 def spec_of(

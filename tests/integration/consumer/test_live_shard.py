@@ -38,6 +38,7 @@ from tests.support.live_shards import (
     spec_of,
 )
 from tests.support.members import Producer, committed, create_journals
+from tests.support.recorded_tally import SqliteTally, create_logs, recorded
 
 pytestmark = pytest.mark.etcd
 
@@ -114,24 +115,21 @@ async def test_standby_is_promoted_in_place(
     assert await counts(shard) == {"a": 1}
 
 
-async def test_recovery_log_is_refused_until_the_spec_changes(
-    host: ShardHost, tmp_path: Path
+async def test_embedded_store_without_a_log_waits_until_the_spec_names_one(
+    host: ShardHost, journals: JournalClient, etcd_root: str, tmp_path: Path
 ) -> None:
-    """This version serves no recovery logs: the status names the field; a repaired spec is served at once."""
-    refused = spec_of(SHARD, SOURCE)
-    refused.recovery_log_prefix = "recovery/logs"
-    refused.hint_prefix = "/hints"
-    await host.assign(refused)
-    shard = host.start(refused, Counting(tmp_path))
+    """A store that has nowhere to keep its files names the field; a repaired spec is served at once."""
+    spec = spec_of(SHARD, SOURCE)
+    await create_logs(journals, SHARD)
+    await host.assign(spec)
+    shard = host.start(spec, SqliteTally(tmp_path, output=""))
     await eventually(
-        lambda: host.says(
-            SHARD, ReplicaStatus.FAILED, "recovery_log_prefix", "later version", "spec changes"
-        )
+        lambda: host.says(SHARD, ReplicaStatus.FAILED, "recovery_log_prefix", "spec changes")
     )
     with pytest.raises(ShardStoppedError, match="recovery_log_prefix"):
         shard.acquire()
 
-    await host.change_spec(spec_of(SHARD, SOURCE))
+    await host.change_spec(recorded(spec_of(SHARD, SOURCE), etcd_root))
 
     await eventually(lambda: host.says(SHARD, ReplicaStatus.PRIMARY))
 

@@ -1,0 +1,79 @@
+"""Where a process keeps its copies of recovered files, and what clears up after processes that could not.
+
+    {parent}/{random}/held      locked for as long as the process lives
+    {parent}/{random}/...       its shards' files
+
+A killed process leaves its copies behind. They are worth nothing, for the recovery log has it all, so whoever starts
+next removes every directory that nobody holds.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+HELD = "held"
+
+_log = structlog.get_logger()
+
+
+def default_parent() -> Path:
+    """Return where copies are kept if nobody says."""
+    return Path(tempfile.gettempdir()) / f"broadsheet-{os.getuid()}"
+
+
+class StateDirectory:
+    """A directory of this process's own, below `parent`. A context manager; everything blocks on the disk."""
+
+    def __init__(self, parent: Path) -> None:
+        """Take where to make it; it should be on the fastest disk there is."""
+        self._parent = parent
+        self._descriptor = -1
+        self.path = parent
+        """Set on entering."""
+
+    def __enter__(self) -> Self:
+        self._parent.mkdir(parents=True, exist_ok=True)
+        self.path = Path(tempfile.mkdtemp(dir=self._parent)).resolve()
+        self._descriptor = os.open(self.path / HELD, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        self._sweep()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._descriptor)
+
+    def _sweep(self) -> None:
+        """Remove what processes left that are gone."""
+        for each in self._parent.iterdir():
+            if each.name == self.path.name or not _is_abandoned(each):
+                continue
+            shutil.rmtree(each, ignore_errors=True)
+            _log.info("state_directory.swept", path=str(each))
+
+
+def _is_abandoned(directory: Path) -> bool:
+    try:
+        descriptor = os.open(directory / HELD, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False  # Not one of ours, or just being made, or just removed.
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

@@ -1,0 +1,65 @@
+"""What an attempt has achieved so far: for metrics, for those who wait, and for the watch over stalls."""
+
+from __future__ import annotations
+
+import structlog
+
+from consumer.application import Shard
+from consumer.core import transaction_events as tx
+from consumer.message.outcome import Outcome
+from consumer.shard.metrics import ShardMetrics
+from consumer.shard.progress import ACKNOWLEDGED, Progress
+
+_log = structlog.get_logger()
+
+_WORTH_KNOWING = {
+    Outcome.UNKNOWN_FLAGS: "sequencer.unknown_flags",
+    Outcome.SPAN_DISCARDED: "sequencer.span_discarded",
+    Outcome.ACK_ROLLBACK_LOST_PROGRESS: "sequencer.producer_lost_progress",
+}
+"""What an operator should know of messages that were read, and the event that tells it: one a batch at most."""
+
+
+class Achievements:
+    """Of one attempt; implements `consumer.shard.transaction.TxnObserver`."""
+
+    def __init__(self, shard: Shard, progress: Progress, metrics: ShardMetrics) -> None:
+        """Take where to tell."""
+        self._shard = shard
+        self._progress = progress
+        self._metrics = metrics
+        self.sequenced_to: dict[str, int] = {}
+        """Offsets read and sequenced, bytes by journal."""
+        self.consumed_bytes = 0
+        """Of journals, by completed transactions."""
+
+    def on_achieved(self, achieved: tx.PublishProgress | tx.RecordTxn) -> None:
+        """Take note of what transactions achieve."""
+        metrics, fqn = self._metrics, self._shard.fqn
+        if isinstance(achieved, tx.RecordTxn):
+            metrics.record_txn(fqn, achieved)
+            self.consumed_bytes += achieved.message_bytes
+            return
+        self._progress.update(achieved.read_through, achieved.publish_at)
+        self._progress.told(ACKNOWLEDGED)
+        metrics.record_read_through(fqn, achieved.read_through)
+
+    def on_sequenced(self, record: tx.RecordSequenced) -> None:
+        """Count what was read, and say what an operator should know."""
+        self._metrics.record_sequenced(record)
+        self.sequenced_to[record.journal] = record.end
+        for outcome, text in _WORTH_KNOWING.items():
+            messages = record.outcomes.get(outcome, 0)
+            if messages:
+                _log.warning(
+                    text,
+                    shard=self._shard.id,
+                    journal=record.journal,
+                    messages=messages,
+                    begin=record.begin,
+                    end=record.end,
+                )
+
+    def on_replayed(self, journal: str, messages: int) -> None:
+        """Count what was read once more."""
+        self._metrics.record_replayed(journal, messages)

@@ -1,0 +1,116 @@
+"""Keeps a primary's hints in etcd young, so that whoever comes next need not read much of the log.
+
+    restored      the hints that were recovered from go before the backups, and our first own ones are written
+    then          every `hints_seconds`, or `hints_bytes` of the log, if anything was recorded; also on an idle shard
+    stopped       once more
+
+Hints are written when the log has all that they cover. A refused write means that the assignment is gone: an error.
+
+Source: gazette/core consumer/recovery.go (when hints are rotated). Writing by bytes, on idle shards and at the end is
+ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from allocator.errors import EtcdError
+from allocator.runtime.backoff import Backoff
+from consumer.protocol.recorded_op_pb2 import FSMHints
+from consumer.protocol.shard_pb2 import ShardSpec
+from consumer.recoverylog.hint_store import rotate_backup_hints, store_recorded_hints
+from consumer.recoverylog.recorder import Recorder
+from consumer.shard.assignment_source import AssignmentSource
+from consumer.shard.environment import ShardEnvironment
+
+POLL_SECONDS = 2.0
+"""Time between two looks at how much was recorded."""
+FLUSH_SECONDS = 5.0
+"""Longest wait for the last hints of a primary that stops."""
+
+_log = structlog.get_logger()
+
+
+class HintKeeper:
+    """Of one attempt. `run` until cancelled; `flush` at a clean end."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        recovered: FSMHints,
+        *,
+        spec: ShardSpec,
+        assignment: AssignmentSource,
+        environment: ShardEnvironment,
+    ) -> None:
+        """Take what was recovered from, and what records now."""
+        self._recorder = recorder
+        self._recovered = recovered
+        self._spec = spec
+        self._assignment = assignment
+        self._environment = environment
+        self._stored_at_bytes = -1
+        self._stored_at_monotonic_seconds = 0.0
+
+    async def run(self) -> None:
+        """Rotate, then keep hints young for ever.
+
+        Raises:
+            AssignmentLostError: the shard is no longer ours.
+            ConsumerError: the log cannot be written.
+        """
+        await self._rotate()
+        while True:
+            if self._due():
+                await self._store()
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def flush(self) -> None:
+        """Write the last hints, if that is quickly done; what fails leaves older ones, which are as good."""
+        try:
+            async with asyncio.timeout(FLUSH_SECONDS):
+                if self._recorder.recorded_bytes != self._stored_at_bytes:
+                    await self._store()
+        except Exception as error:
+            _log.info("hints.not_flushed", shard=self._spec.id, cause=str(error))
+
+    def _due(self) -> bool:
+        if self._stored_at_bytes < 0:
+            return True
+        fresh_bytes = self._recorder.recorded_bytes - self._stored_at_bytes
+        if not fresh_bytes:
+            return False
+        config = self._environment.config
+        age = self._environment.clock.monotonic_seconds() - self._stored_at_monotonic_seconds
+        return fresh_bytes >= config.hints_bytes or age >= config.hints_seconds
+
+    async def _store(self) -> None:
+        recorded_bytes = self._recorder.recorded_bytes
+        hints, covered = self._recorder.snapshot_hints()
+        await asyncio.wrap_future(covered)
+        try:
+            await store_recorded_hints(
+                self._environment.etcd, self._spec, self._assignment(), hints
+            )
+        except EtcdError as error:
+            _log.warning("hints.not_stored", shard=self._spec.id, cause=str(error))
+            return  # The next look tries again.
+        self._stored_at_bytes = recorded_bytes
+        self._stored_at_monotonic_seconds = self._environment.clock.monotonic_seconds()
+
+    async def _rotate(self) -> None:
+        if not self._recovered.live_nodes:
+            return  # A shard's first life: there is nothing to go back to.
+        backoff = Backoff()
+        while True:
+            try:
+                await rotate_backup_hints(
+                    self._environment.etcd, self._spec, self._assignment(), self._recovered
+                )
+            except EtcdError as error:
+                _log.warning("hints.not_rotated", shard=self._spec.id, cause=str(error))
+                await backoff.sleep()
+            else:
+                return

@@ -1,0 +1,180 @@
+"""Recovers a shard's files from its log: as a hot standby for as long as it takes, then for one attempt as primary.
+
+    standby     play the log into a directory of our own, and go on playing
+    promoted    take the log over: fence it, play what is left, open the files where they are
+
+A recovery is used once. A primary that failed starts another, from the log as it is then.
+
+Source: gazette/core consumer/recovery.go (beginRecovery, completeRecovery).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+from pathlib import Path
+
+import structlog
+
+from allocator.runtime.task_group import TaskGroup
+from consumer.core.hint_keys import recovery_log_of
+from consumer.errors import ContentTypeError
+from consumer.journal.append_service import AppendService
+from consumer.local_state import LocalState
+from consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG
+from consumer.protocol.shard_pb2 import ShardSpec
+from consumer.recoverylog.author import author_from
+from consumer.recoverylog.hint_store import fetch_hints
+from consumer.recoverylog.playback_progress import PlaybackProgress
+from consumer.recoverylog.player import Player, Recovered
+from consumer.recoverylog.recorder import Recorder
+from consumer.shard.assignment_source import AssignmentSource
+from consumer.shard.environment import ShardEnvironment
+from consumer.shard.hint_keeper import HintKeeper
+
+AUTHOR_BITS = 64
+
+_log = structlog.get_logger()
+
+
+class Recovery:
+    """Of one attempt. Enter it to begin to play; leaving it removes what is left of it."""
+
+    def __init__(
+        self, spec: ShardSpec, assignment: AssignmentSource, environment: ShardEnvironment
+    ) -> None:
+        """Make a recovery, on the event loop.
+
+        Args:
+            spec: Names the log and where hints are.
+            assignment: Returns ours as last observed.
+            environment: The services and limits of this process.
+        """
+        self._spec = spec
+        self._assignment = assignment
+        self._environment = environment
+        self._log = recovery_log_of(spec)
+        self._directory = _new_directory(environment.state_directory, spec.id)
+        self._appends = AppendService(environment.journals)
+        self._outcome: asyncio.Future[Recovered | BaseException]
+        self._outcome = asyncio.get_running_loop().create_future()
+        self._player: Player | None = None
+        self._author = 0
+        self.ended = asyncio.Event()
+        """Set once playing is over, one way or the other."""
+        self.tailing = asyncio.Event()
+        """Set once all is played that the log had when we began: a standby worth promoting."""
+        self.local_state: LocalState | None = None
+        """Set once the log is ours."""
+
+    @property
+    def progress(self) -> PlaybackProgress:
+        """How far the log is played."""
+        return self._player.progress if self._player is not None else PlaybackProgress()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why playing ended, if it failed."""
+        outcome = self._outcome.result() if self._outcome.done() else None
+        return outcome if isinstance(outcome, BaseException) else None
+
+    def start(self, group: TaskGroup) -> None:
+        """Begin to play, in tasks of `group`, which never fail."""
+        group.start_soon(self._appends.run(), name=f"record {self._spec.id}")
+        group.start_soon(self._play(group), name=f"play {self._spec.id}")
+
+    async def take_over(self, *, promoted: bool) -> HintKeeper:
+        """Become the log's only recorder, with all files in `local_state`; return what keeps their hints.
+
+        Args:
+            promoted: Whether we stood by before.
+
+        Raises:
+            ConsumerError: the log cannot be played, or appended to.
+            OSError: as of the disk.
+        """
+        if promoted and not self.tailing.is_set():
+            self._tell_cold()
+        self._author = author_from(secrets.randbits(AUTHOR_BITS))
+        if self._player is not None:
+            self._player.hand_over(self._author)
+        recovered = await self._outcome
+        if isinstance(recovered, BaseException):
+            raise recovered
+        hints = recovered.fsm.hints(recovered.log)
+        recorder = Recorder(
+            recovered.fsm,
+            self._appends,
+            log=self._log,
+            author=self._author,
+            head=recovered.head,
+        )
+        self.local_state = LocalState(recovered.directory, recorder)
+        return HintKeeper(
+            recorder,
+            hints,
+            spec=self._spec,
+            assignment=self._assignment,
+            environment=self._environment,
+        )
+
+    async def discard(self) -> None:
+        """Remove the files; whoever still holds them open reads on."""
+        await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
+
+    async def _play(self, group: TaskGroup) -> None:
+        try:
+            outcome: Recovered | BaseException = await self._played(group)
+        except Exception as error:
+            outcome = error
+        self._outcome.set_result(outcome)
+        self.ended.set()
+
+    async def _played(self, group: TaskGroup) -> Recovered:
+        environment = self._environment
+        stored = await fetch_hints(environment.etcd, self._spec)
+        hints = stored.picked(self._log)
+        await self._check_log(hints.log)
+        player = Player(environment.journals, hints, self._directory, clock=environment.clock)
+        self._player = player
+        if self._author:
+            player.hand_over(self._author)
+        group.start_soon(self._note_tailing(player), name=f"tail {self._spec.id}")
+        return await player.run()
+
+    async def _note_tailing(self, player: Player) -> None:
+        await player.tailing.wait()
+        self.tailing.set()
+
+    async def _check_log(self, log: str) -> None:
+        """Look whether the log is there, and is one.
+
+        Raises:
+            JournalNotFoundError: it was never applied, or was deleted.
+            ContentTypeError: it is a journal of something else.
+        """
+        listed = await self._environment.journals.get(log)
+        found = [each.value for each in listed.spec.labels.labels if each.name == CONTENT_TYPE]
+        if found != [CONTENT_TYPE_RECOVERY_LOG]:
+            raise ContentTypeError(
+                log,
+                ", ".join(found),
+                f"expected {CONTENT_TYPE_RECOVERY_LOG}, for it is the recovery log of shard {self._spec.id}",
+            )
+
+    def _tell_cold(self) -> None:
+        """Say that a standby was promoted which must play for a while yet."""
+        progress = self.progress
+        self._environment.metrics.record_cold_promotion()
+        _log.warning(
+            "shard.cold_promotion",
+            shard=self._spec.id,
+            behind_bytes=progress.behind_bytes,
+            behind_seconds=progress.behind_seconds,
+        )
+
+
+def _new_directory(parent: Path, shard_id: str) -> Path:
+    """Return a name that nobody had before: two lives of a shard may overlap in one process."""
+    return parent / f"{shard_id.replace('/', '_')}-{secrets.token_hex(4)}"

@@ -20,6 +20,8 @@ from allocator.errors import (
     AnnounceConflictError,
     EtcdUnavailableError,
     KeyDecodeError,
+    LeaseLostError,
+    LeaseNotFoundError,
     MemberKeyLostError,
 )
 from allocator.etcd.api import Etcd
@@ -56,6 +58,7 @@ async def announce(
     Raises:
         AnnounceConflictError: another process still holds the key.
         EtcdUnavailableError: etcd did not answer.
+        LeaseLostError: the lease ended meanwhile.
     """
     backoff = Backoff(initial_seconds=0.1, max_seconds=CONFLICT_POLL_SECONDS_MAX)
     failure: AnnounceConflictError | EtcdUnavailableError | None = None
@@ -77,7 +80,13 @@ async def announce(
 
 
 async def _try_announce(etcd: Etcd, key: bytes, value: bytes, lease: LeaseId) -> Announced:
-    result = await etcd.txn((Compare.absent(key),), (Put(key, value, lease=lease),), (Get(key),))
+    try:
+        result = await etcd.txn(
+            (Compare.absent(key),), (Put(key, value, lease=lease),), (Get(key),)
+        )
+    except LeaseNotFoundError as error:
+        # Told here before the keep-alive was: it is the same loss.
+        raise LeaseLostError(lease, "it ended before the member was announced") from error
     if result.succeeded:
         revision = result.header.revision
         return Announced(key=key, value=value, lease=lease, mod_revision=revision)

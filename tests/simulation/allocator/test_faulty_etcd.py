@@ -10,8 +10,9 @@ from typing import TypeVar
 
 import pytest
 
+from allocator.announcement import announce
 from allocator.core.ops import Put
-from allocator.errors import EtcdUnavailableError, RevisionCompactedError
+from allocator.errors import EtcdUnavailableError, LeaseLostError, RevisionCompactedError
 from allocator.etcd.api import KeyPut
 from allocator.runtime.task_group import TaskGroup
 from allocator.simulation.etcd import FakeEtcd
@@ -143,6 +144,18 @@ def test_watch_that_broke_resumes_without_a_gap() -> None:
         assert seen == [b"%d" % number for number in range(7)]
 
     _run(watch)
+
+
+def test_member_announced_on_a_lease_that_ended_lost_it() -> None:
+    """The keep-alive may learn of it later: what the announcement raises is the same loss."""
+
+    async def announced(etcd: FakeEtcd, link: Link, client: FaultyEtcd) -> None:
+        lease = etcd.grant(6)
+        etcd.revoke(lease)
+        with pytest.raises(LeaseLostError):
+            await announce(client, b"/member", b"value", lease=lease, timeout_seconds=10.0)
+
+    _run(announced)
 
 
 def test_watch_cut_off_past_a_compaction_is_told_so() -> None:

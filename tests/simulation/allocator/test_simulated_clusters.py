@@ -22,6 +22,15 @@ def test_cluster_keeps_every_invariant_under_faults(seed: int) -> None:
     assert report.ok, str(report)
 
 
+def test_member_whose_lease_ends_before_it_is_announced_again_says_that_it_lost_it() -> None:
+    """Seed 6579: the answer to an announcement is lost, the lease is revoked, and the next attempt names a lease that is
+    gone. The member ends as one that lost its lease, whoever is told of that first.
+    """
+    report = simulate(6579)
+
+    assert report.ok, str(report)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_cluster_without_faults_serves_every_item(seed: int) -> None:
     """Members and items come: at rest each item has its replicas, and none is anywhere twice."""

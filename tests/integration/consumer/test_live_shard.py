@@ -212,8 +212,8 @@ async def test_zombie_cannot_commit_and_does_not_come_back(
     producer = Producer(journals)
     zombie_application = Counting(tmp_path, output=OUTPUT, fail=sleep)
     zombie = host.start(spec, zombie_application)
-    await eventually(lambda: host.says(SHARD, ReplicaStatus.PRIMARY))
-    end = await producer.publish(SOURCE, ["a", "b", "last"])
+    await read_through(zombie, source=await producer.publish(SOURCE, ["a"]))
+    end = await producer.publish(SOURCE, ["b", "last"])
     await eventually(asleep.is_set)
     host.blind(zombie)
 

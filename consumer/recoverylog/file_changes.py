@@ -12,9 +12,9 @@ class CreateFile:
     fnode: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WriteFile:
-    """Bytes of a file, from `offset` on."""
+    """Bytes of a file, from `offset` on. Not frozen, which would make it twice as dear to make."""
 
     fnode: int
     offset: int

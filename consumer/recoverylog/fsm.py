@@ -39,22 +39,21 @@ class Verdict(Enum):
     @property
     def stepped(self) -> bool:
         """Whether the operation took its sequence number."""
-        return self in (Verdict.APPLIED, Verdict.NOT_TRACKED)
+        return self is _APPLIED or self is _NOT_TRACKED
 
     @property
     def expected(self) -> bool:
         """Whether it is of the kind that any log holds; the others are worth a line in the log."""
-        return self in (
-            Verdict.APPLIED,
-            Verdict.NOT_TRACKED,
-            Verdict.STALE,
-            Verdict.NOT_HINTED_AUTHOR,
-        )
+        return self.stepped or self in (Verdict.STALE, Verdict.NOT_HINTED_AUTHOR)
 
 
-@dataclass(frozen=True, slots=True)
+# Members are looked up at every operation, and slowly, before Python 3.12.
+_APPLIED, _NOT_TRACKED = Verdict.APPLIED, Verdict.NOT_TRACKED
+
+
+@dataclass(slots=True)
 class Place:
-    """Where an operation stands."""
+    """Where an operation stands. Not frozen, which would make it twice as dear to make."""
 
     log: str
     first_offset: int
@@ -66,13 +65,44 @@ class Place:
 class Fnode:
     """A file that is live."""
 
-    __slots__ = ("links", "segments")
+    __slots__ = ("_last_offset", "_last_seq", "_newest", "_past", "links")
 
-    def __init__(self) -> None:
-        self.links: set[str] = set()
+    def __init__(self, path: str) -> None:
+        self.links: set[str] = {path}
         """Its paths; never empty."""
-        self.segments: list[Segment] = []
+        self._past: list[Segment] = []
+        self._newest: Segment | None = None
+        """As it began; it goes on to the operation below."""
+        self._last_seq = 0
+        self._last_offset = 0
+
+    @property
+    def segments(self) -> list[Segment]:
         """Where the operations stand that made it what it is."""
+        return [*self._past, *self._closed()]
+
+    def touch(self, op: pb.RecordedOp, place: Place) -> None:
+        """Take note that the file's recovery needs an operation."""
+        newest = self._newest
+        if newest is None or newest.author != op.author or newest.log != place.log:
+            self._past += self._closed()
+            self._newest = _segment_of(op, place)
+        self._last_seq, self._last_offset = op.seq_no, place.last_offset
+
+    def _closed(self) -> list[Segment]:
+        return [self._newest.extended(self._last_seq, self._last_offset)] if self._newest else []
+
+
+def _segment_of(op: pb.RecordedOp, place: Place) -> Segment:
+    return Segment(
+        author=op.author,
+        first_seq=op.seq_no,
+        first_offset=place.first_offset,
+        first_checksum=op.checksum,
+        last_seq=op.seq_no,
+        last_offset=place.last_offset,
+        log=place.log,
+    )
 
 
 class FileStateMachine:
@@ -106,9 +136,9 @@ class FileStateMachine:
     def apply(self, op: pb.RecordedOp, payload: bytes, place: Place) -> Verdict:
         """Apply an operation, encoded as `payload`; one that does not apply changes nothing."""
         verdict = self._check(op)
-        if verdict is Verdict.APPLIED:
+        if verdict is _APPLIED:
             verdict = self._effect(op, place)
-        if verdict.stepped:
+        if verdict is _APPLIED or verdict is _NOT_TRACKED:
             self._step(payload, place.log)
         return verdict
 
@@ -138,7 +168,7 @@ class FileStateMachine:
             return Verdict.STALE if op.seq_no < self.next_seq else Verdict.SEQUENCE_SKIPPED
         if op.checksum != self.next_checksum:
             return Verdict.CHECKSUM_MISMATCH
-        return Verdict.APPLIED
+        return _APPLIED
 
     def _effect(self, op: pb.RecordedOp, place: Place) -> Verdict:
         if op.HasField("create"):
@@ -153,7 +183,7 @@ class FileStateMachine:
             return self._touch(op.write.fnode, op, place)
         if op.HasField("property"):
             return self._set_property(op.property)
-        return Verdict.APPLIED  # It does nothing but take its number.
+        return _APPLIED  # It does nothing but take its number.
 
     def _create(self, op: pb.RecordedOp, place: Place) -> Verdict:
         path = op.create.path
@@ -161,10 +191,9 @@ class FileStateMachine:
             return Verdict.PATH_TAKEN
         if self.hinted_fnodes:
             if self.hinted_fnodes[0] != op.seq_no:
-                return Verdict.NOT_TRACKED
+                return _NOT_TRACKED
             self.hinted_fnodes.popleft()
-        self.fnodes[op.seq_no] = Fnode()
-        self.fnodes[op.seq_no].links.add(path)
+        self.fnodes[op.seq_no] = Fnode(path)
         self.links[path] = op.seq_no
         return self._touch(op.seq_no, op, place)
 
@@ -173,7 +202,7 @@ class FileStateMachine:
         if self._taken(path):
             return Verdict.PATH_TAKEN
         if number not in self.fnodes:
-            return Verdict.NOT_TRACKED
+            return _NOT_TRACKED
         self.fnodes[number].links.add(path)
         self.links[path] = number
         return self._touch(number, op, place)
@@ -182,7 +211,7 @@ class FileStateMachine:
         number, path = op.unlink.fnode, op.unlink.path
         fnode = self.fnodes.get(number)
         if fnode is None:
-            return Verdict.NOT_TRACKED
+            return _NOT_TRACKED
         if path not in fnode.links:
             return Verdict.PATH_NOT_LINKED
         fnode.links.discard(path)
@@ -190,7 +219,7 @@ class FileStateMachine:
         if fnode.links:
             return self._touch(number, op, place)
         del self.fnodes[number]
-        return Verdict.APPLIED
+        return _APPLIED
 
     def _set_property(self, each: pb.Property) -> Verdict:
         path = each.path
@@ -200,7 +229,7 @@ class FileStateMachine:
         # The hints are younger than all that they have us read.
         if not self.hinted_segments or path not in self._hinted_properties:
             self.properties[path] = each.content
-        return Verdict.APPLIED
+        return _APPLIED
 
     def _taken(self, path: str) -> bool:
         return path in self.links or (
@@ -208,26 +237,11 @@ class FileStateMachine:
         )
 
     def _touch(self, number: int, op: pb.RecordedOp, place: Place) -> Verdict:
-        """Take note that the file's recovery needs this operation."""
         fnode = self.fnodes.get(number)
         if fnode is None:
-            return Verdict.NOT_TRACKED
-        segments = fnode.segments
-        if segments and segments[-1].author == op.author and segments[-1].log == place.log:
-            segments[-1] = segments[-1].extended(op.seq_no, place.last_offset)
-            return Verdict.APPLIED
-        segments.append(
-            Segment(
-                author=op.author,
-                first_seq=op.seq_no,
-                first_offset=place.first_offset,
-                first_checksum=op.checksum,
-                last_seq=op.seq_no,
-                last_offset=place.last_offset,
-                log=place.log,
-            )
-        )
-        return Verdict.APPLIED
+            return _NOT_TRACKED
+        fnode.touch(op, place)
+        return _APPLIED
 
     # -- where we are
 

@@ -35,7 +35,10 @@ def framed(payload: bytes) -> bytes:
     return _HEADER.pack(FIXED_MAGIC, len(payload)) + payload
 
 
-@dataclass(frozen=True, slots=True)
+# What is found is not frozen: that would make it twice as dear to make, and there are many of them.
+
+
+@dataclass(slots=True)
 class DecodedOp:
     """An operation found in a log."""
 
@@ -48,7 +51,7 @@ class DecodedOp:
     """Offset after the frame and after the raw bytes that follow a write."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WrittenBytes:
     """Some of the raw bytes of the write that was decoded last; nobody keeps them."""
 
@@ -81,6 +84,8 @@ class OperationDecoder:
         self._pending = b""
         self._raw_bytes = 0
         """Raw bytes of the current write that are yet to come."""
+        self._write_begin = 0
+        """Offset of the frame of the current write."""
 
     @property
     def offset(self) -> int:
@@ -91,6 +96,11 @@ class OperationDecoder:
     def raw_bytes(self) -> int:
         """Raw bytes of a write that are yet to be fed."""
         return self._raw_bytes
+
+    @property
+    def whole_to(self) -> int:
+        """Up to where all that was fed is whole, bytes: an operation may begin here that has no end yet."""
+        return self._write_begin if self._raw_bytes else self._offset
 
     def feed(self, content: bytes) -> Iterator[DecodedOp | WrittenBytes | Desync]:
         """Take the bytes that follow and yield what ends in them; exhaust it before the next call.
@@ -143,7 +153,7 @@ class OperationDecoder:
             return used, Desync(self._offset, self._offset + used)
         begin = self._offset
         if op.HasField("write"):
-            self._raw_bytes = op.write.length
+            self._raw_bytes, self._write_begin = op.write.length, begin
         return used, DecodedOp(op, payload, begin, begin + used + self._raw_bytes)
 
     def _skip(self, view: memoryview, at: int) -> tuple[int, Desync]:

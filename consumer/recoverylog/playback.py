@@ -2,7 +2,8 @@
 
 Pure: spans in, changes of files out.
 
-Source: gazette/core consumer/recoverylog/player.go (what is skipped, and what is loss of data).
+Source: gazette/core consumer/recoverylog/player.go (what is skipped, and what is loss of data). That a gap in sequence
+behind bytes that are gone is loss, whatever the hints say, is ours.
 """
 
 from __future__ import annotations
@@ -61,11 +62,18 @@ class Playback:
         self._at = self._hinted() or Position(hints.log, 0)
         self._decoder = OperationDecoder(self._at.log, self._at.offset)
         self._fed_to = self._at.offset
+        self._hole: tuple[int, int] | None = None
+        """Bytes that were gone, since which no operation followed in sequence."""
 
     @property
     def position(self) -> Position:
-        """Up to where operations are done with."""
-        return Position(self._at.log, self._decoder.offset)
+        """Up to where the log is read."""
+        return Position(self._at.log, self._fed_to)
+
+    @property
+    def whole_to(self) -> int:
+        """Up to where what is read is whole, bytes: an operation may begin here that has no end yet."""
+        return self._decoder.whole_to
 
     @property
     def seek(self) -> Position | None:
@@ -86,6 +94,7 @@ class Playback:
         self._at = position
         self._decoder = OperationDecoder(position.log, position.offset)
         self._fed_to = position.offset
+        self._hole = None
 
     def hand_over_to(self, author: int) -> bytes:
         """Return the operation to append, framed, that makes `author` the next recorder if it comes next."""
@@ -133,13 +142,19 @@ class Playback:
         """The bytes up to `offset` are gone from the log: pruned, or lost."""
         segment = self.fsm.hinted_segments[0] if self.fsm.hinted_segments else None
         live = segment is not None and segment.last_offset and offset >= segment.last_offset
+        hole = self._fed_to, offset
         if live or self._target is not None:
-            raise LogDataLossError(
-                self._at.log,
-                f"bytes {self._fed_to} to {offset} are gone, of which some are live: {segment}; "
-                "recover from a backup of the hints (shardctl shards rewind)",
-            )
+            raise self._loss(hole, f"of which some are live ({segment or 'content of a file'})")
         self.go_to(Position(self._at.log, offset))
+        self._hole = hole
+
+    def _loss(self, hole: tuple[int, int], detail: str) -> LogDataLossError:
+        begin, end = hole
+        return LogDataLossError(
+            self._at.log,
+            f"bytes {begin} to {end} are gone, {detail}; recover from a backup of the hints "
+            "(shardctl shards rewind)",
+        )
 
     def _on_found(
         self, found: DecodedOp | WrittenBytes | Desync, changes: list[FileChange]
@@ -163,6 +178,12 @@ class Playback:
     def _on_op(self, found: DecodedOp, changes: list[FileChange]) -> None:
         op = found.op
         verdict = self.fsm.apply(op, found.payload, Place(self._at.log, found.begin, found.end))
+        if verdict.stepped:
+            self._hole = None
+        elif verdict is Verdict.SEQUENCE_SKIPPED and self._hole is not None:
+            raise self._loss(
+                self._hole, f"and with them operations {self.fsm.next_seq} to {op.seq_no - 1}"
+            )
         if verdict is not Verdict.APPLIED:
             if not verdict.expected:
                 self.ignored[verdict] += 1

@@ -14,14 +14,13 @@ Source: gazette/core allocator/allocate.go (the loop); the rest is ours.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 
 import structlog
 
-from allocator.config import AllocationConfig, Offload, T
-from allocator.core.inquiry.standing import Standing
+from allocator.config import AllocationConfig
+from allocator.core.inquiry.standing import Basis, Standing
 from allocator.core.plan import Plan
 from allocator.errors import EtcdError
 from allocator.etcd.api import Etcd
@@ -59,7 +58,6 @@ class AllocationLoop:
         metrics: AllocatorMetrics,
         config: AllocationConfig,
         random: Random,
-        offload: Offload,
     ) -> None:
         """Prepare; construct it after what it observes, for it wakes when they have looked.
 
@@ -74,7 +72,6 @@ class AllocationLoop:
             metrics: Counts what is done.
             config: Times, and an operator's choices.
             random: Source of jitter.
-            offload: Runs what takes long, away from the event loop.
         """
         self._etcd = etcd
         self._key_space = key_space
@@ -85,7 +82,6 @@ class AllocationLoop:
         self._clock = clock
         self._metrics = metrics
         self._config = config
-        self._offload = offload
         self._backoff = Backoff(max_seconds=config.retry_seconds_max, random=random)
         self._wake = asyncio.Event()
         self._term: Term | None = None
@@ -119,13 +115,20 @@ class AllocationLoop:
         term = self.term
         return None if term is None else self._rounds.standing(term)
 
+    def basis(self) -> Basis | None:
+        """Return what a plan that is made now would rest on; None if we do not lead, or only just do."""
+        term = self.term
+        return None if term is None else (term.fence.epoch, *self._observation.tracker.basis)
+
     @property
     def term(self) -> Term | None:
-        """What we remember as the leader; None if we do not lead."""
-        return self._term if self._leadership.fence is not None else None
+        """What we remember as the leader; None if we do not lead, or only just do."""
+        term = self._term
+        is_known = term is not None and term.is_informed and self._leadership.fence is not None
+        return term if is_known else None
 
     def order(self, plan: Plan) -> Term | None:
-        """Have `plan` taken as it is once the demand is the one that it answers; None if we do not lead.
+        """Have `plan` taken as it is once the demand is the one that it answers; None if there is no `term`.
 
         Returns:
             The leadership, whose fence must guard whatever brings that demand about.
@@ -135,10 +138,6 @@ class AllocationLoop:
             term.order(plan)
             self._wake.set()
         return term
-
-    async def offload(self, work: Callable[[], T]) -> T:
-        """Run what takes long away from the event loop."""
-        return await self._offload(work)
 
     async def _term_under(self, fence: Fence) -> Term:
         """Return what is remembered of this leadership; a new one begins with the plan that its predecessor stored."""

@@ -117,6 +117,7 @@ class Rounds:
         started = self._clock.monotonic_seconds()
         tracker.observe_failures(started)
         term.steering.observe(tracker, started)
+        term.is_informed = True
         demand = tracker.demand
         opened = tracker.take_open()
         hand_overs = 0 if opened else term.steering.hand_overs_allowed(tracker, started)

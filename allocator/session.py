@@ -301,7 +301,6 @@ class Session:
             metrics=self.metrics,
             config=config,
             random=random,
-            offload=offload,
         )
 
     def _load_feed(self, decode: DecodeReport) -> LoadFeed:

@@ -32,6 +32,8 @@ class Term:
     """Items that wait for their own replicas: not looked at until those change, unless others wait for them."""
     is_crowded: bool = False
     """Whether something waits for moves that are in flight."""
+    is_informed: bool = False
+    """Whether loads, and what time makes of membership, are known: before that nobody should ask what would happen."""
     is_unsure: bool = False
     """Whether something that we sent may still be on its way to etcd: nothing more is decided in this term."""
     audited_monotonic_seconds: float = 0.0

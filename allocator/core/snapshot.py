@@ -16,6 +16,8 @@ class Snapshot:
     """Values of one moment, not yet sorted: taking them is cheap, and the rest can be done in a thread."""
 
     revision: int
+    basis: tuple[int, int]
+    """The tracker's, at the time."""
     local_id: MemberId
     members: Mapping[MemberId, Member]
     items: Mapping[ItemId, Item]

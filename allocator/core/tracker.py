@@ -110,6 +110,7 @@ class Tracker:
         self._capacities: Mapping[MemberId, int] = {}
         self._objective = Objective()
         self._demand_changes = 0
+        self._shape = 0
         self.apply(
             Changes(
                 items=frozenset(contents.items),
@@ -122,6 +123,13 @@ class Tracker:
     def demand(self) -> int:
         """A number that is another one after every change that asks for a new plan."""
         return self._demand_changes
+
+    @property
+    def basis(self) -> tuple[int, int]:
+        """What a plan that is made now rests on: other numbers after every change of the demand, and of which items,
+        members and assignments there are. What replicas say of themselves changes nothing: it is written all the time.
+        """
+        return (self._shape, self._demand_changes)
 
     @property
     def members(self) -> Mapping[MemberId, Member]:
@@ -164,6 +172,8 @@ class Tracker:
             self._global = None
             # Any change of a member, for most are of its limit or of its wish to leave; and they are rare.
             self._demand_changes += 1
+        if changes.items or changes.members:
+            self._shape += 1
 
     def observe_failures(self, now_monotonic_seconds: float) -> None:
         """Look for failed replicas among the items that changed, and for those that have failed for too long."""
@@ -258,6 +268,7 @@ class Tracker:
         overall = self._overall()
         return Snapshot(
             revision=revision,
+            basis=self.basis,
             local_id=self._local_id,
             members=overall.members,
             items=dict(items),
@@ -352,6 +363,8 @@ class Tracker:
         new = self._contents.assignments.get((key.item_id, key.member_id, key.slot))
         if (old is None) != (new is None) and key.item_id in self._items:
             self._count(new or old, -1 if new is None else 1)
+        if old is None or new is None or old.kv.create_revision != new.kv.create_revision:
+            self._shape += 1
         if old is not None and new is not None:
             self._groups[key.item_id] = tuple(new if a is old else a for a in group)
             return

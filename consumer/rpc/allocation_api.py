@@ -3,13 +3,17 @@
 Only the leader knows which plan is in force, what waits, and what time will change; so a member that does not lead
 passes the request on, once. A plan is kept by the leader that made it; applying it is one transaction, which compares
 the leader's epoch and everything that it writes, and an order to take that plan and no other.
+
+Invariants: plans are applied one after another, each on what is known once the one before it shows. What takes long is
+computed in a thread of its own, one inquiry at a time, so that no number of them keeps the leader's decisions waiting.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import grpc
@@ -19,11 +23,11 @@ from google.protobuf.message import Message
 from allocator.allocate import AllocationLoop
 from allocator.core.inquiry.explanation import explain
 from allocator.core.inquiry.proposal import Proposal, propose
-from allocator.core.inquiry.standing import Standing, basis_of
+from allocator.core.inquiry.standing import Standing
 from allocator.core.keys import Keys
-from allocator.core.model import ItemId, MemberId
+from allocator.core.model import Item, ItemId, Member, MemberId
 from allocator.core.ops import TXN_OPERATIONS_MAX, Compare, Delete, Operation, Put
-from allocator.core.plan import PlanRefused
+from allocator.core.plan import Plan, PlanRefused
 from allocator.etcd.api import Etcd
 from allocator.key_space import KeySpace
 from allocator.leadership.leadership import Leadership
@@ -34,6 +38,7 @@ from consumer.core.allocation_messages import (
     plan_response,
 )
 from consumer.core.change_plan import UNCONDITIONAL, is_scoped
+from consumer.core.kept_plans import KeptPlan, KeptPlans
 from consumer.errors import (
     BoundExceededError,
     EndpointError,
@@ -57,17 +62,18 @@ from consumer.protocol.shard_pb2 import ApplyRequest, ConsumerSpec
 from consumer.protocol.validation_shard import validate_shard_apply_request
 from consumer.resolver.peers import Peers
 
-PLANS_KEPT_MAX = 16
-"""Plans that a leader remembers; the oldest are forgotten."""
 HOP_SECONDS_MAX = 60.0
 """Deadline of a request that is passed on, if its caller set none."""
 ADOPTION_SECONDS_MAX = 30.0
 """Longest wait for the allocation loop to take an ordered plan up."""
+CATCH_UP_SECONDS_MAX = 5.0
+"""Longest wait for what others wrote to show, before a plan is judged by it."""
 FORWARDED = "broadsheet-forwarded"
 """Metadata of a request that was passed on: it is not passed on again."""
 
 log = structlog.get_logger()
 
+T = TypeVar("T")
 ResponseT = TypeVar("ResponseT", bound=Message)
 
 # `Any`: grpc.aio passes each servicer method its context.
@@ -109,63 +115,61 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         self._member_id = member_id
         self._hot_standbys_max = hot_standbys_max
         self._auth = auth
-        self._plans: OrderedDict[str, tuple[Proposal, PlanRequest]] = OrderedDict()
+        self._plans = KeptPlans()
+        self._applying = asyncio.Lock()
+        self._inquiring = asyncio.Lock()
+        self._inquiries = ThreadPoolExecutor(1, thread_name_prefix="allocation-inquiry")
 
     async def Plan(self, request: PlanRequest, context: Context) -> PlanResponse:  # noqa: N802 - gRPC's name
         """Tell what a change would move; change nothing."""
         _require_unscoped()
         _validate_plan_request(request)
-        standing = self._allocation.standing()
-        if standing is None:
+        if self._allocation.term is None:
             stub = allocation_pb2_grpc.AllocationServiceStub
             plan: PlanResponse = await self._forward(
                 lambda channel: stub(channel).Plan, request, context, Capability.LIST
             )
             return plan
-        proposal = await self._proposal(standing, request)
-        self._plans[proposal.id] = (proposal, request)
-        while len(self._plans) > PLANS_KEPT_MAX:
-            self._plans.popitem(last=False)
+        async with self._inquiring:
+            proposal = await self._proposal(self._standing(), request)
+        self._plans.keep(KeptPlan.of(proposal, request), basis=self._allocation.basis())
         return plan_response(proposal, leader=self._member_id)
 
     async def ApplyPlan(self, request: ApplyPlanRequest, context: Context) -> ApplyPlanResponse:  # noqa: N802 - gRPC's name
         """Carry a plan out as it is, or refuse."""
         _require_unscoped()
-        standing = self._allocation.standing()
-        if standing is None:
+        if self._allocation.term is None:
             stub = allocation_pb2_grpc.AllocationServiceStub
             applied: ApplyPlanResponse = await self._forward(
                 lambda channel: stub(channel).ApplyPlan, request, context, Capability.APPLY
             )
             return applied
-        known = self._plans.get(request.plan_id)
-        if known is None:
-            return ApplyPlanResponse(status=Status.ALLOCATION_STATUS_PLAN_NOT_FOUND)
-        proposal, asked = known
-        if not proposal.can_be_applied:
-            return ApplyPlanResponse(status=Status.ALLOCATION_STATUS_MEMBERS_MISSING)
-        if proposal.basis != basis_of(standing.snapshot):
-            return ApplyPlanResponse(status=Status.ALLOCATION_STATUS_CLUSTER_CHANGED)
-        return await self._apply(proposal, asked, standing)
+        async with self._applying:
+            return await self._apply(request.plan_id)
 
     async def Explain(self, request: ExplainRequest, context: Context) -> ExplainResponse:  # noqa: N802 - gRPC's name
         """Tell why a shard is where it is, and what it waits for."""
         item = self._key_space.items.get(ItemId(request.shard))
         if item is None or not is_visible(spec_of(item), current_claims().selector):
             return ExplainResponse(status=Status.ALLOCATION_STATUS_SHARD_NOT_FOUND)
-        standing = self._allocation.standing()
-        if standing is None:
+        if self._allocation.term is None:
             stub = allocation_pb2_grpc.AllocationServiceStub
             explained: ExplainResponse = await self._forward(
                 lambda channel: stub(channel).Explain, request, context, Capability.LIST
             )
             return explained
-        explanation = await self._allocation.offload(
-            lambda: explain(standing, ItemId(request.shard))
-        )
+        async with self._inquiring:
+            standing = self._standing()
+            explanation = await self._inquire(lambda _: explain(standing, ItemId(request.shard)))
         if explanation is None:
             return ExplainResponse(status=Status.ALLOCATION_STATUS_SHARD_NOT_FOUND)
         return explain_response(explanation)
+
+    def _standing(self) -> Standing:
+        standing = self._allocation.standing()
+        if standing is None:
+            raise ResolverStoppedError("leadership was lost meanwhile: try again in a moment")
+        return standing
 
     async def _proposal(self, standing: Standing, request: PlanRequest) -> Proposal:
         hypothesis = hypothesis_of(
@@ -175,32 +179,70 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
             items=standing.snapshot.items,
             hot_standbys_max=self._hot_standbys_max,
         )
-        proposal = await self._allocation.offload(lambda: propose(standing, hypothesis))
+        proposal = await self._inquire(
+            lambda is_wanted: propose(standing, hypothesis, is_wanted=is_wanted)
+        )
         if isinstance(proposal, PlanRefused):
             broken = "; ".join(map(str, proposal.violations)) or str(proposal.error)
             raise AssertionError(f"the solver's answer breaks a rule: {broken}")
         return proposal
 
-    async def _apply(
-        self, proposal: Proposal, asked: PlanRequest, standing: Standing
-    ) -> ApplyPlanResponse:
-        compares, operations = _transaction(asked, proposal, standing, self._key_space.keys)
-        term = self._allocation.order(proposal.plan)
-        if term is None:
+    async def _inquire(self, work: Callable[[Callable[[], bool]], T]) -> T:
+        """Run what takes long in the thread of inquiries; it can ask whether the caller still waits for it."""
+        gone = threading.Event()
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(
+                self._inquiries, lambda: work(lambda: not gone.is_set())
+            )
+        finally:
+            gone.set()
+
+    async def _apply(self, plan_id: str) -> ApplyPlanResponse:
+        if plan_id not in self._plans:
             return ApplyPlanResponse(status=Status.ALLOCATION_STATUS_PLAN_NOT_FOUND)
+        is_newest = await self._catch_up()
+        kept = self._plans.find(plan_id, basis=self._allocation.basis())
+        if kept is None or not is_newest:
+            return ApplyPlanResponse(status=Status.ALLOCATION_STATUS_CLUSTER_CHANGED)
+        if not kept.can_be_applied:
+            return ApplyPlanResponse(status=Status.ALLOCATION_STATUS_MEMBERS_MISSING)
+        key_space = self._key_space
+        compares, operations = _transaction(
+            kept, keys=key_space.keys, items=key_space.items, members=key_space.members
+        )
+        term = self._allocation.order(kept.plan)
+        if term is None:
+            return ApplyPlanResponse(status=Status.ALLOCATION_STATUS_CLUSTER_CHANGED)
         revision = 0
         if operations:
-            result = await self._etcd.txn((*term.fence.compares, *compares), operations)
+            try:
+                result = await self._etcd.txn((*term.fence.compares, *compares), operations)
+            except BaseException:
+                # Whether it was applied is unknown. The caller is told so, and an order is not left behind to be
+                # followed when nobody remembers it.
+                term.settle_order()
+                raise
             if not result.succeeded:
                 term.settle_order()
                 return ApplyPlanResponse(status=Status.ALLOCATION_STATUS_CLUSTER_CHANGED)
             revision = result.header.revision
-        adopted = await _adopted(term, proposal)
-        log.info("plan.applied", plan=proposal.id, revision=revision, adopted=adopted)
+        adopted = await _adopted(term, kept.plan)
+        log.info("plan.applied", plan=kept.id, revision=revision, adopted=adopted)
         status = (
             Status.ALLOCATION_STATUS_OK if adopted else Status.ALLOCATION_STATUS_PLAN_SUPERSEDED
         )
         return ApplyPlanResponse(status=status, revision=revision)
+
+    async def _catch_up(self) -> bool:
+        """Wait until the key space shows what was there when this was called; False if it does not in time."""
+        newest = await self._etcd.newest_revision(self._key_space.keys.watched_prefix)
+        try:
+            async with asyncio.timeout(CATCH_UP_SECONDS_MAX):
+                await self._key_space.wait_for_revision(newest)
+        except TimeoutError:
+            return False
+        return True
 
     async def _forward(
         self,
@@ -232,26 +274,29 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
             raise
 
 
-async def _adopted(term: Term, proposal: Proposal) -> bool:
+async def _adopted(term: Term, plan: Plan) -> bool:
     """Wait until the allocation loop goes by the plan, or by another one made after the order."""
     try:
         async with asyncio.timeout(ADOPTION_SECONDS_MAX):
             await term.order_settled()
     except TimeoutError:
         term.settle_order()
-    return term.plan is not None and term.plan.desired == proposal.plan.desired
+    return term.plan is not None and term.plan.desired == plan.desired
 
 
 def _transaction(
-    asked: PlanRequest, proposal: Proposal, standing: Standing, keys: Keys
+    kept: KeptPlan,
+    *,
+    keys: Keys,
+    items: Mapping[ItemId, Item],
+    members: Mapping[MemberId, Member],
 ) -> tuple[list[Compare], tuple[Operation, ...]]:
     """Return what brings the plan's demand about, on the condition that all is as it was."""
-    snapshot = standing.snapshot
     compares: list[Compare] = []
     operations: list[Operation] = []
-    for change in asked.changes:
+    for change in kept.asked.changes:
         item_id = ItemId(change.upsert.id or change.delete)
-        key, known = keys.item(item_id), snapshot.items.get(item_id)
+        key, known = keys.item(item_id), items.get(item_id)
         expected = change.expect_mod_revision
         if expected == UNCONDITIONAL:
             expected = known.kv.mod_revision if known is not None else 0
@@ -260,8 +305,8 @@ def _transaction(
             operations.append(Put(key, change.upsert.SerializeToString(deterministic=True)))
         else:
             operations.append(Delete(key))
-    for member_id in sorted(proposal.hypothesis.drained):
-        member = snapshot.members[member_id]
+    for member_id in sorted(kept.drained):
+        member = members[member_id]
         if member.value.is_exiting():
             continue
         spec = ConsumerSpec()

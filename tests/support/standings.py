@@ -19,6 +19,7 @@ def snapshot_of(state: AllocState) -> Snapshot:
     """Return the snapshot that gives this state."""
     return Snapshot(
         revision=state.revision,
+        basis=(state.revision, 0),
         local_id=state.local_id,
         members=state.members,
         items=state.items,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from allocator.core.inquiry.rehearsal import Rehearsal, rehearse
-from allocator.core.inquiry.standing import Hypothesis, Standing, basis_of, supposed
+from allocator.core.inquiry.standing import Basis, Hypothesis, Standing, supposed
 from allocator.core.model import MemberId
 from allocator.core.plan import Plan, PlanRefused, plan_for
 from allocator.core.state import AllocState
@@ -33,8 +33,8 @@ class Proposal:
 
     id: str
     """Tells this plan from every other, even one for the same change made later."""
-    basis: str
-    """Digest of what it rests on: see `basis_of`."""
+    basis: Basis
+    """What it rests on: while that is what it was, the plan is as good as it was."""
     revision: int
     hypothesis: Hypothesis
     plan: Plan
@@ -74,10 +74,9 @@ def propose(
         settling=settling,
         is_wanted=is_wanted,
     )
-    basis = basis_of(standing.snapshot)
     return Proposal(
-        id=_id_of(basis, plan),
-        basis=basis,
+        id=_id_of(standing.basis, plan),
+        basis=standing.basis,
         revision=standing.snapshot.revision,
         hypothesis=hypothesis,
         plan=plan,
@@ -86,8 +85,8 @@ def propose(
     )
 
 
-def _id_of(basis: str, plan: Plan) -> str:
-    digest = blake2b(basis.encode(), digest_size=ID_BYTES)
+def _id_of(basis: Basis, plan: Plan) -> str:
+    digest = blake2b(repr(basis).encode(), digest_size=ID_BYTES)
     for member in plan.demand.members:
         digest.update(f"m {member.member_id} {member.limit} {member.exiting}\n".encode())
     for item_id, members in plan.desired.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 
 from allocator.core.consistency import Consistency
 from allocator.core.keys import Keys
@@ -17,7 +16,8 @@ from allocator.core.snapshot import Snapshot
 from allocator.core.state import AllocState
 from allocator.core.transition.settle import Settling
 
-BASIS_BYTES = 16
+Basis = tuple[int, int, int]
+"""The leadership, and what its tracker counts: equal ones stand for the same items, members and assignments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,11 @@ class Standing:
     solver: Solver
     consistency: Consistency
     keys: Keys
+
+    @property
+    def basis(self) -> Basis:
+        """What a plan that is made on this rests on."""
+        return (self.epoch, *self.snapshot.basis)
 
     def state(self) -> AllocState:
         """Return the snapshot as decisions are made on it."""
@@ -105,22 +110,6 @@ def supposed(standing: Standing, hypothesis: Hypothesis) -> tuple[AllocState, Se
         ),
         settling,
     )
-
-
-def basis_of(snapshot: Snapshot) -> str:
-    """Return a digest of what a plan rests on: which items, members and assignments there are, and what they want.
-
-    What replicas say of themselves is not part of it: statuses are written all the time.
-    """
-    digest = blake2b(digest_size=BASIS_BYTES)
-    for item_id in sorted(snapshot.items):
-        digest.update(f"i {item_id} {snapshot.items[item_id].kv.mod_revision}\n".encode())
-    for member_id in sorted(snapshot.members):
-        digest.update(f"m {member_id} {snapshot.members[member_id].kv.mod_revision}\n".encode())
-    for assignment in _assignments(snapshot):
-        kv = assignment.kv
-        digest.update(b"a %b %d\n" % (kv.key, kv.create_revision))
-    return digest.hexdigest()
 
 
 def _as_drained(member: Member, hypothesis: Hypothesis) -> Member:

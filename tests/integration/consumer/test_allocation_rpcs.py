@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
+from allocator.core.ops import Put, prefix_range_end
 from allocator.errors import ValidationError
 from allocator.etcd.client import EtcdClient
 from consumer.cli.main import main
@@ -24,6 +25,7 @@ from consumer.member.service import Service
 from consumer.protocol.allocation_pb2 import ChangeKind, NewMembers, PlanResponse, WaitReason
 from consumer.protocol.auth import Capability, Claims, KeyedAuth
 from consumer.protocol.labels import WEIGHT, label_set, selector
+from consumer.protocol.shard_pb2 import ConsumerSpec
 from tests.support.eventually import eventually
 from tests.support.members import Cluster, shard, statuses, upserts, wait_for_primaries
 
@@ -111,6 +113,54 @@ async def test_plan_is_refused_once_the_cluster_has_changed(
         with pytest.raises(PlanNotAppliedError, match="nothing was changed; plan again"):
             await client.apply_plan(plan.plan_id)
     assert second.is_ready
+
+
+async def test_of_two_plans_applied_at_once_one_is_carried_out_and_the_other_refused(
+    members: tuple[Service, Service, Service], cluster: Cluster, etcd: EtcdClient
+) -> None:
+    """Each was good when asked for, and they write different keys; but the second one's cluster is not the first one's
+    any more: nothing of it may be done.
+    """
+    first, second, _ = members
+    async with (
+        AllocationClient(first.address) as client,
+        AllocationClient(second.address) as other,
+    ):
+        drains = [await client.plan(drain=[f"zone-b#member-{name}"]) for name in "bc"]
+
+        results = await asyncio.gather(
+            client.apply_plan(drains[0].plan_id),
+            other.apply_plan(drains[1].plan_id),
+            return_exceptions=True,
+        )
+
+    (refused,) = [each for each in results if isinstance(each, BaseException)]
+    assert isinstance(refused, PlanNotAppliedError)
+    assert "nothing was changed" in str(refused)
+    assert len(await _leaving(cluster, etcd)) == 1
+
+
+async def test_plan_is_refused_for_a_change_that_the_leader_has_yet_to_see(
+    members: tuple[Service, Service, Service], cluster: Cluster, etcd: EtcdClient
+) -> None:
+    """A shard's key is written beside every service, and the plan applied at once: the leader looks first."""
+    async with AllocationClient(members[0].address) as client:
+        plan = await client.plan(drain=["zone-b#member-b"])
+        (kv,) = (await etcd.get_range(f"{cluster.root}/items/{SHARDS[0]}".encode())).kvs
+        await etcd.txn((), (Put(kv.key, kv.value),))
+
+        with pytest.raises(PlanNotAppliedError, match="nothing was changed; plan again"):
+            await client.apply_plan(plan.plan_id)
+
+    assert not await _leaving(cluster, etcd)
+
+
+async def _leaving(cluster: Cluster, etcd: EtcdClient) -> set[str]:
+    """Return members that wish to leave, or have left."""
+    prefix = f"{cluster.root}/members/".encode()
+    found = await etcd.get_range(prefix, prefix_range_end(prefix))
+    staying = [spec for kv in found.kvs if not (spec := ConsumerSpec.FromString(kv.value)).exiting]
+    return {"member-a", "member-b", "member-c"} - {spec.process_spec.id.suffix for spec in staying}
 
 
 async def test_new_specs_are_planned_and_applied_in_one_transaction(

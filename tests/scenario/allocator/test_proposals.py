@@ -11,13 +11,13 @@ import pytest
 from allocator.core.inquiry.happening import Kind
 from allocator.core.inquiry.proposal import Proposal, propose
 from allocator.core.inquiry.rehearsal import RehearsalAbandonedError
-from allocator.core.inquiry.standing import Hypothesis, basis_of
+from allocator.core.inquiry.standing import Hypothesis
 from allocator.core.model import Item, ItemId, Member, MemberId
 from allocator.core.ops import KeyValue
 from allocator.core.plan import PlanRefused
 from allocator.core.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
 from tests.support.memory_cluster import JsonItem, JsonMember, MemoryCluster
-from tests.support.standings import snapshot_of, standing_of
+from tests.support.standings import standing_of
 
 A1, A2, B1, B2 = (MemberId(name[0], name) for name in ("a1", "a2", "b1", "b2"))
 
@@ -201,24 +201,6 @@ def test_what_will_never_fit_is_stuck() -> None:
     proposal = _proposed(cluster, Hypothesis())
 
     assert {each.item_id for each in proposal.rehearsal.stuck} == {ItemId("wide")}
-
-
-def test_basis_changes_with_what_counts_and_not_with_statuses() -> None:
-    """A replica's status leaves a plan as good as it was; a new item, member or assignment does not."""
-    cluster = _settled()
-    basis = basis_of(snapshot_of(cluster.state()))
-    placed = next(iter(cluster.state().assignments.values()))[0]
-
-    cluster.etcd.put(placed.kv.key, b"another status", lease=placed.kv.lease)
-    assert basis_of(snapshot_of(cluster.state())) == basis
-
-    cluster.put_item("new", 1)
-    changed = basis_of(snapshot_of(cluster.state()))
-    assert changed != basis
-    cluster.put_member("b", "b3", 5)
-    assert basis_of(snapshot_of(cluster.state())) not in (basis, changed)
-    cluster.etcd.delete(placed.kv.key)
-    assert basis_of(snapshot_of(cluster.state())) not in (basis, changed)
 
 
 def test_same_question_gives_the_same_plan() -> None:

@@ -23,8 +23,8 @@ def test_cluster_keeps_every_invariant_under_faults(seed: int) -> None:
 
 
 def test_member_whose_lease_ends_before_it_is_announced_again_says_that_it_lost_it() -> None:
-    """Seed 6579: the answer to an announcement is lost, the lease is revoked, and the next attempt names a lease that is
-    gone. The member ends as one that lost its lease, whoever is told of that first.
+    """Seed 6579: the answer to an announcement is lost, the lease revoked, and the next attempt names one that is gone.
+    The member ends as one that lost its lease, whoever is told of that first.
     """
     report = simulate(6579)
 

@@ -1,0 +1,80 @@
+"""Plans that a leader remembers until one is applied.
+
+Invariants: bounded, and of a plan only what applying takes: a placement of every shard is large. A plan whose basis is
+gone can never be applied, for a basis does not come back; all that is kept of it is that there was one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from allocator.core.inquiry.proposal import Proposal
+from allocator.core.inquiry.standing import Basis
+from allocator.core.model import MemberId
+from allocator.core.plan import Plan
+from consumer.protocol.allocation_pb2 import PlanRequest
+
+PLANS_KEPT_MAX = 16
+"""Plans that a leader remembers; the oldest are forgotten."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptPlan:
+    """What applying a plan takes."""
+
+    id: str
+    basis: Basis
+    plan: Plan
+    drained: frozenset[MemberId]
+    can_be_applied: bool
+    asked: PlanRequest
+    """What is to be brought about."""
+
+    @classmethod
+    def of(cls, proposal: Proposal, asked: PlanRequest) -> KeptPlan:
+        """Return what is kept of a proposal."""
+        return cls(
+            id=proposal.id,
+            basis=proposal.basis,
+            plan=proposal.plan,
+            drained=proposal.hypothesis.drained,
+            can_be_applied=proposal.can_be_applied,
+            asked=asked,
+        )
+
+
+class KeptPlans:
+    """Plans by id."""
+
+    def __init__(self) -> None:
+        self._plans: OrderedDict[str, KeptPlan | None] = OrderedDict()
+
+    def keep(self, kept: KeptPlan, *, basis: Basis | None) -> None:
+        """Remember a plan.
+
+        Args:
+            kept: The plan.
+            basis: What a plan that is made now would rest on; None if none can be made any more.
+        """
+        self._plans[kept.id] = kept
+        self._plans.move_to_end(kept.id)
+        while len(self._plans) > PLANS_KEPT_MAX:
+            self._plans.popitem(last=False)
+        for plan_id, each in self._plans.items():
+            if each is not None and each.basis != basis:
+                self._plans[plan_id] = None
+
+    def __contains__(self, plan_id: object) -> bool:
+        """Return whether there was such a plan, good or not."""
+        return plan_id in self._plans
+
+    def find(self, plan_id: str, *, basis: Basis | None) -> KeptPlan | None:
+        """Return a plan that is as good as it was; None if it never was, or rests on what has changed.
+
+        Args:
+            plan_id: Its id.
+            basis: What a plan that is made now would rest on; None if none can be made any more.
+        """
+        kept = self._plans.get(plan_id)
+        return kept if kept is not None and kept.basis == basis else None

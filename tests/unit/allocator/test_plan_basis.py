@@ -1,0 +1,113 @@
+"""What a plan rests on: its numbers are other ones after what counts, and after that alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from allocator.core.keys import Keys
+from allocator.core.mirror import Mirror
+from allocator.core.model import ItemId, MemberId
+from allocator.core.ops import KeyValue
+from allocator.core.tracker import Tracker
+from tests.support.memory_cluster import ValueConsistency
+from tests.support.plain_values import PlainDecoder
+
+KEYS = Keys("/r")
+ITEM, OTHER = ItemId("item"), ItemId("other")
+MEMBER, NEWCOMER = MemberId("zone", "old"), MemberId("zone", "new")
+REPLICA = KEYS.assignment(ITEM, MEMBER, 0)
+
+
+class Watched:
+    """A mirror and its tracker."""
+
+    def __init__(self) -> None:
+        self.mirror = Mirror(KEYS, PlainDecoder())
+        self.revision = 1
+        self.put(KEYS.item(ITEM), b"R=1")
+        self.put(KEYS.member(MEMBER), b"limit=5")
+        self.put(REPLICA, b"backfill")
+        self.mirror.take_changes()
+        self.tracker = Tracker(
+            self.mirror,
+            local_id=MEMBER,
+            is_failed=lambda assignment: assignment.kv.value == b"failed",
+            consistency=ValueConsistency(),
+            replace_failed_after_seconds=60.0,
+        )
+
+    def put(self, key: bytes, value: bytes, *, anew: bool = False) -> None:
+        """Show the mirror a key; `anew`: it was deleted, and made again."""
+        self.revision += 1
+        known = None if anew else self.mirror.kv_or_none(key)
+        created = known.create_revision if known is not None else self.revision
+        self.mirror.put(
+            KeyValue(
+                key=key,
+                value=value,
+                create_revision=created,
+                mod_revision=self.revision,
+                version=1,
+                lease=0,
+            )
+        )
+
+    def basis_after(self, change: Callable[[Watched], object]) -> tuple[int, int]:
+        """Return the basis once a change shows."""
+        change(self)
+        self.tracker.apply(self.mirror.take_changes())
+        return self.tracker.basis
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda w: w.put(KEYS.item(OTHER), b"R=1"),
+        lambda w: w.put(KEYS.item(ITEM), b"R=1"),
+        lambda w: w.mirror.delete(KEYS.item(ITEM)),
+        lambda w: w.put(KEYS.member(NEWCOMER), b"limit=5"),
+        lambda w: w.put(KEYS.member(MEMBER), b"limit=5,exiting"),
+        lambda w: w.put(KEYS.assignment(ITEM, NEWCOMER, 1), b""),
+        lambda w: w.mirror.delete(REPLICA),
+        lambda w: w.put(REPLICA, b"", anew=True),
+    ],
+    ids=[
+        "item-comes",
+        "item-written",
+        "item-goes",
+        "member-comes",
+        "member-written",
+        "replica-comes",
+        "replica-goes",
+        "replica-made-anew",
+    ],
+)
+def test_basis_is_another_one_after_what_counts(change: Callable[[Watched], object]) -> None:
+    """A plan that was made before any of these may not be carried out after it."""
+    watched = Watched()
+    before = watched.tracker.basis
+
+    assert watched.basis_after(change) != before
+
+
+def test_basis_stays_when_replicas_report() -> None:
+    """Statuses are written all the time: a plan is as good as it was."""
+    watched = Watched()
+    before = watched.tracker.basis
+
+    assert watched.basis_after(lambda w: w.put(REPLICA, b"consistent")) == before
+
+
+def test_basis_is_another_one_when_a_failed_replica_is_given_up() -> None:
+    """By time alone: what a plan would be made for is not what it was."""
+    watched = Watched()
+    watched.put(KEYS.assignment(ITEM, NEWCOMER, 1), b"failed")
+    watched.tracker.apply(watched.mirror.take_changes())
+    watched.tracker.observe_failures(0.0)
+    before = watched.tracker.basis
+
+    watched.tracker.observe_failures(61.0)
+
+    assert watched.tracker.basis != before

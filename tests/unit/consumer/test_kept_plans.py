@@ -1,0 +1,59 @@
+"""Which plans a leader remembers, and for how long they are good."""
+
+from __future__ import annotations
+
+from allocator.core.inquiry.standing import Basis
+from allocator.core.plan import Plan
+from allocator.core.state import Demand
+from consumer.core.kept_plans import PLANS_KEPT_MAX, KeptPlan, KeptPlans
+from consumer.protocol.allocation_pb2 import PlanRequest
+
+BEFORE: Basis = (1, 1, 1)
+NOW: Basis = (1, 2, 1)
+
+
+def _kept(plan_id: str, basis: Basis) -> KeptPlan:
+    return KeptPlan(
+        id=plan_id,
+        basis=basis,
+        plan=Plan(Demand(members=(), items=(), avoided=frozenset()), {}),
+        drained=frozenset(),
+        can_be_applied=True,
+        asked=PlanRequest(),
+    )
+
+
+def test_plan_is_found_while_its_basis_is_what_it_was() -> None:
+    """And by the leader that made it: the basis names the leadership."""
+    plans, kept = KeptPlans(), _kept("a", NOW)
+    plans.keep(kept, basis=NOW)
+
+    assert plans.find("a", basis=NOW) is kept
+    assert plans.find("a", basis=(2, 2, 1)) is None
+    assert plans.find("a", basis=None) is None
+    assert plans.find("b", basis=NOW) is None
+
+
+def test_plan_that_can_never_be_applied_leaves_its_name_alone() -> None:
+    """A placement of every shard is large, and a basis does not come back; but whoever asks is told the right thing."""
+    plans = KeptPlans()
+    plans.keep(_kept("old", BEFORE), basis=BEFORE)
+    plans.keep(_kept("late", BEFORE), basis=NOW)
+    plans.keep(_kept("new", NOW), basis=NOW)
+
+    assert [plan_id in plans for plan_id in ("old", "late", "new")] == [True, True, True]
+    assert plans.find("old", basis=BEFORE) is None
+    assert plans.find("late", basis=BEFORE) is None
+    assert plans.find("new", basis=NOW) is not None
+
+
+def test_only_so_many_are_remembered() -> None:
+    """The oldest is forgotten; one that is asked for again is not the oldest."""
+    plans = KeptPlans()
+    for number in range(PLANS_KEPT_MAX):
+        plans.keep(_kept(str(number), NOW), basis=NOW)
+    plans.keep(_kept("0", NOW), basis=NOW)
+    plans.keep(_kept("one more", NOW), basis=NOW)
+
+    assert "0" in plans
+    assert "1" not in plans

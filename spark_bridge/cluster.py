@@ -61,6 +61,7 @@ class MemberSettings(TypedDict, total=False):
     """What may be set for every member; see `consumer.config.MemberConfig`."""
 
     bind_host: str
+    state_dir: str
     shard_limit: int
     capacity: int
     hot_standbys_max: int

@@ -1,0 +1,210 @@
+"""Seconds without a primary, as a consumer of its output sees them: `make bench BENCH=failover`.
+
+A standalone Spark with three workers of one slot each hosts two members; etcd and a durable broker run beside it. A
+message comes every few milliseconds, and each is echoed by a transaction of its own. What is timed is from the kill to
+the first echo, committed, of another process. The lease lives 20 s: no figure below that is due to its end.
+
+    kill=worker      SIGKILL of the primary's Python worker
+    kill=executor    SIGKILL of its executor's JVM and its worker
+    kill=handover    SIGTERM of its worker, which hands over; timed is the longest pause between two echoes
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from bench.failover.app import OUTPUT, SOURCE
+from bench.failover.traffic import Traffic
+from bench.journal_specs import journal_change
+from bench.report import Params, emit
+from consumer.errors import EndpointError
+from consumer.journal.client import JournalClient
+from consumer.protocol.journal_pb2 import ApplyRequest
+from consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
+from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
+from consumer.shard.environment import ShardConfig
+from spark_bridge.cluster import ShardCluster
+from spark_bridge.errors import NoMemberError
+from spark_bridge.session import start_session
+from spark_bridge.standalone import StandaloneCluster
+
+BENCH = "failover"
+SHARD = "bench/shard"
+LOGS = "bench/logs"
+TRIALS = 20
+STATE_MIB = 100
+SETTLE_SECONDS = 1.0
+"""Of undisturbed traffic before each trial."""
+AFTER_SECONDS = 1.0
+"""Of traffic after a hand-over in which pauses count."""
+READY_SECONDS_MAX = 60.0
+_POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One way to lose the primary."""
+
+    kill: str
+    standbys: int
+    state_mib: int
+
+
+CASES = (
+    Case("worker", 1, 0),
+    Case("executor", 1, 0),
+    Case("handover", 1, 0),
+    Case("worker", 0, STATE_MIB),
+)
+
+
+def main() -> None:
+    """Run the cases named by their kill, or all."""
+    with (
+        StandaloneCluster(workers=3, cores_per_worker=1) as standalone,
+        tempfile.TemporaryDirectory() as directory,
+    ):
+        spark = start_session(
+            standalone.master_url, app_name="failover", conf=standalone.session_conf
+        )
+        try:
+            for case in CASES:
+                if not sys.argv[1:] or case.kill in sys.argv[1:]:
+                    _measure(case, spark, Path(directory))
+        finally:
+            spark.stop()
+
+
+def _measure(case: Case, spark: object, directory: Path) -> None:
+    name = f"{case.kill}-{case.standbys}-{case.state_mib}"
+    with ShardCluster(
+        spark,  # type: ignore[arg-type]  # pyspark has no types here.
+        "bench.failover.app:create",
+        members=2,
+        root=f"/bench/failover/{name}",
+        data_dir=directory / name,
+        state_dir=str(directory / f"{name}-state"),
+        # Members die in a row here; no shard is to blame, and none may be held back.
+        shards=ShardConfig(young_deaths_max=0),
+    ) as cluster:
+        trials = Trials(cluster, case)
+        with Traffic(cluster.services.broker_address) as traffic:
+            trials.prepare(traffic)
+            seconds = [trials.run(traffic) for _ in range(TRIALS)]
+            traffic.check()
+    params: Params = {
+        "kill": case.kill,
+        "standbys": case.standbys,
+        "state_mb": case.state_mib,
+        "trials": TRIALS,
+    }
+    emit(BENCH, "failover_p50_s", statistics.median(seconds), "s", **params)
+    emit(BENCH, "failover_max_s", max(seconds), "s", **params)
+
+
+class Trials:
+    """Of one case, on one cluster."""
+
+    def __init__(self, cluster: ShardCluster, case: Case) -> None:
+        """Take a running cluster."""
+        self._cluster = cluster
+        self._case = case
+        self._kill: Callable[[psutil.Process], None] = {
+            "worker": _kill_worker,
+            "executor": _kill_executor,
+            "handover": _ask_to_leave,
+        }[case.kill]
+
+    def prepare(self, traffic: Traffic) -> None:
+        """Make journals and shard, and fill its state."""
+        asyncio.run(_make_journals(self._cluster.services.broker_address))
+        spec = ShardSpec(
+            id=SHARD,
+            sources=[ShardSpec.Source(journal=SOURCE)],
+            recovery_log_prefix=LOGS,
+            hint_prefix=f"/bench/hints{self._cluster.root}",
+            hint_backups=1,
+            hot_standbys=self._case.standbys,
+        )
+        spec.max_txn_duration.FromMilliseconds(100)
+        self._cluster.apply([spec])
+        self._cluster.wait_for_primary([SHARD])
+        traffic.fill(self._case.state_mib)
+        while not traffic.filled:
+            time.sleep(_POLL_SECONDS)
+
+    def run(self, traffic: Traffic) -> float:
+        """Lose the primary once; return the seconds without one."""
+        process = self._wait_until_ready()
+        traffic.wait_for(after=time.monotonic() + SETTLE_SECONDS)
+        began = time.monotonic()
+        self._kill(process)
+        first = traffic.wait_for(after=began, not_by=process.pid)
+        if self._case.kill != "handover":
+            return first.at_monotonic_seconds - began
+        until = first.at_monotonic_seconds + AFTER_SECONDS
+        traffic.wait_for(after=until)
+        return traffic.longest_gap(since=began, until=until)
+
+    def _wait_until_ready(self) -> psutil.Process:
+        """Wait until all replicas are ready; return the primary's process."""
+        deadline = time.monotonic() + READY_SECONDS_MAX
+        while True:
+            try:
+                (listed,) = self._cluster.client.list().shards
+                codes = sorted(status.code for status in listed.status)
+                wanted = [ReplicaStatus.STANDBY] * self._case.standbys + [ReplicaStatus.PRIMARY]
+                if codes == wanted and len(self._cluster.members()) == 2:
+                    endpoint = listed.route.endpoints[listed.route.primary]
+                    return _process_listening_at(endpoint)
+            except (EndpointError, NoMemberError, LookupError, TimeoutError):
+                pass  # The member that was asked has just gone.
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{SHARD} is not ready: {self._cluster.client.list()}")
+            time.sleep(_POLL_SECONDS)
+
+
+def _kill_worker(process: psutil.Process) -> None:
+    process.kill()
+
+
+def _kill_executor(process: psutil.Process) -> None:
+    executor = next(parent for parent in process.parents() if parent.name() == "java")
+    os.kill(executor.pid, signal.SIGKILL)
+    os.kill(process.pid, signal.SIGKILL)
+
+
+def _ask_to_leave(process: psutil.Process) -> None:
+    process.terminate()
+
+
+def _process_listening_at(endpoint: str) -> psutil.Process:
+    port = int(endpoint.rpartition(":")[2])
+    for connection in psutil.net_connections("tcp"):
+        here = connection.laddr
+        if connection.status == psutil.CONN_LISTEN and here and here.port == port:
+            return psutil.Process(connection.pid)
+    raise LookupError(f"nobody listens at {endpoint}")
+
+
+async def _make_journals(broker: str) -> None:
+    log = journal_change(f"{LOGS}/{SHARD}")
+    log.upsert.labels.CopyFrom(label_set((CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG)))
+    changes: list[ApplyRequest.Change] = [journal_change(SOURCE), journal_change(OUTPUT), log]
+    async with JournalClient(broker) as journals:
+        await journals.apply(changes)
+
+
+if __name__ == "__main__":
+    main()

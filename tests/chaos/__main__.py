@@ -1,4 +1,4 @@
-"""`make chaos`: a long run, on members that are processes or Spark executors; see `tests/chaos/run.py`."""
+"""`make chaos`: a long run, on members that are Spark executors' or plain processes; see `tests/chaos/run.py`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import secrets
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,51 +20,83 @@ from tests.chaos.report import ChaosError, ChaosReport
 from tests.chaos.run import ChaosRun
 from tests.chaos.schedule import make_schedule
 from tests.chaos.services import ChaosServices
+from tests.chaos.spark_hosts import SparkHosts
+
+WORKERS, CORES_PER_WORKER = 2, 2
+"""Every worker could host every member, as it must when the other one is gone."""
+NewHosts = Callable[[ClusterPlan], ProcessHosts | SparkHosts]
 
 
 @click.command()
 @click.option("--seconds", default=600.0, help="How long streams flow and faults strike.")
 @click.option("--seed", type=int, help="Chooses streams and faults; a random one if absent.")
+@click.option("--hosts", type=click.Choice(["spark", "processes"]), default="spark")
 @click.option("--store", default="json", help="json, sqlite, or a database URL.")
 @click.option("--pause", default=5.0, help="Mean seconds from one fault to the next.")
-def main(seconds: float, seed: int | None, store: str, pause: float) -> None:
+@click.option("--keep", is_flag=True, help="Keep logs and data also after a good run.")
+def main(
+    seconds: float, seed: int | None, hosts: str, store: str, pause: float, *, keep: bool
+) -> None:
     """Run chaos, and say whether every sum came out right, once."""
     chosen = secrets.randbelow(1 << 31) if seed is None else seed
     directory = Path(tempfile.mkdtemp(prefix="broadsheet-chaos-"))
-    click.echo(f"seed {chosen}, {seconds:g} s, logs in {directory}")
+    click.echo(f"seed {chosen}, {seconds:g} s on {hosts}, store {store}; logs in {directory}")
     try:
         with ExitStack() as stack:
             log = stack.enter_context((directory / "harness.log").open("w"))
             structlog.configure(logger_factory=structlog.WriteLoggerFactory(log))
+            # First, for it starts a JVM, which must happen before gRPC is used.
+            new_hosts = _spark_hosts(stack) if hosts == "spark" else ProcessHosts
             services = stack.enter_context(ChaosServices(directory))
-            report = asyncio.run(_run(services, directory, chosen, seconds, store, pause))
+            plan = ClusterPlan(
+                etcd_endpoint=services.etcd.endpoint,
+                broker_address=services.broker.address,
+                directory=directory,
+                store=store,
+            )
+            report = asyncio.run(_run(plan, services, new_hosts, chosen, seconds, pause))
     except ChaosError as error:
         click.echo(str(error), err=True)
         sys.exit(1)
     click.echo(str(report))
-    shutil.rmtree(directory)
+    if not keep:
+        shutil.rmtree(directory)
+
+
+def _spark_hosts(stack: ExitStack) -> NewHosts:
+    from spark_bridge.session import start_session
+    from spark_bridge.standalone import StandaloneCluster
+
+    standalone = stack.enter_context(
+        StandaloneCluster(workers=WORKERS, cores_per_worker=CORES_PER_WORKER)
+    )
+    conf = {**standalone.session_conf, "spark.ui.showConsoleProgress": "false"}
+    spark = start_session(standalone.master_url, app_name="chaos", conf=conf)
+    stack.callback(spark.stop)
+    spark.sparkContext.setLogLevel("OFF")
+    return lambda plan: SparkHosts(plan, spark=spark, standalone=standalone)
 
 
 async def _run(
-    services: ChaosServices, directory: Path, seed: int, seconds: float, store: str, pause: float
+    plan: ClusterPlan,
+    services: ChaosServices,
+    new_hosts: NewHosts,
+    seed: int,
+    seconds: float,
+    pause_seconds: float,
 ) -> ChaosReport:
-    plan = ClusterPlan(
-        etcd_endpoint=services.etcd.endpoint,
-        broker_address=services.broker.address,
-        directory=directory,
-        store=store,
-    )
-    async with ProcessHosts(plan) as hosts:
+    async with new_hosts(plan) as hosts:
         schedule = make_schedule(
             seed,
             seconds=seconds,
             members=plan.members,
             lease_seconds=plan.lease_seconds,
-            pause_seconds=pause,
+            pause_seconds=pause_seconds,
             kinds=hosts.kinds,
         )
         for fault in schedule:
             click.echo(str(fault))
+        click.echo("--- it begins")
         run = ChaosRun(
             seed=seed,
             seconds=seconds,

@@ -47,9 +47,10 @@ class Reader:
 
     def __init__(self, journals: Journals) -> None:
         self._journals = journals
-        self._progress: dict[str, Progress] = {}
         self.sums: list[StreamSum] = []
-        self._committed = copy.deepcopy(({}, self._progress, self.sums))
+        self._progress: dict[str, Progress] = {}
+        self._sequencer = Sequencer({})
+        self.commit()
         self.crash()
 
     def commit(self) -> None:

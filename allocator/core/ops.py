@@ -45,11 +45,15 @@ class CompareTarget(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Holds if the key's field equals `expected`. An absent key has version, revisions and lease 0."""
+    """Holds if the key's field equals `expected`. An absent key has version, revisions and lease 0.
+
+    With `range_end` it must hold of every key in [key, range_end), and holds if there are none and zero is expected.
+    """
 
     key: bytes
     target: CompareTarget
     expected: int | bytes
+    range_end: bytes = b""
 
     def __hash__(self) -> int:
         # Comparisons of one key are few, and batches hash a great many.
@@ -69,6 +73,11 @@ class Compare:
     def absent(key: bytes) -> Compare:
         """Hold if the key does not exist."""
         return Compare(key, CompareTarget.CREATE_REVISION, 0)
+
+    @staticmethod
+    def none_between(key: bytes, range_end: bytes) -> Compare:
+        """Hold if there is no key in [key, range_end)."""
+        return Compare(key, CompareTarget.CREATE_REVISION, 0, range_end)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,9 @@ def events_from(messages: Iterable[rpc_pb2.Event]) -> list[WatchEvent]:
 
 def compare_to(compare: Compare) -> rpc_pb2.Compare:
     """Return etcd's message for a comparison."""
-    message = rpc_pb2.Compare(key=compare.key, result=rpc_pb2.Compare.EQUAL)
+    message = rpc_pb2.Compare(
+        key=compare.key, range_end=compare.range_end, result=rpc_pb2.Compare.EQUAL
+    )
     expected = compare.expected
     if compare.target is CompareTarget.VALUE:
         assert isinstance(expected, bytes), "a value is compared with bytes"

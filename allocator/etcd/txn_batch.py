@@ -207,10 +207,13 @@ def holds(compare: Compare, found: dict[bytes, KeyValue]) -> bool:
 
     Source: etcd-io/etcd server/etcdserver/apply.go (applyCompare).
     """
-    kv = found.get(compare.key)
-    if kv is None:
+    if compare.range_end:
+        kvs = [kv for key, kv in found.items() if compare.key <= key < compare.range_end]
+    else:
+        kvs = [found[compare.key]] if compare.key in found else []
+    if not kvs:
         return compare.target is not CompareTarget.VALUE and compare.expected == 0
-    return bool(getattr(kv, compare.target.value) == compare.expected)
+    return all(getattr(kv, compare.target.value) == compare.expected for kv in kvs)
 
 
 def _compares(fixed: tuple[Compare, ...], batch: Sequence[TxnCheckpoint]) -> tuple[Compare, ...]:

@@ -97,10 +97,7 @@ class Store:
             EtcdRequestError: a put keeps the lease of a key that does not exist.
         """
         _check_limits(compares, success, failure)
-        succeeded = all(
-            holds(each, {each.key: kv} if (kv := self.kvs.get(each.key)) is not None else {})
-            for each in compares
-        )
+        succeeded = all(self._holds(each) for each in compares)
         operations = success if succeeded else failure
         self._check_leases(operations)
         events: list[WatchEvent] = []
@@ -115,6 +112,10 @@ class Store:
                     gets.append(self.range(key, range_end, 0))
         commit = self._commit(events, author, note=note)
         return succeeded, tuple(gets), commit
+
+    def _holds(self, compare: Compare) -> bool:
+        keys = self._keys_in(self.kvs, compare.key, compare.range_end)
+        return holds(compare, {each: self.kvs[each] for each in keys})
 
     def end_lease(self, lease: LeaseId, *, author: str = "") -> Commit | None:
         """Delete a lease and its keys, in one revision if there are any.

@@ -22,6 +22,7 @@ ConsumerError
 │   ├── LogDataLossError                    the log lacks what its hints say it holds
 │   └── LogFencedError                      another recorder took the log over
 ├── StoreError(shard_fqn, detail)           a store cannot be opened, read or committed
+│   ├── StoreUnavailableError               its database does not answer now; nothing of it is wrong
 │   └── StoreClosedError                    it was destroyed; the commit was not made
 ├── ApplicationError(shard_id, operation)   wraps what the application raised
 ├── EndpointError(address, detail)          a server cannot be reached
@@ -194,6 +195,10 @@ class StoreError(ConsumerError):
         super().__init__(f"store of shard {shard_fqn}: {detail}")
         self.shard_fqn = shard_fqn
         self.detail = detail
+
+
+class StoreUnavailableError(StoreError):
+    """The database behind a store does not answer, or its locks are held: trying again helps, however long it takes."""
 
 
 class StoreClosedError(StoreError):

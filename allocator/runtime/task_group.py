@@ -78,7 +78,9 @@ class TaskGroup:
                 raise asyncio.CancelledError from group
             if others is None:
                 return
-            raise self._chosen(error, others) from None
+            chosen = self._chosen(error, others)
+            # Not `from None`: that would take its own cause from it.
+            raise chosen from chosen.__cause__
 
     async def _wait(
         self,

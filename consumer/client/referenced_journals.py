@@ -13,14 +13,21 @@ from consumer.errors import ContentTypeError, JournalNotFoundError
 from consumer.journal.client import JournalClient
 from consumer.message.framing import framing_for
 from consumer.protocol.journal_pb2 import JournalSpec
-from consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, value_of
+from consumer.protocol.labels import (
+    CONTENT_TYPE,
+    CONTENT_TYPE_JSON_LINES,
+    CONTENT_TYPE_RECOVERY_LOG,
+    DEAD_LETTER_JOURNAL,
+    value_of,
+    values_of,
+)
 from consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
 
 
 async def verify_referenced_journals(
     changes: Sequence[ApplyRequest.Change], journals: JournalClient
 ) -> None:
-    """Check every upserted shard's sources and recovery log. Each journal is looked up once.
+    """Check every upserted shard's sources, recovery log and dead-letter journal. Each journal is looked up once.
 
     Raises:
         ValidationError: a journal is missing, or its content type does not fit; the field and the journal are named.
@@ -47,6 +54,16 @@ async def _verify(
             framing_for(content_type)
         except ContentTypeError as error:
             raise ValidationError(field_path, f"journal {source.journal}: {error}") from error
+    for name in values_of(spec.labels, DEAD_LETTER_JOURNAL):
+        field_path = f"labels[{DEAD_LETTER_JOURNAL}]"
+        journal = await _look_up(name, field_path, journals, known)
+        content_type = value_of(journal.labels, CONTENT_TYPE)
+        if content_type != CONTENT_TYPE_JSON_LINES:
+            raise ValidationError(
+                field_path,
+                f"journal {name}: expected label {CONTENT_TYPE}={CONTENT_TYPE_JSON_LINES}, "
+                f"got {content_type!r}",
+            )
     log = recovery_log_of(spec)
     if log:
         journal = await _look_up(log, "recovery_log_prefix", journals, known)

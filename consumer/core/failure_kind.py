@@ -1,6 +1,6 @@
 """Tells apart why a shard failed: what helps against each kind differs.
 
-transient    a service does not answer                          try again, for ever
+transient    a service, or another shard, does not answer       try again, for ever
 application  the application or its store raised                try again some times, then quarantine
 data loss    what must be there is not                          quarantine: trying again may make it worse
 fenced       a newer primary restored the shard                 prove the assignment, then try again
@@ -26,10 +26,15 @@ from consumer.errors import (
     JournalUnavailableError,
     LogDataLossError,
     LogFencedError,
+    NoShardPrimaryError,
+    NotShardPrimaryError,
     RegisterMismatchError,
     ReplayError,
+    ResolverStoppedError,
     RpcFailedError,
     ShardHeldBackError,
+    ShardStoppedError,
+    StoreUnavailableError,
     UnsupportedSpecError,
 )
 
@@ -71,7 +76,12 @@ _KINDS: tuple[tuple[FailureKind, tuple[type[BaseException], ...]], ...] = (
             JournalStoreUnhealthyError,
             JournalSuspendedError,
             JournalUnavailableError,
+            NoShardPrimaryError,
+            NotShardPrimaryError,
+            ResolverStoppedError,
             RpcFailedError,
+            ShardStoppedError,
+            StoreUnavailableError,
             ConnectionError,
             TimeoutError,
         ),

@@ -39,7 +39,8 @@ class RestartPolicy:
     """Upper bound of the delay after the first failure; it doubles with each further one."""
     delay_seconds_max: float = 30.0
     attempts_max: int = 12
-    """Failures of the application in a row after which the shard is quarantined; 0: never."""
+    """Failures of the application in a row after which the shard is quarantined; 0: never. Outages in between neither
+    count nor forgive."""
     poison_attempts: int = 3
     """Failures in a row at one message after which it counts as poison."""
     quarantine_seconds: float = 900.0
@@ -68,6 +69,7 @@ class Supervision:
     def __init__(self, policy: RestartPolicy) -> None:
         self._policy = policy
         self._failures = 0
+        self._application_failures = 0
         self._place: Place | None = None
         self._place_failures = 0
 
@@ -88,6 +90,9 @@ class Supervision:
     ) -> Verdict:
         """Take in a failure and return what to do.
 
+        A failure at the message of the one before has not been healthy in between, however long the attempt served:
+        what was committed ends before that message.
+
         Args:
             kind: Of its cause.
             place: What the application was consuming, if it was.
@@ -96,8 +101,8 @@ class Supervision:
             held_seconds: How long it is held back, if it is.
             jitter: Evenly drawn from [0, 1).
         """
-        if healthy:
-            self._failures = 0
+        if healthy and (place is None or place != self._place):
+            self._failures = self._application_failures = 0
         self._failures += 1
         self._note(kind, place)
         if kind is FailureKind.SPEC:
@@ -110,9 +115,10 @@ class Supervision:
         if kind is FailureKind.DATA_LOSS:
             return self._quarantine(kind)
         if kind is FailureKind.APPLICATION:
+            self._application_failures += 1
             if can_skip and self._is_poison():
                 return self._skip(kind, jitter)
-            if 0 < self._policy.attempts_max <= self._failures:
+            if 0 < self._policy.attempts_max <= self._application_failures:
                 return self._quarantine(kind)
         return self._verdict(kind, self._delay(jitter), suspect=self._suspect())
 
@@ -137,7 +143,8 @@ class Supervision:
     def _skip(self, kind: FailureKind, jitter: float) -> Verdict:
         """Leave the message out: that is a new beginning, for the next one may be as bad and deserves its own tries."""
         poison, attempt = self._place, self._failures
-        self._failures, self._place, self._place_failures = 0, None, 0
+        self._failures = self._application_failures = self._place_failures = 0
+        self._place = None
         return Verdict(attempt=attempt, kind=kind, delay_seconds=self._delay(jitter), poison=poison)
 
     def _quarantine(self, kind: FailureKind) -> Verdict:

@@ -78,10 +78,21 @@ def validate_shard_spec(spec: ShardSpec) -> None:
     require(
         not values_of(spec.labels, ID), "labels", f"expected no label {ID!r}: it is a meta-label"
     )
-    for journal in values_of(spec.labels, DEAD_LETTER_JOURNAL):
-        validate_journal_name(journal, f"labels[{DEAD_LETTER_JOURNAL}]")
+    _validate_dead_letters(spec)
     weight_thousandths(spec.labels)
     _validate_sources(spec)
+
+
+def _validate_dead_letters(spec: ShardSpec) -> None:
+    sources = {source.journal.partition(";")[0] for source in spec.sources}
+    for journal in values_of(spec.labels, DEAD_LETTER_JOURNAL):
+        label = f"labels[{DEAD_LETTER_JOURNAL}]"
+        validate_journal_name(journal, label)
+        require(
+            journal not in sources,
+            label,
+            f"expected a journal that is no source of the shard: it would fail at its dead letters, got {journal}",
+        )
 
 
 def _validate_recovery(spec: ShardSpec) -> None:

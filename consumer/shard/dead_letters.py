@@ -20,6 +20,7 @@ from consumer.message.framing import NDJSON
 from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
+from consumer.message.uuid import build_uuid, format_uuid
 from consumer.protocol.labels import DEAD_LETTER_JOURNAL, values_of
 from consumer.protocol.shard_pb2 import ShardSpec
 
@@ -48,7 +49,7 @@ class DeadLetters:
 
     def parts(self, batch: MessageBatch) -> Iterator[tuple[MessageBatch, str | None]]:
         """Yield a batch in parts that the application takes at once, each with why it is left out, if it is."""
-        if not self.poison and self.suspect is None:
+        if not self._concern(batch):
             yield batch, None
             return
         start = 0
@@ -62,6 +63,22 @@ class DeadLetters:
             start = index + 1
         if start < len(batch):
             yield batch.span(start, len(batch)), None
+
+    def _concern(self, batch: MessageBatch) -> bool:
+        """Tell at once whether any message of a batch is meant: most never are, and what was left out is few."""
+        if not batch.begins or (not self.poison and self.suspect is None):
+            return False
+        first, last = batch.begins[0], batch.begins[-1]
+        place = self.suspect
+        suspect = (
+            place is not None
+            and place.journal == batch.journal
+            and place.begin <= last
+            and first < place.end
+        )
+        return suspect or any(
+            journal == batch.journal and first <= begin <= last for journal, begin in self.poison
+        )
 
     def _is_suspect(self, journal: str, offset: int) -> bool:
         place = self.suspect
@@ -87,6 +104,7 @@ def publish_dead_letter(
         "journal": journal,
         "begin": begin,
         "end": end,
+        "uuid": format_uuid(build_uuid(message.producers[0], message.clocks[0], message.flags[0])),
         "cause": cause,
         "at": at,
         "payload_base64": b64encode(message.payloads[0]).decode(),

@@ -23,7 +23,8 @@ import structlog
 
 from allocator.core.model import Assignment, ItemId
 from allocator.runtime.task_group import TaskGroup
-from consumer.core.failure_kind import failure_kind
+from consumer.core.failure_kind import FailureKind, failure_kind
+from consumer.core.failure_trace import trace_of
 from consumer.core.hint_keys import has_recovery_log
 from consumer.core.replica_status import failed_status
 from consumer.core.supervision import Supervision, Verdict
@@ -305,7 +306,9 @@ class LiveShard:
         """Say FAILED and why; wait for the next attempt, or for another spec if only that can help."""
         verdict = self._judge(cause)
         outlook = self._outlook(verdict)
-        _log.warning("shard.failed", shard=self.id, error=str(cause), outlook=outlook)
+        # Whoever mends the application needs the place in its code; what happens elsewhere is said by its message.
+        trace = {"exception": trace_of(cause)} if verdict.kind is FailureKind.APPLICATION else {}
+        _log.warning("shard.failed", shard=self.id, error=str(cause), outlook=outlook, **trace)
         async with TaskGroup() as group:
             if not isinstance(cause, AssignmentLostError):
                 status = failed_status((_text(cause), outlook))

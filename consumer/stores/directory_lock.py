@@ -11,7 +11,7 @@ import os
 import time
 from pathlib import Path
 
-from consumer.errors import StoreError
+from consumer.errors import StoreUnavailableError
 
 LOCK_POLL_SECONDS = 0.02
 """`flock` cannot wait with a deadline."""
@@ -29,7 +29,7 @@ class DirectoryLock:
             wait_seconds: Longest wait for an older holder.
 
         Raises:
-            StoreError: an older holder is still there.
+            StoreUnavailableError: an older holder is still there.
         """
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / "holder.lock"
@@ -51,7 +51,7 @@ def lock_descriptor(fqn: str, descriptor: int, path: Path, *, wait_seconds: floa
     """Lock an open file for its descriptor's life.
 
     Raises:
-        StoreError: it stayed locked by another.
+        StoreUnavailableError: it stayed locked by another.
     """
     deadline = time.monotonic() + wait_seconds
     while True:
@@ -59,7 +59,7 @@ def lock_descriptor(fqn: str, descriptor: int, path: Path, *, wait_seconds: floa
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= deadline:
-                raise StoreError(
+                raise StoreUnavailableError(
                     fqn, f"{path} is locked by another process for {wait_seconds} s; is it stopped?"
                 ) from None
             time.sleep(LOCK_POLL_SECONDS)

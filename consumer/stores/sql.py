@@ -22,7 +22,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
 from consumer.application import Shard
-from consumer.errors import CommitFencedError, StoreClosedError, StoreError
+from consumer.errors import (
+    CommitFencedError,
+    StoreClosedError,
+    StoreError,
+    StoreUnavailableError,
+)
 from consumer.op_future import OpFuture
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.stores.commit_thread import CommitThread
@@ -92,7 +97,8 @@ class SqlStore:
 
         Raises:
             CommitFencedError: a newer primary restored this shard.
-            StoreError: the database cannot be reached, or its locks were not released in time.
+            StoreUnavailableError: the database cannot be reached, or its locks were not released in time.
+            StoreError: it cannot be used.
         """
         if self._closed:
             raise StoreClosedError(self._fqn)
@@ -199,7 +205,10 @@ class SqlStore:
         return connection.scalar(self._dialect.lock_rows(query))
 
     def _error(self, what: str, error: sa.exc.DBAPIError) -> StoreError:
-        return StoreError(self._fqn, f"{what}: {error.orig or error}")
+        # Operational errors are of the server: it is gone, it restarts, its locks are held, its disk is full.
+        passing = isinstance(error, sa.exc.OperationalError) or error.connection_invalidated
+        kind = StoreUnavailableError if passing else StoreError
+        return kind(self._fqn, f"{what}: {error.orig or error}")
 
 
 class _OpenTxn:

@@ -25,10 +25,19 @@ from consumer.errors import (
 )
 from consumer.journal.client import JournalClient
 from consumer.protocol.auth import BearerAuth, Capability, Claims, KeyedAuth
-from consumer.protocol.labels import label_set, parse_selector, selector
+from consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
+from consumer.protocol.labels import (
+    CONTENT_TYPE,
+    CONTENT_TYPE_PROTOBUF_FIXED,
+    DEAD_LETTER_JOURNAL,
+    label_set,
+    parse_selector,
+    selector,
+)
 from consumer.protocol.recorded_op_pb2 import FSMHints
 from consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec, Status
 from consumer.recoverylog.hints import encode_hints
+from tests.support.broker import journal_spec
 from tests.support.members import (
     Cluster,
     Producer,
@@ -379,3 +388,26 @@ async def test_verify_referenced_journals(journals: JournalClient) -> None:
         )
     with pytest.raises(ValidationError, match=r"logs/shard-1: expected label content-type"):
         await verify_referenced_journals(upserts(logged), journals)
+
+
+async def test_verify_referenced_journals_checks_where_dead_letters_go(
+    journals: JournalClient,
+) -> None:
+    """A journal that is missing, or takes no JSON lines, would be found out only when the first message is poison."""
+    protobuf = label_set((CONTENT_TYPE, CONTENT_TYPE_PROTOBUF_FIXED))
+    await create_journals(journals, SOURCE, "letters/good")
+    change = JournalApply.Change(upsert=journal_spec("letters/protobuf", labels=protobuf))
+    await journals.apply([change])
+
+    def to(journal: str) -> list[ApplyRequest.Change]:
+        spec = shard("shard-1", SOURCE)
+        spec.labels.CopyFrom(label_set({DEAD_LETTER_JOURNAL: journal}))
+        return upserts(spec)
+
+    await verify_referenced_journals(to("letters/good"), journals)
+    with pytest.raises(
+        ValidationError, match=r"dead-letter-journal\].*letters/none does not exist"
+    ):
+        await verify_referenced_journals(to("letters/none"), journals)
+    with pytest.raises(ValidationError, match=r"letters/protobuf: expected .*x-ndjson"):
+        await verify_referenced_journals(to("letters/protobuf"), journals)

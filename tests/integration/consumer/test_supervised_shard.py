@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import socket
 import threading
+from base64 import b64decode
+from collections.abc import Collection
+from concurrent.futures import Future, wait
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +26,10 @@ from consumer.journal.client import JournalClient
 from consumer.message.batch import MessageBatch
 from consumer.message.json_type import JsonType
 from consumer.message.publisher import Publisher
-from consumer.message.reader import read_committed
+from consumer.message.reader import read_batches, read_committed
+from consumer.op_future import OpFuture
 from consumer.protocol.labels import DEAD_LETTER_JOURNAL, label_set
-from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
+from consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus, ShardSpec
 from consumer.shard.environment import ShardConfig
 from consumer.shard.stall_watch import write_heads
 from consumer.stores.json_file import JsonFileStore
@@ -54,9 +59,10 @@ def _with_dead_letters(journal: str = SECOND_SOURCE) -> ShardSpec:
     return spec
 
 
-async def _dead_letters(journals: JournalClient) -> list[dict[str, Any]]:
+async def _dead_letters(journals: JournalClient, *, committed: bool = True) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    batches = read_committed(journals, SECOND_SOURCE, JsonType(), block=False)
+    read = read_committed if committed else read_batches
+    batches = read(journals, SECOND_SOURCE, JsonType(), block=False)
     async with aclosing(batches):
         async for batch in batches:
             found += batch.messages()
@@ -103,9 +109,97 @@ async def test_poison_message_goes_to_the_dead_letter_journal_once(
     assert letter["journal"] == SOURCE
     assert 0 < letter["begin"] < letter["end"] < end
     assert "cannot digest this" in letter["cause"]
+    payload = JsonType().decode(b64decode(letter["payload_base64"]))
+    assert payload["key"] == "bad"
+    assert letter["uuid"] == payload["_meta"]["uuid"]
     assert host.registry.get_sample_value(
         "broadsheet_shard_dead_letters_total", {"shard": shard.fqn}
     )
+
+
+class _CommitsAtSecondTry(Counting):
+    """The same counts; the first commit fails, after all that it must wait for is written."""
+
+    refused = False
+
+    def new_store(self, shard: Shard) -> JsonFileStore[Counts]:
+        """Open the file."""
+        application = self
+
+        class Store(JsonFileStore[Counts]):
+            def start_commit(
+                self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
+            ) -> OpFuture:
+                if not application.refused:
+                    application.refused = True
+                    wait(wait_for, timeout=10)
+                    raise RuntimeError("not now")
+                return super().start_commit(shard, checkpoint, wait_for)
+
+        return Store(shard, self.directory, initial={}, state_type=dict[str, int])
+
+
+async def test_dead_letter_of_a_transaction_that_fails_is_recorded_once(
+    host: ShardHost, journals: JournalClient, tmp_path: Path
+) -> None:
+    """The message is passed by and its letter is written, but the transaction is not committed: the next attempt passes
+    it by again, and readers see the letter of the transaction that counts.
+    """
+    spec = _with_dead_letters()
+    await host.assign(spec)
+    end = await Producer(journals).publish(SOURCE, ["bad", "a"])
+
+    shard = host.start(spec, _CommitsAtSecondTry(tmp_path, fail=_fail_at_bad), config=QUICK)
+
+    await read_through(shard, source=end)
+    assert await counts(shard) == {"a": 1}
+    assert len(await _dead_letters(journals)) == 1
+    assert len(await _dead_letters(journals, committed=False)) == 2
+
+
+async def test_service_that_the_application_misses_is_no_crash_loop(
+    host: ShardHost, journals: JournalClient, tmp_path: Path
+) -> None:
+    """What the application asks does not answer, for more attempts than it has: the shard is neither quarantined nor
+    its message left out, and goes on once the service is back.
+    """
+    attempts = 0
+
+    def miss(key: str) -> None:
+        nonlocal attempts
+        if key == "asks":
+            attempts += 1
+            if attempts <= 6:
+                raise ConnectionRefusedError("the service is down")
+
+    config = replace(QUICK, restart_delay_seconds_max=0.05)
+    spec = _with_dead_letters()
+    await host.assign(spec)
+    with structlog.testing.capture_logs() as logs:
+        end = await Producer(journals).publish(SOURCE, ["asks"])
+        shard = host.start(spec, Counting(tmp_path, fail=miss), config=config)
+        await read_through(shard, source=end)
+
+    assert await counts(shard) == {"asks": 1}
+    outlooks = [log["outlook"] for log in logs if log["event"] == "shard.failed"]
+    assert len(outlooks) == 6
+    assert all("(transient)" in outlook for outlook in outlooks), outlooks
+
+
+async def test_failure_of_the_application_is_logged_with_its_traceback(
+    host: ShardHost, journals: JournalClient, tmp_path: Path
+) -> None:
+    """The status has room for a line; whoever mends the application needs the place in its code."""
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec)
+    with structlog.testing.capture_logs() as logs:
+        await Producer(journals).publish(SOURCE, ["bad"])
+        host.start(spec, Counting(tmp_path, fail=_fail_at_bad), config=QUICK)
+        await eventually(lambda: host.says(SHARD, ReplicaStatus.FAILED, "QUARANTINED"))
+
+    (event, *_) = [log for log in logs if log["event"] == "shard.failed"]
+    assert "in _fail_at_bad" in event["exception"]
+    assert "ValueError: cannot digest this" in event["exception"]
 
 
 async def test_crash_loop_is_quarantined_with_its_cause_until_the_spec_changes(

@@ -33,6 +33,22 @@ async def test_first_error_is_raised_itself_and_cancels_the_rest() -> None:
     assert cancelled.is_set()
 
 
+async def test_error_keeps_what_caused_it() -> None:
+    """What helps against an error may depend on its cause, and the log is to show both."""
+    cause = OSError("the disk")
+
+    async def fail_because() -> None:
+        raise KeyError("wrapped") from cause
+
+    with pytest.raises(KeyError) as caught:
+        async with TaskGroup() as outer, TaskGroup() as inner:
+            inner.start_soon(fail_because(), name="failer")
+            outer.start_soon(asyncio.Event().wait(), name="waiter")
+
+    assert caught.value.__cause__ is cause
+    assert caught.value.__suppress_context__, "the group itself tells nothing"
+
+
 async def test_errors_that_follow_are_notes_of_the_first() -> None:
     """A clean-up that fails as well must neither hide the cause nor vanish."""
 

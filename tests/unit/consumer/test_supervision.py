@@ -6,13 +6,20 @@ import pytest
 
 from allocator.errors import EtcdUnavailableError, ValidationError
 from consumer.core.failure_kind import FailureKind, failure_kind
+from consumer.core.failure_trace import CUT, TRACE_LENGTH_MAX, trace_of
 from consumer.core.supervision import Place, RestartPolicy, Supervision
 from consumer.errors import (
     ApplicationError,
     CommitFencedError,
     ConsumerError,
     JournalUnavailableError,
+    NoShardPrimaryError,
+    NotShardPrimaryError,
     ReplayError,
+    ShardNotFoundError,
+    ShardStoppedError,
+    StoreError,
+    StoreUnavailableError,
     UnsupportedSpecError,
 )
 
@@ -38,6 +45,17 @@ def _caused(error: Exception, cause: Exception) -> Exception:
         (JournalUnavailableError("in/000"), FailureKind.TRANSIENT),
         (EtcdUnavailableError(("e:1",), "gone"), FailureKind.TRANSIENT),
         (CommitFencedError("/c/items/s", 1, 2), FailureKind.FENCED),
+        (StoreUnavailableError("/c/items/s", "gone"), FailureKind.TRANSIENT),
+        (StoreError("/c/items/s", "broken"), FailureKind.APPLICATION),
+        (NoShardPrimaryError("other"), FailureKind.TRANSIENT),
+        (NotShardPrimaryError("other"), FailureKind.TRANSIENT),
+        (
+            _caused(
+                ApplicationError("s", "consume_message", OSError()), ShardStoppedError("other")
+            ),
+            FailureKind.TRANSIENT,
+        ),
+        (ShardNotFoundError("other"), FailureKind.APPLICATION),
         (ReplayError("in/000"), FailureKind.DATA_LOSS),
         (UnsupportedSpecError("sources", "expected one"), FailureKind.SPEC),
         (ValidationError("offset", "expected another"), FailureKind.APPLICATION),
@@ -57,6 +75,22 @@ def _caused(error: Exception, cause: Exception) -> Exception:
 def test_failure_kind_of_each_cause(error: Exception, kind: FailureKind) -> None:
     """The kind follows the type of the error or of what caused it: what helps depends on it."""
     assert failure_kind(error) is kind
+
+
+def test_trace_has_the_cause_and_is_bounded() -> None:
+    """The log shows where the application raised, and not megabytes of it."""
+    try:
+        try:
+            raise KeyError("inner")
+        except KeyError as inner:
+            raise ApplicationError("s", "consume_message", inner) from inner
+    except ApplicationError as error:
+        trace = trace_of(error)
+    long = trace_of(ConsumerError("x" * 100_000))
+
+    assert "test_trace_has_the_cause" in trace
+    assert trace.index("KeyError: 'inner'") < trace.index("ApplicationError: consume_message")
+    assert len(long) <= TRACE_LENGTH_MAX + len(CUT)
 
 
 def test_causes_in_a_circle_end() -> None:
@@ -108,6 +142,39 @@ def test_healthy_service_in_between_starts_the_count_anew() -> None:
 
     assert not any(verdict.quarantined for verdict in verdicts)
     assert {verdict.attempt for verdict in verdicts} == {1}
+
+
+def test_outage_does_not_count_towards_the_quarantine() -> None:
+    """A broker was gone for an hour; the application's first failure after it is its first."""
+    supervision = Supervision(POLICY)
+    for _ in range(100):
+        supervision.on_failure(FailureKind.TRANSIENT)
+
+    verdicts = [supervision.on_failure(FailureKind.APPLICATION) for _ in range(5)]
+
+    assert [verdict.quarantined for verdict in verdicts] == [False] * 4 + [True]
+
+
+def test_outage_does_not_forgive_what_the_application_did_before() -> None:
+    """A crash loop goes on after a broker was gone for a moment."""
+    supervision = Supervision(POLICY)
+    for _ in range(4):
+        supervision.on_failure(FailureKind.APPLICATION)
+
+    supervision.on_failure(FailureKind.TRANSIENT)
+
+    assert supervision.on_failure(FailureKind.APPLICATION).quarantined
+
+
+def test_failure_at_the_same_message_is_not_healthy_however_long_it_takes() -> None:
+    """A message takes a minute to fail: each attempt serves for long, and none gets past it."""
+    supervision = Supervision(POLICY)
+
+    verdicts = [
+        supervision.on_failure(FailureKind.APPLICATION, place=ONE, healthy=True) for _ in range(5)
+    ]
+
+    assert [verdict.quarantined for verdict in verdicts] == [False] * 4 + [True]
 
 
 def test_data_loss_is_quarantined_at_once() -> None:

@@ -12,7 +12,7 @@ from consumer.protocol import journal_pb2, recorded_op_pb2
 from consumer.protocol import shard_pb2 as pb
 from consumer.protocol import validation_shard as rules
 from consumer.protocol import validation_shard_response as answers
-from consumer.protocol.labels import label_set
+from consumer.protocol.labels import DEAD_LETTER_JOURNAL, label_set
 
 
 def _shard_spec() -> pb.ShardSpec:
@@ -109,6 +109,21 @@ def test_shard_spec_without_sources_and_recovery_log_passes() -> None:
     rules.validate_shard_spec(
         pb.ShardSpec(id="/my//shard/", max_txn_duration=Duration(seconds=1), disable=True)
     )
+
+
+@pytest.mark.parametrize("source", ["flights/raw", "flights/raw;meta"])
+def test_dead_letters_must_not_come_back(source: str) -> None:
+    """A shard that reads its own dead letters fails at them, and writes another, for ever."""
+    spec = pb.ShardSpec(id="shard-1", labels=label_set({DEAD_LETTER_JOURNAL: "flights/raw"}))
+    spec.max_txn_duration.FromSeconds(1)
+    spec.sources.add(journal="flights/other")
+    rules.validate_shard_spec(spec)
+
+    spec.sources.add(journal=source)
+
+    with pytest.raises(ValidationError, match="expected a journal that is no source") as raised:
+        rules.validate_shard_spec(spec)
+    assert raised.value.field_path == f"labels[{DEAD_LETTER_JOURNAL}]"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,20 @@
+"""Where an error was raised, as text for the log."""
+
+from __future__ import annotations
+
+import traceback
+
+TRACE_LENGTH_MAX = 16_384
+"""Code points. The end is kept: it has the innermost call of what was raised last, and its message."""
+
+CUT = "[...]\n"
+
+
+def trace_of(error: BaseException) -> str:
+    """Return the traceback of an error and of what caused it, without local variables.
+
+    As text, not as the error itself: what renders errors for a terminal reads sources and shows the values of every
+    frame, which takes seconds, on the loop that renews the lease.
+    """
+    text = "".join(traceback.format_exception(error))
+    return text if len(text) <= TRACE_LENGTH_MAX else CUT + text[-TRACE_LENGTH_MAX:]

@@ -74,7 +74,10 @@ class Decision:
     @property
     def is_crowded(self) -> bool:
         """Whether something waits for moves that are in flight."""
-        return any(each.reason in CROWDED for each in self.convergence.blocked)
+        return any(
+            each.reason in CROWDED and _is_planned(each, self.plan)
+            for each in self.convergence.blocked
+        )
 
 
 def decide(question: Question) -> Decision | PlanRefused:
@@ -150,9 +153,23 @@ def _hand_overs(question: Question, state: AllocState, plan: Plan) -> Sequence[H
     return wanted_hand_overs(state.problem(), plan.desired, policy=question.policy.primaries)
 
 
-def _waits_for_others(blocked: Blocked) -> bool:
-    # What is not even planned waits for a plan, and a hand-over for the next time that it is asked for.
-    return blocked.change in (Change.ADD, Change.REMOVE) and blocked.reason in WAITS_FOR_OTHERS
+def _waits_for_others(blocked: Blocked, plan: Plan) -> bool:
+    return blocked.reason in WAITS_FOR_OTHERS and _is_planned(blocked, plan)
+
+
+def _is_planned(blocked: Blocked, plan: Plan) -> bool:
+    """Return whether a change that waits is one towards the plan.
+
+    What is not even planned waits for another plan, and a hand-over for the next time that it is asked for.
+    """
+    is_wanted = blocked.member_id in plan.desired.get(blocked.item_id, ())
+    match blocked.change:
+        case Change.ADD:
+            return is_wanted
+        case Change.REMOVE:
+            return not is_wanted
+        case _:
+            return False
 
 
 def _left_to_do(
@@ -160,7 +177,7 @@ def _left_to_do(
 ) -> tuple[frozenset[ItemId], frozenset[ItemId]]:
     """Return items with something to do or that wait for others, and those that wait for their own replicas alone."""
     is_open = {ItemId(step.checkpoint.subject) for step in convergence.steps}
-    is_open |= {each.item_id for each in convergence.blocked if _waits_for_others(each)}
+    is_open |= {each.item_id for each in convergence.blocked if _waits_for_others(each, plan)}
     waiting: set[ItemId] = set()
     for item_id in state.items:
         if item_id in is_open or item_id not in plan.desired:

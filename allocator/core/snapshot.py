@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from allocator.core.load.weights import ItemWeights
 from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
@@ -16,7 +16,7 @@ class Snapshot:
     """Values of one moment, not yet sorted: taking them is cheap, and the rest can be done in a thread."""
 
     revision: int
-    basis: tuple[int, int]
+    basis: tuple[int, int] = field(compare=False)
     """The tracker's, at the time."""
     local_id: MemberId
     members: Mapping[MemberId, Member]

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import pytest
+
 from allocator.core.decision import Decision, Question, decide
 from allocator.core.keys import Keys
 from allocator.core.mirror import Mirror
@@ -15,6 +17,7 @@ from allocator.core.placement.problem import Desired, Problem
 from allocator.core.plan import Plan
 from allocator.core.policy import AllocationPolicy
 from allocator.core.tracker import Tracker
+from allocator.core.transition.blocked import Reason
 from tests.support.plain_values import PlainDecoder
 
 KEYS = Keys("/r")
@@ -181,3 +184,27 @@ def test_settled_cluster_leaves_nothing_open() -> None:
     leader.status_write(b"consistent")
 
     assert not leader.tracker.open_items
+
+
+@pytest.mark.parametrize(
+    ("replication", "exiting"), [(5, None), (1, MEMBERS[3])], ids=["too-few-members", "nobody-else"]
+)
+def test_item_that_waits_for_another_plan_is_not_looked_at_until_there_is_one(
+    replication: int, exiting: MemberId | None
+) -> None:
+    """More replicas are wanted than members are there, or a member that leaves keeps what nobody else can take: what
+    the plan itself does not provide for no status write brings about.
+    """
+    leader = Leader(items=100)
+    for number in range(100):
+        leader.put(KEYS.item(ItemId(f"item-{number:05}")), b"R=%d" % replication)
+    if exiting is not None:
+        leader.put(KEYS.member(exiting), b"limit=100000,exiting")
+    leader.tracker.apply(leader.mirror.take_changes())
+    decision = leader.look(whole=True)
+    assert any(each.reason is Reason.NO_MEMBER for each in decision.convergence.blocked)
+
+    _, decided = leader.status_write(b"consistent, again")
+
+    assert decided == 1
+    assert not decision.is_crowded

@@ -1,8 +1,8 @@
 """What must hold whatever happens: checked of every revision, and of the cluster at rest.
 
     I0  a member ends only for reasons that are foreseen, and does end when it is told to
-    I1  an item has at most one primary; no slot and no member twice by a leader's doing; a primary is not taken away
-        without another in the same step
+    I1  an item has at most one primary; no member twice by a leader's doing, nor a slot twice in one step or at rest;
+        a primary is not taken away without another in the same step
     I2  nothing is added to a member at its effective limit; one replica more, one at a time, to break a cycle
     I3  a leader's write leaves no fewer consistent replicas than an item wants (or had), nor fewer zones than it had
         and its plan has
@@ -79,8 +79,9 @@ class Primaries:
             if wanted and unserved and _live(world, after):
                 yield Violation("I1", f"{item_id} lost its primary to a step", revision)
             was, now = _live(world, before), _live(world, after)
-            if _repeated([r.slot for r in now]) > _repeated([r.slot for r in was]):
-                yield Violation("I1", f"{item_id} has a slot twice", revision)
+            written = [replica.slot for key, replica in after.items() if key not in before]
+            if _repeated(written):
+                yield Violation("I1", f"{item_id} is given a slot twice", revision)
             if _repeated([r.member_id for r in now]) > _repeated([r.member_id for r in was]):
                 yield Violation("I1", f"{item_id} has a member twice", revision)
 

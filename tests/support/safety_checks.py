@@ -53,7 +53,8 @@ def check_step(
         primaries_before = sum(a.slot == 0 for a in old)
         assert sum(a.slot == 0 for a in new) <= max(1, primaries_before), f"I1: {item_id}"
         assert not primaries_before or not new or any(a.slot == 0 for a in new), f"I1: {item_id}"
-        slots = [a.slot for a in new]
+        staying = desired.get(item_id, ())
+        slots = [a.slot for a in new if a.member_id in staying]
         assert len(set(slots)) == len(slots) or len({a.slot for a in old}) < len(old)
         wanted = item.value.desired_replication()
         was = consistent_members(before, old, is_consistent)

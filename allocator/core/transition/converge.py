@@ -29,8 +29,9 @@ from allocator.core.placement.problem import Desired
 from allocator.core.policy import TransitionPolicy
 from allocator.core.state import PRIMARY_SLOT, AllocState
 from allocator.core.transition.blocked import Blocked, Change
-from allocator.core.transition.item_state import Add, ItemDecision, Move
+from allocator.core.transition.item_state import Add, ItemDecision
 from allocator.core.transition.schedule import Wishes, schedule
+from allocator.core.transition.slots import Move
 
 DEAD_PER_CHECKPOINT_MAX = 64
 """Dead assignments deleted at once: half of etcd's limit on operations, which leaves room for fixed comparisons."""

@@ -14,7 +14,8 @@ from allocator.core.model import Assignment
 from allocator.core.placement.primaries import HandOver
 from allocator.core.state import PRIMARY_SLOT, AllocState
 from allocator.core.transition.blocked import Blocked, Change, Reason
-from allocator.core.transition.item_state import ItemDecision, Move, Pending
+from allocator.core.transition.item_state import ItemDecision, Pending
+from allocator.core.transition.slots import Move
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@
     current, not desired ──► remove     if what remains is safe, else keep for now
     both                 ──► keep
     no primary is left   ──► promote    the best of what is kept
-    nothing to add       ──► pack       slots become 0, 1, 2, …
+    nothing to add       ──► pack       slots become 0, 1, 2, … (`slots`)
     nothing else to do   ──► hand over  the primary, if that is wanted
 
 Additions precede removals in time: a new replica starts inconsistent, and the one that it replaces stays until enough
@@ -15,14 +15,14 @@ demoted only to hand over to a consistent standby; at most one replica has slot 
 nothing while there is another.
 
 Source: gazette/core allocator/item_state.go (gates and their order). Ours: promotion follows the plan, and never
-prefers a member that leaves; freed slots are used again; two replicas at one slot are told apart; hand-overs.
+prefers a member that leaves; slots are inherited; hand-overs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain
 
 from allocator.core.model import Assignment, Item, MemberId
 from allocator.core.state import PRIMARY_SLOT, AllocState
@@ -30,6 +30,7 @@ from allocator.core.transition.blocked import Blocked, Change, Reason
 from allocator.core.transition.removal import Refused, removals
 from allocator.core.transition.replicas import Replicas, Risk
 from allocator.core.transition.room import Room
+from allocator.core.transition.slots import Move, packed, slots_for_newcomers, told_apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +38,6 @@ class Add:
     """A replica to create."""
 
     member_id: MemberId
-    slot: int
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """A replica to give another slot; slot 0 promotes it."""
-
-    assignment: Assignment
     slot: int
 
 
@@ -99,12 +92,13 @@ def decide_item(
     replicas = pending.replicas
     removes, refused = removals(replicas, room, waited_for)
     keep = [a for a in replicas.current if a not in removes] if removes else replicas.current
-    placed = _placed(state, pending, keep, room)
+    keep = sorted(keep, key=_slot)
+    placed = told_apart(replicas, keep, _promotion(state, pending, keep, room))
     additions = _Additions(state, pending, room, over_limit)
-    adds = tuple(additions.at_slots({move.slot for move in placed}))
+    adds = tuple(additions.at_slots(slots_for_newcomers(replicas, placed)))
     # A surplus replica's key may be the very one that packing writes, and no key may be written twice at once.
     if not adds and not (replicas.surplus and any(a.kv.key in replicas.surplus for a in removes)):
-        placed = _packed(placed)
+        placed = packed(replicas, placed)
     moves = tuple(move for move in placed if move.slot != move.assignment.slot)
     for move in moves:
         if move.slot == PRIMARY_SLOT:
@@ -117,31 +111,6 @@ def decide_item(
         keeps=tuple(move.assignment for move in placed),
         blocked=(*additions.blocked, *_removals_blocked(pending, refused)),
     )
-
-
-def _placed(
-    state: AllocState, pending: Pending, keep: Iterable[Assignment], room: Room
-) -> list[Move]:
-    """Return what is kept, by slot, each with the slot it should have now: one primary, no slot twice."""
-    replicas = pending.replicas
-    keep = sorted(keep, key=_slot)
-    promoted = _promotion(state, pending, keep, room)
-    if promoted is None and len({a.slot for a in keep}) == len(keep):
-        return [Move(assignment, assignment.slot) for assignment in keep]
-    placed = [] if promoted is None else [Move(promoted, PRIMARY_SLOT)]
-    # Slots of replicas that go in the same step are left alone: their keys may not be written twice in one transaction.
-    taken = {assignment.slot for assignment in replicas.current} | {PRIMARY_SLOT}
-    used = {move.slot for move in placed}
-    for assignment in keep:
-        if assignment is promoted:
-            continue
-        slot = assignment.slot
-        if slot in used:
-            slot = next(free for free in count() if free not in taken)
-            taken.add(slot)
-        used.add(slot)
-        placed.append(Move(assignment, slot))
-    return placed
 
 
 def _slot(assignment: Assignment) -> int:
@@ -182,18 +151,18 @@ class _Additions:
         self._room = room
         self._over_limit = over_limit
 
-    def at_slots(self, taken: Collection[int]) -> Iterator[Add]:
-        """Yield what can be added now, at the lowest free slots; a first primary where it is planned, or fewest are."""
+    def at_slots(self, free_slots: Iterator[int]) -> Iterator[Add]:
+        """Yield what can be added now, at these slots; a first primary where it is planned, or fewest are."""
         granted = [m for m in self._in_order() if self._is_granted(m)]
         if not granted:
             return
-        if PRIMARY_SLOT not in taken:
+        first = next(free_slots)
+        if first == PRIMARY_SLOT:
             primary = min(granted, key=self._primary_rank)
             granted.remove(primary)
             granted.insert(0, primary)
             self._room.elect(primary)
-        free_slots = (slot for slot in count() if slot not in taken)
-        for member_id, slot in zip(granted, free_slots, strict=False):
+        for member_id, slot in zip(granted, chain((first,), free_slots), strict=False):
             yield Add(member_id, slot)
 
     def _in_order(self) -> list[MemberId]:
@@ -252,14 +221,6 @@ class _Additions:
             self._room.load_ratio(member_id),
             member_id,
         )
-
-
-def _packed(placed: list[Move]) -> list[Move]:
-    """Close gaps between slots. Without a primary there is nothing to count from."""
-    by_slot = sorted(placed, key=lambda move: move.slot)
-    if not by_slot or by_slot[0].slot != PRIMARY_SLOT:
-        return placed
-    return [Move(move.assignment, slot) for slot, move in enumerate(by_slot)]
 
 
 def _removals_blocked(pending: Pending, refused: Iterable[Refused]) -> Iterator[Blocked]:

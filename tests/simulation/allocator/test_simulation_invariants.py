@@ -107,6 +107,24 @@ class TestPrimaries:
 
         assert judged.lead_writes(_remove(A1, 0)) == ["I1"]
 
+    def test_slot_given_to_two_at_once_is_caught(self) -> None:
+        """Neither of them goes, so one will have to be renumbered."""
+        judged = Judged(replication=3)
+        judged.place(A1)
+
+        assert judged.lead_writes(_add(B1, 1), _add(B2, 1)) == ["I1"]
+
+    def test_slot_of_a_standby_that_goes_may_be_its_successors(self) -> None:
+        """Until the cluster is at rest; slot 0 never."""
+        judged = Judged()
+        judged.place(A1, B1)
+
+        assert judged.lead_writes(_add(B2, 1, CONSISTENT)) == []
+        assert "I1" in judged.at_rest()
+        assert judged.lead_writes(_remove(B1, 1)) == []
+        assert "I1" not in judged.at_rest()
+        assert judged.lead_writes(_add(A2, 0)) == ["I1"]
+
     def test_hand_over_in_one_step_passes(self) -> None:
         """Removed and promoted at once."""
         judged = Judged(replication=1)

@@ -267,14 +267,56 @@ def test_converge_two_primaries_are_told_apart_at_once() -> None:
     assert after(cluster, A1, A2, B1) == ["a1#0", "b1#1", "a2#2"]
 
 
-def test_converge_gap_in_slots_is_packed_in_one_step() -> None:
-    """Slots 0, 2, 5 become 0, 1, 2 when nothing else is to do."""
+def test_converge_gap_in_slots_is_filled_by_what_is_beyond() -> None:
+    """Slots 0, 2, 5 become 0, 2, 1 when nothing else is to do: one key is rewritten, not two."""
     cluster = cluster_of(3, "a1#0", "b1#2", "b2#5")
 
     (step,) = steps(cluster, A1, B1, B2)
 
-    assert step.tally == Tally(packed=2)
-    assert after(cluster, A1, B1, B2) == ["a1#0", "b1#1", "b2#2"]
+    assert step.tally == Tally(packed=1)
+    assert after(cluster, A1, B1, B2) == ["a1#0", "b2#1", "b1#2"]
+
+
+def test_converge_newcomer_takes_the_slot_of_the_standby_that_goes() -> None:
+    """Three moves of a standby: each is an addition and a removal, and no key is rewritten."""
+    cluster = cluster_of(3, "a1#0", "a2#1", "b1#2")
+
+    assert after(cluster, A1, A2, B2) == ["a1#0", "a2#1", "b1#2", "b2#2"]
+    cluster.mark_consistent()
+    (step,) = steps(cluster, A1, A2, B2)
+
+    assert step.tally == Tally(removed=1)
+    assert after(cluster, A1, A2, B2) == ["a1#0", "a2#1", "b2#2"]
+    assert steps(cluster, A1, A2, B2) == ()
+
+
+def test_converge_newcomer_does_not_take_the_slot_of_a_primary_that_goes() -> None:
+    """Slot 0 is one replica's alone: the newcomer has a slot of its own, and gets 0 when the primary goes."""
+    cluster = cluster_of(2, "a1#0", "b1#1")
+
+    assert after(cluster, A2, B1) == ["a1#0", "b1#1", "a2#2"]
+    cluster.mark_consistent()
+    (step,) = steps(cluster, A2, B1)
+
+    assert step.tally == Tally(removed=1, promoted=1, packed=1)
+
+
+def test_converge_gap_below_a_shared_slot_is_filled_by_the_one_that_stays() -> None:
+    """Slot 1 was lost with its member; of the two at slot 2 one goes soon, and is not renumbered."""
+    cluster = cluster_of(3, "a1#0", "b1#2", "b2#2?")
+
+    (step,) = steps(cluster, A1, B2)
+
+    assert step.tally == Tally(packed=1)
+    assert after(cluster, A1, B2) == ["a1#0", "b2#1", "b1#2"]
+
+
+def test_converge_slot_that_two_hold_is_told_apart_once_both_stay() -> None:
+    """The plan changed its mind, and the standby that was to go stays: the one that is behind gets another slot."""
+    cluster = cluster_of(4, "a1#0", "a2#1", "b1#2?", "b2#2")
+
+    assert after(cluster, A1, A2, B1, B2) == ["a1#0", "a2#1", "b2#2", "b1#3"]
+    assert steps(cluster, A1, A2, B1, B2) == ()
 
 
 def test_converge_long_failed_standby_goes_when_its_replacement_comes() -> None:

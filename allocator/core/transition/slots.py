@@ -67,7 +67,7 @@ def told_apart(
 
 
 def packed(replicas: Replicas, placed: list[Move]) -> list[Move]:
-    """Fill each gap with what is last, so that no slot is left out. Without a primary there is nothing to count from."""
+    """Fill each gap with what is last: no slot is left out. Without a primary there is nothing to count from."""
     used = {move.slot for move in placed}
     if PRIMARY_SLOT not in used or max(used) < len(used):
         return placed

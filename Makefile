@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROTOS := $(shell cd proto && find . -name '*.proto' | sed 's|^\./||' | sort)
 EXAMPLE_PROTOS := examples/flights/flights.proto
-SERVICE_PROTOS := consumer/protocol/allocation.proto consumer/protocol/journal.proto consumer/protocol/shard.proto
+SERVICE_PROTOS := consumer/protocol/allocation.proto consumer/protocol/fragments.proto consumer/protocol/journal.proto \
+	consumer/protocol/recovery.proto consumer/protocol/shard.proto
 BENCH ?= skeleton
 SEEDS ?= 0:2000
 SIM_JOBS ?= 2

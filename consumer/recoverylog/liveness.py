@@ -1,0 +1,186 @@
+"""Which bytes of recovery logs some hints need: all that a prune must keep.
+
+Hints need their segments, wherever those stand, and everything behind the last one, for playback goes on from there to
+the end of the log. Every hint of every shard counts, backups too. What is in doubt is kept:
+
+    a shard without hints, or whose hints name no file       plays its log from the first byte: all of it is needed
+    hints that contradict themselves or their spec           all of every log that they name is needed
+    hints, or a spec, that cannot be decoded                 may name any log: everything is needed
+
+Pure.
+
+Source: gazette/core cmd/gazctl/gazctlcmd/shards_prune.go (open end of the last segment, hints that protect). Looking at
+all shards, and the treatment of what cannot be read, are ours.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from consumer.errors import HintsError
+from consumer.protocol.recorded_op_pb2 import FSMHints
+from consumer.recoverylog.fsm import live_segments
+from consumer.recoverylog.hints import decode_hints
+from consumer.recoverylog.segments import Segment
+
+ENDLESS: Final = 1 << 63
+"""Stands for the end of what has none; offsets are below."""
+
+
+@dataclass(frozen=True, slots=True)
+class HintsValue:
+    """Hints as etcd holds them."""
+
+    name: str
+    """Their key, for people."""
+    value: bytes
+    is_backup: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardHints:
+    """All hints that a recovery of one shard could begin from."""
+
+    shard: str
+    log: str
+    """As its spec names it."""
+    values: tuple[HintsValue, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogNeeds:
+    """What must stay of one log."""
+
+    log: str
+    shards: tuple[str, ...]
+    """Whose log it is."""
+    spared: str = ""
+    """Why all of it must; empty if only the intervals must."""
+    intervals: tuple[tuple[int, int], ...] = ()
+    """[begin, end) in bytes, ascending, apart from each other."""
+    based: bool = False
+    """Each of its shards has a backup: what any hints need that were written since that recovery, the backup needs
+    as well. So nobody can be playing what is dead, unless the shard failed over in the meantime."""
+
+    def needs(self, begin: int, end: int) -> bool:
+        """Tell whether a byte of [begin, end) must stay."""
+        if self.spared:
+            return True
+        behind = bisect_right(self.intervals, (begin, ENDLESS))
+        if behind and self.intervals[behind - 1][1] > begin:
+            return True
+        return behind < len(self.intervals) and self.intervals[behind][0] < end
+
+
+@dataclass(slots=True)
+class _Draft:
+    shards: list[str] = field(default_factory=list)
+    spared: str = ""
+    based: bool = True
+    segments: list[Segment] = field(default_factory=list)
+
+    def spare(self, reason: str) -> None:
+        self.spared = self.spared or reason
+
+
+def live_logs(
+    shards: Iterable[ShardHints], *, unreadable_specs: Iterable[str] = ()
+) -> list[LogNeeds]:
+    """Return what must stay of each log that is a shard's own, by name. Other logs are nobody's to prune.
+
+    Args:
+        shards: Every shard of the cluster that has a recovery log.
+        unreadable_specs: Keys of specs that cannot be decoded: who knows which logs they need.
+    """
+    drafts: dict[str, _Draft] = {}
+    doubts = [
+        f"the spec at {key} cannot be read, and may need any log; repair it"
+        for key in unreadable_specs
+    ]
+    for shard in shards:
+        doubts += _add_shard(drafts, shard)
+    return [_needs(log, drafts[log], doubts) for log in sorted(drafts) if drafts[log].shards]
+
+
+def _add_shard(drafts: dict[str, _Draft], shard: ShardHints) -> list[str]:
+    """Add what a shard's hints need; return why that may be anything."""
+    own = drafts.setdefault(shard.log, _Draft())
+    own.shards.append(shard.shard)
+    own.based = own.based and any(each.is_backup for each in shard.values)
+    if not shard.values:
+        own.spare(f"shard {shard.shard} has no hints: it is recovered from the whole log")
+    doubts: list[str] = []
+    for each in shard.values:
+        try:
+            hints = decode_hints(each.value)
+        except ValueError:
+            doubts.append(
+                f"hints at {each.name} cannot be read, and may need any log; "
+                f"shardctl shards rewind {shard.shard} sets them aside"
+            )
+            continue
+        _add_hints(drafts, shard, each.name, hints)
+    return doubts
+
+
+def _add_hints(drafts: dict[str, _Draft], shard: ShardHints, name: str, hints: FSMHints) -> None:
+    try:
+        if hints.log != shard.log:
+            raise HintsError(
+                hints.log, f"expected {shard.log} as in the spec of shard {shard.shard}"
+            )
+        segments = _needed(hints)
+    except HintsError as error:
+        for log in _named_logs(hints) | {shard.log}:
+            drafts.setdefault(log, _Draft()).spare(f"hints at {name}: {error.detail}")
+        return
+    if not segments:
+        drafts[shard.log].spare(f"hints at {name} name no files: the whole log is played")
+    for segment in segments:
+        drafts.setdefault(segment.log, _Draft()).segments.append(segment)
+
+
+def _needed(hints: FSMHints) -> Sequence[Segment]:
+    """Return the segments of hints, the last of which has no end: playback goes on from there.
+
+    Raises:
+        HintsError: the hints contradict themselves.
+    """
+    segments = list(live_segments(hints)[1])
+    if segments:
+        segments[-1] = replace(segments[-1], last_offset=0)
+    return segments
+
+
+def _named_logs(hints: FSMHints) -> set[str]:
+    named = {segment.log for node in hints.live_nodes for segment in node.segments}
+    return {hints.log, *named} - {""}
+
+
+def _needs(log: str, draft: _Draft, doubts: Sequence[str]) -> LogNeeds:
+    spared = draft.spared or (doubts[0] if doubts else "")
+    return LogNeeds(
+        log=log,
+        shards=tuple(sorted(draft.shards)),
+        spared=spared,
+        intervals=() if spared else merged(_intervals(draft.segments)),
+        based=draft.based,
+    )
+
+
+def _intervals(segments: Iterable[Segment]) -> Iterable[tuple[int, int]]:
+    return ((each.first_offset, each.last_offset or ENDLESS) for each in segments)
+
+
+def merged(intervals: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return intervals [begin, end) in order, joined where they touch or overlap."""
+    joined: list[tuple[int, int]] = []
+    for begin, end in sorted(intervals):
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((begin, end))
+    return tuple(joined)

@@ -1,0 +1,194 @@
+"""How a shard goes back to a backup of its hints: one transaction as data, or why not.
+
+    primary ◄── backup n          what the next recovery begins from
+    backup n ◄── former primary   so the same again undoes it
+
+Hints that cannot be read are set aside, to `{key}.unreadable`: as long as one is there, no recovery begins.
+
+A primary overwrites the hints in a while, and a standby has played the log already and does without them. So a shard
+with a primary is refused, or, by force, loses all its replicas in the same transaction. Everything that was read is
+compared; of assignments, that there are no others.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from allocator.core.model import Assignment
+from allocator.core.ops import (
+    Compare,
+    Delete,
+    KeyValue,
+    Operation,
+    Put,
+    TxnCheckpoint,
+    prefix_range_end,
+)
+from consumer.core.hint_keys import (
+    backup_hints_keys,
+    has_recovery_log,
+    primary_hints_key,
+    recovery_log_of,
+)
+from consumer.errors import HintsError
+from consumer.key_space import PRIMARY_SLOT, is_failed
+from consumer.protocol.recorded_op_pb2 import FSMHints
+from consumer.protocol.recovery_pb2 import HintsSummary, Rewind, RewindStatus
+from consumer.protocol.shard_pb2 import ShardSpec
+from consumer.recoverylog.fsm import live_segments
+from consumer.recoverylog.hints import decode_hints
+
+UNREADABLE_SUFFIX = b".unreadable"
+BACKUPS_MAX = 100
+"""Backups looked at: with the rest they fit into one transaction of 128 operations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewindBasis:
+    """A shard as etcd has it at one revision."""
+
+    spec: ShardSpec
+    spec_kv: KeyValue
+    hints: dict[bytes, KeyValue]
+    """Those of `hint_keys_of` that are there."""
+    assignments: Sequence[Assignment]
+    """By key."""
+    assignments_prefix: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RewindPlan:
+    """What a rewind would do."""
+
+    status: RewindStatus.ValueType
+    rewind: Rewind
+    checkpoint: TxnCheckpoint | None = None
+    """What to perform, if the status is OK."""
+
+
+def hint_keys_of(spec: ShardSpec) -> tuple[bytes, ...]:
+    """Return the keys of a shard's hints that a rewind looks at, the primary's first."""
+    return (primary_hints_key(spec), *backup_hints_keys(spec)[:BACKUPS_MAX])
+
+
+def plan_rewind(basis: RewindBasis, *, backup: int, force: bool) -> RewindPlan:
+    """Plan to put backup number `backup`, from 0, in place of the primary hints.
+
+    Args:
+        basis: The shard as it is.
+        backup: Which; 0 is the newest.
+        force: Take all replicas away, if the shard has a primary.
+    """
+    spec, log = basis.spec, recovery_log_of(basis.spec)
+    rewind = Rewind(log=log)
+    if not has_recovery_log(spec):
+        return RewindPlan(RewindStatus.REWIND_STATUS_NO_RECOVERY_LOG, rewind)
+    primary_key, *backup_keys = hint_keys_of(spec)
+    chosen = basis.hints.get(backup_keys[backup]) if backup < len(backup_keys) else None
+    if chosen is None:
+        return RewindPlan(RewindStatus.REWIND_STATUS_BACKUP_NOT_FOUND, rewind)
+    rewind.restored.CopyFrom(summary_of(chosen.value, log))
+    if rewind.restored.unreadable:
+        return RewindPlan(RewindStatus.REWIND_STATUS_BACKUP_UNREADABLE, rewind)
+    operations: list[Operation] = [Put(primary_key, chosen.value)]
+    replaced = basis.hints.get(primary_key)
+    if replaced is not None:
+        rewind.replaced.CopyFrom(summary_of(replaced.value, log))
+        kept_at = primary_key + UNREADABLE_SUFFIX if rewind.replaced.unreadable else chosen.key
+        rewind.kept_at = kept_at.decode()
+        operations.append(Put(kept_at, replaced.value))
+    operations += _set_aside(basis, rewind, primary_key)
+    removals = _removals(basis, rewind, force=force)
+    if removals is None:
+        return RewindPlan(RewindStatus.REWIND_STATUS_HAS_PRIMARY, rewind)
+    compares = (*_unchanged_hints(basis), *_unchanged_assignments(basis))
+    checkpoint = TxnCheckpoint(compares, (*operations, *removals))
+    return RewindPlan(RewindStatus.REWIND_STATUS_OK, rewind, checkpoint)
+
+
+def summary_of(value: bytes, log: str) -> HintsSummary:
+    """Describe stored hints, which should be about `log`."""
+    try:
+        hints = decode_hints(value)
+        if hints.log != log:
+            return HintsSummary(
+                unreadable=f"log: expected {log!r} as in the spec, got {hints.log!r}"
+            )
+        return _summary(hints)
+    except HintsError as error:
+        return HintsSummary(unreadable=error.detail)
+    except ValueError as error:
+        return HintsSummary(unreadable=str(error))
+
+
+def _summary(hints: FSMHints) -> HintsSummary:
+    fnodes, segments = live_segments(hints)
+    held = list(segments)
+    return HintsSummary(
+        files=len(fnodes),
+        first_offset=held[0].first_offset if held else 0,
+        last_seq_no=held[-1].last_seq if held else 0,
+    )
+
+
+def _set_aside(basis: RewindBasis, rewind: Rewind, primary_key: bytes) -> list[Operation]:
+    """Move unreadable backups away. An unreadable primary is replaced, and kept, anyway."""
+    operations: list[Operation] = []
+    for key, kv in sorted(basis.hints.items()):
+        if key == primary_key or not summary_of(kv.value, rewind.log).unreadable:
+            continue
+        aside = key + UNREADABLE_SUFFIX
+        operations += (Put(aside, kv.value), Delete(key))
+        rewind.set_aside.append(aside.decode())
+    return operations
+
+
+def _removals(basis: RewindBasis, rewind: Rewind, *, force: bool) -> list[Operation] | None:
+    """Return what takes replicas away, and name all of them; None if a primary forbids the rewind."""
+    has_primary = False
+    for assignment in basis.assignments:
+        member = str(assignment.member_id)
+        if is_failed(assignment):
+            rewind.failed.append(member)
+        elif assignment.slot == PRIMARY_SLOT:
+            has_primary = True
+        else:
+            rewind.standbys.append(member)
+    if not force:
+        return None if has_primary else []
+    del rewind.failed[:], rewind.standbys[:]
+    rewind.unassigned.extend(str(each.member_id) for each in basis.assignments)
+    return [Delete(each.kv.key) for each in basis.assignments]
+
+
+def _unchanged_hints(basis: RewindBasis) -> list[Compare]:
+    revisions = {
+        key: basis.hints[key].mod_revision if key in basis.hints else 0
+        for key in hint_keys_of(basis.spec)
+    }
+    return [
+        Compare.mod_revision(basis.spec_kv.key, basis.spec_kv.mod_revision),
+        *(Compare.mod_revision(key, revision) for key, revision in revisions.items()),
+    ]
+
+
+def _unchanged_assignments(basis: RewindBasis) -> list[Compare]:
+    """Demand the same assignments and no others; a replica that failed must still be failed, others may say what
+    they like of themselves.
+    """
+    compares: list[Compare] = []
+    begin = basis.assignments_prefix
+    for assignment in sorted(basis.assignments, key=lambda each: each.kv.key):
+        kv = assignment.kv
+        compares.append(Compare.none_between(begin, kv.key))
+        compares.append(
+            Compare.mod_revision(kv.key, kv.mod_revision)
+            if is_failed(assignment)
+            else Compare.create_revision(kv.key, kv.create_revision)
+        )
+        begin = kv.key + b"\x00"
+    compares.append(Compare.none_between(begin, prefix_range_end(basis.assignments_prefix)))
+    return compares

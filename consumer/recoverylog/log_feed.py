@@ -1,4 +1,8 @@
-"""Reads a log ahead of the player, so that reading, decoding and writing to the disk go on side by side."""
+"""Reads logs ahead of the player, so that reading, decoding and writing to the disk go on side by side.
+
+what is played   ──► read ahead by `AHEAD_BYTES`
+the next jump    ──► read, too, before it is time: a jump then costs no round trip
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,10 @@ from allocator.runtime.task_group import TaskGroup
 from consumer.errors import ConsumerError
 from consumer.journal.client import JournalClient
 from consumer.journal.read_progress import ReadSpan
-from consumer.recoverylog.playback import Position
+from consumer.recoverylog.playback import JUMP_BYTES, Position
 
 AHEAD_BYTES: Final = 8 << 20
-"""Read and not taken yet, bytes; no more is read above it."""
+"""Read and not taken yet, bytes; no more is read above it. Of each feed."""
 
 
 class LogFeed:
@@ -35,7 +39,8 @@ class LogFeed:
             group: Outlives the feed.
             on_arrival: Called when there is something to take.
         """
-        self.log = position.log
+        self.begin = position
+        """Where it began to read."""
         self._reader = journals.reader(position.log, offset=position.offset, block=True)
         self._on_arrival = on_arrival
         self._spans: deque[ReadSpan] = deque()
@@ -51,23 +56,31 @@ class LogFeed:
         return self._reader.write_head
 
     @property
-    def offset(self) -> int:
-        """Up to where it is read, bytes."""
-        return self._reader.offset
+    def waiting_bytes(self) -> int:
+        """Read and not taken yet, bytes."""
+        return self._bytes
 
-    def take(self) -> list[ReadSpan]:
-        """Return what has arrived, in order.
+    def take(self) -> ReadSpan | None:
+        """Return the next bytes, if some have arrived.
 
         Raises:
             ConsumerError: the log cannot be read, and all that was read is taken.
         """
-        if not self._spans and self._error is not None:
-            raise self._error
-        taken = list(self._spans)
-        self._spans.clear()
-        self._bytes = 0
-        self._room.set()
-        return taken
+        if not self._spans:
+            if self._error is not None:
+                raise self._error
+            return None
+        span = self._spans.popleft()
+        self._bytes -= len(span.content)
+        if self._bytes <= AHEAD_BYTES:
+            self._room.set()
+        return span
+
+    def reaches(self, position: Position) -> bool:
+        """Tell whether a position is read, or so near that it soon will be."""
+        return (
+            position.log == self.begin.log and position.offset <= self._reader.offset + JUMP_BYTES
+        )
 
     def close(self) -> None:
         """Read no more."""
@@ -86,3 +99,51 @@ class LogFeed:
         except ConsumerError as error:
             self._error = error
             self._on_arrival()
+
+
+class LogFeeds:
+    """The feed that is played, and the one that will be after the next jump."""
+
+    def __init__(
+        self,
+        journals: JournalClient,
+        position: Position,
+        group: TaskGroup,
+        on_arrival: Callable[[], None],
+    ) -> None:
+        """Begin to read at `position`; the arguments are those of a feed."""
+        self._journals = journals
+        self._group = group
+        self._on_arrival = on_arrival
+        self.current = self._open(position)
+        self.next: LogFeed | None = None
+
+    def prepare(self, jump: Position | None) -> None:
+        """Begin to read where the player will jump to, if that is known and not done yet."""
+        wanted = None if jump is None or self.current.reaches(jump) else jump
+        if self.next is not None and self.next.begin != wanted:
+            self._close_next()
+        if self.next is None and wanted is not None:
+            self.next = self._open(wanted)
+
+    def jump(self, position: Position) -> None:
+        """Go on at a position that the current feed does not reach."""
+        self.current.close()
+        prepared, self.next = self.next, None
+        if prepared is not None and prepared.begin != position:
+            prepared.close()
+            prepared = None
+        self.current = prepared or self._open(position)
+
+    def close(self) -> None:
+        """Read no more."""
+        self.current.close()
+        self._close_next()
+
+    def _close_next(self) -> None:
+        if self.next is not None:
+            self.next.close()
+            self.next = None
+
+    def _open(self, position: Position) -> LogFeed:
+        return LogFeed(self._journals, position, self._group, self._on_arrival)

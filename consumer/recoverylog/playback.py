@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
 
 from consumer.errors import LogDataLossError
 from consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
@@ -22,6 +24,9 @@ from consumer.recoverylog.operation import (
     WrittenBytes,
     framed,
 )
+
+JUMP_BYTES: Final = 1 << 20
+"""Dead bytes up to which reading them costs less than asking for what is behind them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,15 @@ class Playback:
             return None
         ahead = hinted.log != self._at.log or hinted.offset > self._decoder.offset
         return hinted if ahead else None
+
+    @property
+    def upcoming(self) -> Position | None:
+        """Where the hints will have us go once we have read up to where nothing is live for long; None: nowhere."""
+        for segment, after in pairwise(self.fsm.hinted_segments):
+            end = max(segment.last_offset, self._fed_to)
+            if after.log != segment.log or after.first_offset > end + JUMP_BYTES:
+                return Position(after.log, after.first_offset)
+        return None
 
     @property
     def complete(self) -> bool:

@@ -13,17 +13,19 @@ from __future__ import annotations
 import os
 import shutil
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from consumer.errors import RecoveryLogError
-from consumer.recoverylog.file_changes import CreateFile, FileChange, WriteFile
+from consumer.recoverylog.file_changes import CreateFile, FileChange, RemoveFile, WriteFile
 from consumer.recoverylog.fsm import FileStateMachine
 
 STAGING: Final = ".fnodes"
-DESCRIPTORS_MAX: Final = 64
-"""Staged files held open at a time."""
+DESCRIPTORS_MAX: Final = 16
+"""Staged files held open at a time: a process may stand by for hundreds of shards, and stores write few at once."""
+BUFFERS_MAX: Final = 256
+"""Writes performed by one system call, where each begins where the one before ended; below IOV_MAX of every system."""
 
 
 class PlayedFiles:
@@ -42,7 +44,9 @@ class PlayedFiles:
         Raises:
             OSError: the disk is full, or the directory is not ours to write.
         """
-        shutil.rmtree(self._directory, ignore_errors=True)
+        if self._directory.exists():
+            # A file that stayed would be taken for one of the log's.
+            shutil.rmtree(self._directory)
         self._staging.mkdir(parents=True)
 
     def apply(self, changes: Sequence[FileChange]) -> None:
@@ -51,9 +55,9 @@ class PlayedFiles:
         Raises:
             OSError: as of the disk.
         """
-        for change in changes:
-            if isinstance(change, WriteFile):
-                self._write(self._descriptor(change.fnode), change.offset, change.content)
+        for change in _runs(changes):
+            if isinstance(change, list):
+                self._write(self._descriptor(change[0].fnode), change)
             elif isinstance(change, CreateFile):
                 flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
                 self._keep(change.fnode, os.open(self._staged(change.fnode), flags, 0o644))
@@ -65,7 +69,7 @@ class PlayedFiles:
         """Give each live file its paths, write the properties, and leave nothing staged.
 
         Raises:
-            RecoveryLogError: a path leads out of the directory, or something else is staged.
+            RecoveryLogError: a path is no file below the directory, or something else is staged.
             OSError: as of the disk.
         """
         self.close()
@@ -74,7 +78,8 @@ class PlayedFiles:
                 os.link(self._staged(fnode), self._target(path))
             self._staged(fnode).unlink()
         for path, content in fsm.properties.items():
-            self._target(path).write_text(content)
+            with self._target(path).open("xb") as file:
+                file.write(content.encode())
         left = sorted(each.name for each in self._staging.iterdir())
         if left:
             raise RecoveryLogError(self._log, f"played files {left} that no operation names")
@@ -95,8 +100,10 @@ class PlayedFiles:
 
     def _target(self, path: str) -> Path:
         target = self._directory / path.lstrip("/")
-        if ".." in target.parts:
-            raise RecoveryLogError(self._log, f"path {path!r} leads out of the store's directory")
+        if ".." in target.parts or "\0" in path or target == self._directory:
+            raise RecoveryLogError(
+                self._log, f"path {path!r} is no file below the store's directory"
+            )
         target.parent.mkdir(parents=True, exist_ok=True)
         return target
 
@@ -119,8 +126,38 @@ class PlayedFiles:
         if descriptor is not None:
             os.close(descriptor)
 
-    def _write(self, descriptor: int, offset: int, content: memoryview) -> None:
-        while content:
-            written = os.pwrite(descriptor, content, offset)
-            content = content[written:]
+    def _write(self, descriptor: int, run: Sequence[WriteFile]) -> None:
+        offset = run[0].offset
+        contents = [each.content for each in run]
+        while contents:
+            written = os.pwritev(descriptor, contents[:BUFFERS_MAX], offset)
             offset += written
+            done = 0
+            while done < len(contents) and written >= len(contents[done]):
+                written -= len(contents[done])
+                done += 1
+            contents = contents[done:]
+            if written:
+                contents[0] = contents[0][written:]
+
+
+def _runs(
+    changes: Sequence[FileChange],
+) -> Iterator[CreateFile | RemoveFile | list[WriteFile]]:
+    """Yield changes in order; writes to one file, of which each begins where the one before ended, together."""
+    run: list[WriteFile] = []
+    fnode, end = 0, 0
+    for change in changes:
+        if isinstance(change, WriteFile):
+            if run and (change.fnode != fnode or change.offset != end):
+                yield run
+                run = []
+            fnode, end = change.fnode, change.offset + len(change.content)
+            run.append(change)
+            continue
+        if run:
+            yield run
+            run = []
+        yield change
+    if run:
+        yield run

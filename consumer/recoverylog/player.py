@@ -16,26 +16,38 @@ their own are ours.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import structlog
 
+from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock, SystemClock
 from allocator.runtime.task_group import TaskGroup
-from consumer.errors import AppendOutcomeUnknownError, LogDataLossError
+from consumer.errors import (
+    AppendOutcomeUnknownError,
+    EndpointError,
+    JournalUnavailableError,
+    LogDataLossError,
+    RecoveryLogError,
+)
 from consumer.journal.client import JournalClient
+from consumer.journal.read_progress import ReadSpan
 from consumer.protocol.recorded_op_pb2 import FSMHints
 from consumer.recoverylog.author import fence_of
 from consumer.recoverylog.file_changes import FileChange
+from consumer.recoverylog.file_thread import FileThread
 from consumer.recoverylog.fsm import FileStateMachine
-from consumer.recoverylog.log_feed import LogFeed
-from consumer.recoverylog.playback import Playback, Position
+from consumer.recoverylog.log_feed import LogFeeds
+from consumer.recoverylog.playback import Playback
 from consumer.recoverylog.playback_progress import PlaybackProgress
 from consumer.recoverylog.played_files import PlayedFiles
+
+STEP_SECONDS: Final = 0.01
+"""After so long the event loop has its turn: a log of tiny operations takes a second for each 16 MB."""
+INJECT_BACKOFF_SECONDS_MAX: Final = 1.0
+"""Longest pause between attempts to take the log over: it is when nobody serves the shard."""
 
 _log = structlog.get_logger()
 
@@ -84,6 +96,8 @@ class Player:
         self._files = PlayedFiles(directory, hints.log)
         self._heads: dict[str, int] = {}
         self._author = 0
+        self._injected_at = -1
+        """Where our newest operation stands that is to hand the log over."""
         self._ending = False
         self._finished = False
         self._wake = asyncio.Event()
@@ -110,27 +124,26 @@ class Player:
             ConsumerError: the log cannot be read or appended to.
             OSError: as of the disk.
         """
-        disk = _Disk(self._files)
+        thread = FileThread(self._files)
         live = False
         try:
-            await disk.run(self._files.prepare)
+            await thread.run(self._files.prepare)
             await self._find_heads()
             async with TaskGroup() as group:
-                await self._play(group, disk)
+                await self._play(group, thread)
                 group.stop()
-            await disk.run(lambda: self._files.make_live(self._playback.fsm))
+            await thread.run(lambda: self._files.make_live(self._playback.fsm))
             live = True
         finally:
-            # Behind what is being written there; nobody waits for it if we are cancelled.
-            disk.end(self._files.close if live else self._files.discard)
+            await thread.end(self._files.close if live else self._files.discard)
         self._report()
-        end = self._playback.position
-        return Recovered(self._playback.fsm, self._directory, end.log, end.offset)
+        log, end = self._playback.position.log, self._playback.whole_to
+        return Recovered(self._playback.fsm, self._directory, log, end)
 
     # -- reading
 
-    async def _play(self, group: TaskGroup, disk: _Disk) -> None:
-        feed = self._open(self._playback.position, group)
+    async def _play(self, group: TaskGroup, thread: FileThread) -> None:
+        feeds = LogFeeds(self._journals, self._playback.position, group, self._wake.set)
         while not self._is_finished():
             if self._at_head():
                 await self._on_head()
@@ -138,48 +151,50 @@ class Player:
                     break
             self._wake.clear()
             began = self._clock.monotonic_seconds()
-            changes, played_bytes = self._consume(feed)
+            changes, played_bytes = self._step(feeds, until=began + STEP_SECONDS)
             if not played_bytes:
                 await self._wait()
                 continue
-            feed = self._follow(feed, group)
-            await disk.write(changes)
+            await thread.write(changes)
+            await asyncio.sleep(
+                0
+            )  # The thread may have been done, and then nobody else had a turn.
             self.progress.on_played(
                 self._playback.position.offset,
-                max(self._head(), feed.write_head),
+                max(self._head(), feeds.current.write_head),
                 played_bytes=played_bytes,
                 seconds=self._clock.monotonic_seconds() - began,
             )
-        feed.close()
-        await disk.drain()
+        feeds.close()
+        await thread.drain()
 
-    def _open(self, position: Position, group: TaskGroup) -> LogFeed:
-        return LogFeed(self._journals, position, group, self._wake.set)
-
-    def _consume(self, feed: LogFeed) -> tuple[list[FileChange], int]:
+    def _step(self, feeds: LogFeeds, *, until: float) -> tuple[list[FileChange], int]:
+        """Play what has arrived; return what changes, and how many bytes it took."""
         changes: list[FileChange] = []
         played_bytes = 0
-        for span in feed.take():
+        while not self._finished:
+            span = feeds.current.take()
+            if span is None:
+                break
             played_bytes += len(span.content)
+            changes += self._play_span(span)
+            self._finished = self._playback.handed_over
             seek = self._playback.seek
-            if self._playback.handed_over or (seek is not None and seek.log != feed.log):
-                continue
-            if seek is not None and span.end <= seek.offset:
-                continue
-            if seek is not None:
+            if seek is not None and not feeds.current.reaches(seek):
+                feeds.jump(seek)
                 self._playback.go_to(seek)
-            changes += self._playback.feed(span.offset, span.content)
-        self._finished = self._playback.handed_over
+            if self._clock.monotonic_seconds() >= until:
+                break
+        feeds.prepare(self._playback.upcoming)
         return changes, played_bytes
 
-    def _follow(self, feed: LogFeed, group: TaskGroup) -> LogFeed:
-        """Return the feed to go on with: another one where the hints jump ahead of what is read."""
+    def _play_span(self, span: ReadSpan) -> list[FileChange]:
         seek = self._playback.seek
-        if seek is None or (seek.log == feed.log and seek.offset <= feed.offset):
-            return feed
-        feed.close()
-        self._playback.go_to(seek)
-        return self._open(seek, group)
+        if seek is not None:
+            if span.end <= seek.offset:
+                return []  # Nothing in it is live.
+            self._playback.go_to(seek)
+        return self._playback.feed(span.offset, span.content)
 
     async def _wait(self) -> None:
         """Wait for more to read, or to be asked to end, if that is not so already."""
@@ -215,14 +230,26 @@ class Player:
         if not self._ending:
             return
         if self._author:
+            self._check_heard()
             self._heads[self._log] = await self._inject()
             return
         head = await self._write_head(self._log)
         self._finished = head <= self._playback.position.offset
         self._heads[self._log] = max(head, self._head())
 
+    def _check_heard(self) -> None:
+        """Check that what we appended is read as an operation, though perhaps not as the next one."""
+        whole_to = self._playback.whole_to
+        if whole_to <= self._injected_at:
+            raise RecoveryLogError(
+                self._log,
+                f"what stands at {whole_to} has no end, and takes our operation at {self._injected_at} for a part "
+                "of it: no recorder writes that, so find out who else appends to this journal",
+            )
+
     async def _inject(self) -> int:
-        """Append what hands the log over; return where it ends, bytes."""
+        """Append what hands the log over; return where it ends, bytes. For as long as it takes: all is played."""
+        backoff = Backoff(max_seconds=INJECT_BACKOFF_SECONDS_MAX)
         while True:
             try:
                 response = await self._journals.append(
@@ -233,6 +260,11 @@ class Player:
             except AppendOutcomeUnknownError:
                 # It may stand there, and then applies; the second copy's number is stale.
                 continue
+            except (EndpointError, JournalUnavailableError) as error:
+                _log.warning("recovery_log.hand_over_waits", log=self._log, error=str(error))
+                await backoff.sleep()
+                continue
+            self._injected_at = response.commit.begin
             return response.commit.end
 
     async def _write_head(self, log: str) -> int:
@@ -262,38 +294,3 @@ class Player:
                 skipped_bytes=playback.skipped_bytes,
                 ignored={verdict.name: count for verdict, count in playback.ignored.items()},
             )
-
-
-class _Disk:
-    """Changes files on a thread of its own, one step behind the decoder."""
-
-    def __init__(self, files: PlayedFiles) -> None:
-        self._files = files
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="play")
-        self._writing: asyncio.Future[Any] | None = None
-
-    async def run(self, function: Callable[[], None]) -> None:
-        """Run on the thread."""
-        await asyncio.get_running_loop().run_in_executor(self._executor, function)
-
-    async def write(self, changes: list[FileChange]) -> None:
-        """Begin to perform changes, when those before are done."""
-        await self.drain()
-        if changes:
-            loop = asyncio.get_running_loop()
-            self._writing = loop.run_in_executor(self._executor, self._files.apply, changes)
-
-    async def drain(self) -> None:
-        """Wait until all changes are made.
-
-        Raises:
-            OSError: one could not be made.
-        """
-        if self._writing is not None:
-            writing, self._writing = self._writing, None
-            await writing
-
-    def end(self, last: Callable[[], None]) -> None:
-        """Run `last` on the thread, then end it; wait for neither."""
-        self._executor.submit(last)
-        self._executor.shutdown(wait=False)

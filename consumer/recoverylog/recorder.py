@@ -5,7 +5,11 @@
     store's thread      barrier() ◄── resolves once every append before it is durable and was fenced by us
 
 An append is believed only if the journal's registers name us *after* it: a journal that lost its registers lets anyone
-append. Whoever lost the fence learns it from the next barrier, at once; nothing is repeated that cannot succeed.
+append. Whoever lost the fence learns it from the next barrier, at once; nothing is repeated that cannot succeed, and
+nothing more is sent.
+
+A log may go on in another one (`take_over`). Hints must end in the log that they are of, or nobody could tell where to
+go on behind them; so where nothing live is touched in the new log, a write of no bytes is recorded there.
 
 Source: gazette/core consumer/recoverylog/recorder.go (operations of each call, lower bounds of offsets). Failing fast,
 and the demand that the fence is seen, are ours.
@@ -20,12 +24,17 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Final
 
-from consumer.errors import LogDataLossError, LogFencedError, RegisterMismatchError
+from consumer.errors import (
+    LogDataLossError,
+    LogFencedError,
+    RecoveryLogError,
+    RegisterMismatchError,
+)
 from consumer.journal.append_service import AppendService
 from consumer.op_future import OpFuture
 from consumer.protocol.journal_pb2 import AppendResponse
 from consumer.protocol.recorded_op_pb2 import FSMHints, Property, RecordedOp
-from consumer.recoverylog.author import fence_check, holds_fence
+from consumer.recoverylog.author import fence_check, fence_of, holds_fence
 from consumer.recoverylog.fsm import FileStateMachine, Place, Verdict
 from consumer.recoverylog.operation import framed
 
@@ -33,6 +42,8 @@ FLUSH_BYTES: Final = 1 << 20
 """Recorded bytes that are sent without waiting for a barrier."""
 UNSENT_BYTES_MAX: Final = 64 << 20
 """Recorded bytes that the broker does not have yet, above which the store's thread waits."""
+ANCHOR: Final = "/.recovery-log"
+"""An empty file that holds the place in a new log when there is no other file to."""
 
 
 class Recorder:
@@ -51,15 +62,17 @@ class Recorder:
             appends: Runs on the current event loop, until after the last barrier.
             log: Where to record.
             author: Ours; the log's fence.
-            head: Lower bound of the log's write head, bytes: after the operation that handed it over.
+            head: Lower bound of the write head of the log that was played, bytes: after the operation that handed it
+                over.
         """
         self._fsm = fsm
+        self._forked = fsm.last_log != log
         self._appends = appends
         self._log = log
         self._author = author
         self._event_loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._head = head
+        self._head = 0 if self._forked else head
         self._newest: AppendResponse | None = None
         self._pieces: list[bytes] = []
         self._pieces_bytes = 0
@@ -83,8 +96,9 @@ class Recorder:
 
     def write(self, path: str, offset: int, content: bytes) -> None:
         """Record that a file holds `content` from `offset`, bytes, on."""
-        write = RecordedOp.Write(fnode=self._fsm.links[path], offset=offset, length=len(content))
         with self._lock:
+            fnode = self._fsm.links[path]
+            write = RecordedOp.Write(fnode=fnode, offset=offset, length=len(content))
             self._apply(RecordedOp(write=write), content)
             self._flush(FLUSH_BYTES)
             while self._unsent_bytes > UNSENT_BYTES_MAX and self._failure is None:
@@ -92,6 +106,8 @@ class Recorder:
 
     def rename(self, path: str, to: str) -> None:
         """Record that a file has another name now, and that a file which had that name is gone."""
+        if path == to:
+            return
         with self._lock:
             fnode = self._fsm.links[path]
             self._unlink_if_there(to)
@@ -115,7 +131,7 @@ class Recorder:
 
         It fails with `LogFencedError` when another recorder took over, and with what ended the appends otherwise.
         """
-        barrier: OpFuture = Future()
+        barrier = _barrier()
         with self._lock:
             self._send(barrier)
         return barrier
@@ -124,17 +140,26 @@ class Recorder:
 
     def snapshot_hints(self) -> tuple[FSMHints, OpFuture]:
         """Return hints of now, and what resolves once the log has every operation that they cover."""
-        barrier: OpFuture = Future()
+        barrier = _barrier()
         with self._lock:
+            if self._forked:
+                self._anchor()
             hints = self._fsm.hints(self._log)
             self._send(barrier)
         return hints, barrier
 
     def take_over(self) -> OpFuture:
-        """Record an operation that does nothing, without which another log would not be fenced by us."""
+        """Go on in another log than the one that was played: the first append there makes us its only writer.
+
+        Requires:
+            Nothing was recorded before.
+        """
+        barrier = _barrier()
         with self._lock:
             self._apply(RecordedOp())
-        return self.barrier()
+            self._anchor()
+            self._send(barrier, takes_over=True)
+        return barrier
 
     # -- with the lock held
 
@@ -163,36 +188,66 @@ class Recorder:
         if self._pieces_bytes >= at_least_bytes:
             self._send(None)
 
-    def _send(self, barrier: OpFuture | None) -> None:
+    def _anchor(self) -> None:
+        """Record something of a live file in our log, if nothing is."""
+        fsm = self._fsm
+        newest = max(
+            fsm.fnodes, key=lambda number: fsm.fnodes[number].segments[-1].last_seq, default=0
+        )
+        if not newest:
+            self._apply(RecordedOp(create=RecordedOp.Create(path=ANCHOR)))
+        elif fsm.fnodes[newest].segments[-1].log != self._log:
+            self._apply(RecordedOp(write=RecordedOp.Write(fnode=newest)))
+
+    def _send(self, barrier: OpFuture | None, *, takes_over: bool = False) -> None:
         """Hand over what is held back, in order of the calls; an empty hand is a barrier, too."""
         pieces, size = self._pieces, self._pieces_bytes
         self._pieces, self._pieces_bytes = [], 0
         try:
-            self._event_loop.call_soon_threadsafe(self._append, pieces, size, barrier)
-        except RuntimeError as error:  # The loop was closed: the process ends.
+            self._event_loop.call_soon_threadsafe(self._append, pieces, size, barrier, takes_over)
+        except RuntimeError as error:
+            self._failure = RecoveryLogError(
+                self._log, "the process ends: its event loop is closed"
+            )
+            self._failure.__cause__ = error
+            self._unsent_bytes -= size
+            self._room.notify_all()
             if barrier is not None:
-                barrier.set_exception(error)
+                barrier.set_exception(self._failure)
 
     # -- on the event loop
 
-    def _append(self, pieces: Sequence[bytes], size: int, barrier: OpFuture | None) -> None:
-        future = self._appends.append(self._log, pieces, check_registers=fence_check(self._author))
+    def _append(
+        self, pieces: Sequence[bytes], size: int, barrier: OpFuture | None, takes_over: bool
+    ) -> None:
+        if self._failure is not None:
+            self._settle(size, barrier)
+            return
+        future = self._appends.append(
+            self._log,
+            pieces,
+            check_registers=None if takes_over else fence_check(self._author),
+            union_registers=fence_of(self._author) if takes_over else None,
+        )
         future.add_done_callback(partial(self._on_appended, size=size, barrier=barrier))
 
     def _on_appended(
         self, future: Future[AppendResponse], *, size: int, barrier: OpFuture | None
     ) -> None:
         failure = future.exception() or self._doubt(future.result())
+        if self._failure is None and failure is not None:
+            self._failure = self._told(failure)
+        self._settle(size, barrier)
+
+    def _settle(self, size: int, barrier: OpFuture | None) -> None:
+        """Take note that bytes need no room any more, and tell who waits for them what became of all so far."""
         with self._lock:
-            if self._failure is None and failure is not None:
-                self._failure = self._told(failure)
             self._unsent_bytes -= size
             self._room.notify_all()
-            failure = self._failure
         if barrier is None:
             return
-        if failure is not None:
-            barrier.set_exception(failure)
+        if self._failure is not None:
+            barrier.set_exception(self._failure)
         else:
             barrier.set_result(None)
 
@@ -221,3 +276,10 @@ class Recorder:
             fenced.__cause__ = failure
             return fenced
         return failure
+
+
+def _barrier() -> OpFuture:
+    """Return a future that nobody can cancel: who stops waiting for it must not surprise us."""
+    barrier: OpFuture = Future()
+    barrier.set_running_or_notify_cancel()
+    return barrier

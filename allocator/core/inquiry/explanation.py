@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from allocator.core.inquiry.standing import Standing
 from allocator.core.model import Assignment, Item, ItemId, MemberId
 from allocator.core.placement.primaries import wanted_hand_overs
+from allocator.core.placement.problem import Problem, ProblemItem
 from allocator.core.plan import Plan, PlanRefused, plan_for
 from allocator.core.state import PRIMARY_SLOT, AllocState
 from allocator.core.transition.blocked import Blocked, Reason
@@ -62,7 +63,9 @@ def explain(standing: Standing, item_id: ItemId) -> Explanation | None:
         item_id=item_id,
         revision=state.revision,
         replication=replicas.replication,
-        replicas=tuple(_replica(state, each, replicas, desired) for each in replicas.current),
+        replicas=tuple(
+            _replica(standing, state, each, replicas, desired) for each in replicas.current
+        ),
         desired=tuple(desired),
         planned_primary=plan.primaries.get(item_id) if plan is not None else None,
         risk=replicas.risk(state).name.lower().replace("_", "-"),
@@ -93,15 +96,30 @@ def _blocked(standing: Standing, state: AllocState, item: Item, plan: Plan) -> I
         )
     if not standing.settling.is_settled:
         balanced = standing.solver.solve(
-            replace(state.problem(), objective=standing.policy.objective)
+            replace(_as_planned(state, plan), objective=standing.policy.objective)
         )
         for each in waits_to_settle(plan.desired, balanced):
             if each.item_id == item.item_id:
                 yield each
 
 
+def _as_planned(state: AllocState, plan: Plan) -> Problem:
+    """Return the solver's question as it will be once the plan is carried out: balance comes on top of that."""
+    problem = state.problem()
+    items: list[ProblemItem] = []
+    for item in problem.items:
+        desired = plan.desired.get(item.item_id, item.current)
+        avoided = tuple(m for m in desired if m in item.avoided)
+        items.append(replace(item, current=desired, avoided=avoided))
+    return replace(problem, items=tuple(items))
+
+
 def _replica(
-    state: AllocState, assignment: Assignment, replicas: Replicas, desired: tuple[MemberId, ...]
+    standing: Standing,
+    state: AllocState,
+    assignment: Assignment,
+    replicas: Replicas,
+    desired: tuple[MemberId, ...],
 ) -> ReplicaExplained:
     wanted = assignment.member_id in desired and assignment.kv.key not in replicas.surplus
     return ReplicaExplained(
@@ -109,24 +127,33 @@ def _replica(
         slot=assignment.slot,
         consistent=assignment.kv.key in replicas.consistent,
         desired=wanted,
-        why=_why(state, assignment, replicas, wanted=wanted),
+        why=_why(standing, state, assignment, replicas, wanted=wanted),
     )
 
 
-def _why(state: AllocState, assignment: Assignment, replicas: Replicas, *, wanted: bool) -> str:
+def _why(
+    standing: Standing,
+    state: AllocState,
+    assignment: Assignment,
+    replicas: Replicas,
+    *,
+    wanted: bool,
+) -> str:
     member = state.members.get(assignment.member_id)
     if member is None:
         return "its member is gone"
     if assignment.kv.key in replicas.surplus:
         return "a second replica on one member is worth nothing"
     if (assignment.item_id, assignment.member_id) in state.avoided:
-        return "it has failed for too long, and is better placed elsewhere"
-    if member.value.is_exiting():
-        return (
-            "its member wishes to leave, but nobody else can take it yet"
-            if wanted
-            else "its member wishes to leave"
+        return "it has failed for too long, " + (
+            "but nobody else can take it" if wanted else "and is better placed elsewhere"
         )
+    if member.value.is_exiting():
+        if not wanted:
+            return "its member wishes to leave"
+        if assignment.member_id in standing.settling.drains_waiting:
+            return "its member wishes to leave, and waits for a member that replaces it"
+        return "its member wishes to leave, but nobody else can take it yet"
     if not wanted:
         return (
             "it should be elsewhere: for zones, for balance, or because fewer replicas are wanted"

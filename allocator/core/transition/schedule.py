@@ -73,7 +73,7 @@ class _Pass:
         self._consistency = consistency
         self._room = Room(state, wishes.policy)
         self._exiting = {m for m, member in state.members.items() if member.value.is_exiting()}
-        self._usable = sum(limit > 0 for limit in state.limits.values())
+        self._staying = {m for m, limit in state.limits.items() if limit > 0} - self._exiting
         self._zones = len(state.zones)
         self._blocked: list[Blocked] = []
 
@@ -150,25 +150,34 @@ class _Pass:
             yield Blocked(item_id=item.item_id, reason=Reason.DISABLED)
             return
         if len(wanted) < replication:
-            too_few = self._usable < replication
+            possible = len(self._staying.union(wanted))
+            too_few = possible < replication
             yield Blocked(
                 item_id=item.item_id,
                 reason=Reason.NO_MEMBER if too_few else Reason.LIMIT,
                 change=Change.ADD,
-                detail=f"{len(wanted)} of {replication} replicas have a place, {self._usable} members"
-                + (" take any" if too_few else " are full"),
+                detail=f"{len(wanted)} of {replication} replicas have a place, "
+                + (f"and {possible} members could take one" if too_few else "the others are full"),
             )
         elif replication >= ZONES_WANTED <= self._zones and wanted[0].zone == wanted[-1].zone:
             yield Blocked(
                 item_id=item.item_id, reason=Reason.ZONE, detail="no other zone has room for it"
             )
-        if self._exiting:
+        if self._exiting or self._state.avoided:
             yield from self._retained(item, wanted)
 
     def _retained(self, item: Item, wanted: tuple[MemberId, ...]) -> Iterator[Blocked]:
-        """Yield why replicas stay on members that want to leave."""
+        """Yield why replicas stay on members that want to leave, or where they fail."""
         for member_id in wanted:
-            if member_id in self._exiting:
+            if (item.item_id, member_id) in self._state.avoided:
+                yield Blocked(
+                    item_id=item.item_id,
+                    reason=Reason.NO_MEMBER,
+                    change=Change.REMOVE,
+                    member_id=member_id,
+                    detail="it has failed for too long, and nobody else can take it",
+                )
+            elif member_id in self._exiting:
                 waits = member_id in self._wishes.drains_waiting
                 yield Blocked(
                     item_id=item.item_id,

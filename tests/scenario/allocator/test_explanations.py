@@ -72,6 +72,41 @@ def test_no_member_is_named() -> None:
     assert Reason.NO_MEMBER in _reasons(_explained(standing_of(cluster)))
 
 
+def test_no_member_is_named_where_the_others_leave() -> None:
+    """Two replicas are wanted, and of two members one wishes to leave: it has room, but gets nothing any more."""
+    cluster = _cluster(A1)
+    cluster.put_member("b", "b1", 10, exiting=True)
+    cluster.put_item("i", 2)
+
+    (blocked,) = _explained(standing_of(cluster)).blocked
+
+    assert blocked.reason is Reason.NO_MEMBER
+    assert "1 of 2 replicas" in blocked.detail
+
+
+def test_no_member_is_named_for_a_failed_replica_that_nobody_else_can_take() -> None:
+    """It would be better placed elsewhere, and there is no elsewhere."""
+    cluster = _cluster(A1, B1)
+    _put(cluster, "i", A1, B1)
+    cluster.avoided = frozenset({(ItemId("i"), B1)})
+
+    explanation = _explained(standing_of(cluster))
+
+    assert {(b.reason, b.member_id) for b in explanation.blocked} == {(Reason.NO_MEMBER, B1)}
+
+
+def test_limit_is_named_where_not_even_the_plan_has_room() -> None:
+    """Two members stay, and the second is full of another item: it has no place to plan with."""
+    cluster = _cluster(A1)
+    cluster.put_member("b", "b1", 1)
+    _put(cluster, "h", A1, B1)
+    cluster.put_item("i", 2)
+
+    (blocked,) = _explained(standing_of(cluster)).blocked
+
+    assert blocked.reason is Reason.LIMIT
+
+
 def test_disabled_is_named() -> None:
     """The item wants nothing, so nothing is planned."""
     cluster = _cluster(A1, B1)
@@ -151,6 +186,27 @@ def test_settling_is_named() -> None:
     assert any("settled" in note for note in explanations[0].notes)
 
 
+def test_settling_is_not_named_for_what_the_plan_levels_anyway() -> None:
+    """A member leaves while membership is unsettled, and where its items go makes loads even: nothing is left for
+    balance, although it might have sent each of them to another place.
+    """
+    policy = AllocationPolicy(transition=TransitionPolicy(settle_seconds=60))
+    cluster = _cluster(A1, A2, MemberId("a", "a3"))
+    for number in range(4):
+        _put(cluster, f"i{number}", A1)
+    settling = Settling(policy=policy.transition).observed(cluster.state().members, 0.0)
+    cluster.put_member("a", "a1", 10, exiting=True)
+    settling = settling.observed(cluster.state().members, 100.0)
+    standing = standing_of(cluster, policy=policy, settling=settling, now=100.0)
+    others = (A2, MemberId("a", "a3"))
+
+    for first, second in (others, reversed(others)):
+        desired = {"i0": (first,), "i1": (first,), "i2": (second,), "i3": (second,)}
+        planned = _with_plan(standing, **desired)
+        for number in range(4):
+            assert Reason.SETTLING not in _reasons(_explained(planned, f"i{number}"))
+
+
 def test_drain_waits_is_named() -> None:
     """The member leaves, but its drain is to wait for a replacement."""
     policy = AllocationPolicy(transition=TransitionPolicy(drain_patience_seconds=60))
@@ -163,6 +219,8 @@ def test_drain_waits_is_named() -> None:
     explanation = _explained(standing_of(cluster, policy=policy, settling=settling, now=1.0))
 
     assert Reason.DRAIN_WAITS in _reasons(explanation)
+    (leaving,) = [each for each in explanation.replicas if each.member_id == A1]
+    assert "waits for a member that replaces it" in leaving.why
 
 
 def test_hand_over_waits_is_named() -> None:

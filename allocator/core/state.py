@@ -199,15 +199,7 @@ class AllocState:
 
     def problem_members(self) -> tuple[ProblemMember, ...]:
         """Return the members as the solver sees them."""
-        return tuple(
-            ProblemMember(
-                member_id=member_id,
-                limit=self.limits[member_id],
-                exiting=member.value.is_exiting(),
-                capacity=self.capacities.get(member_id, 0),
-            )
-            for member_id, member in self.members.items()
-        )
+        return problem_members(self.members, self.limits, self.capacities)
 
     def _problem_item(self, item: Item) -> ProblemItem:
         live = [a for a in self.assignments.get(item.item_id, ()) if a.member_id in self.members]
@@ -223,6 +215,29 @@ class AllocState:
 
     def _load(self, item_id: ItemId) -> int:
         return self.item_loads.get(item_id, 1)
+
+
+def problem_members(
+    members: Mapping[MemberId, Member],
+    limits: Mapping[MemberId, int],
+    capacities: Mapping[MemberId, int],
+) -> tuple[ProblemMember, ...]:
+    """Return members as the solver sees them.
+
+    Args:
+        members: Every member.
+        limits: Their effective limits.
+        capacities: Load that they can carry, where it is not their limit.
+    """
+    return tuple(
+        ProblemMember(
+            member_id=member_id,
+            limit=limits[member_id],
+            exiting=member.value.is_exiting(),
+            capacity=capacities.get(member_id, 0),
+        )
+        for member_id, member in members.items()
+    )
 
 
 def effective_limits(

@@ -25,10 +25,11 @@ from allocator.core.keys import AssignmentKey
 from allocator.core.load.weights import ItemWeights, declared_weight
 from allocator.core.mirror import Changes
 from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
+from allocator.core.placement.primaries import primary_spread
 from allocator.core.placement.problem import ZONES_WANTED
 from allocator.core.policy import LoadPolicy, Objective
 from allocator.core.snapshot import Snapshot
-from allocator.core.state import PRIMARY_SLOT, Loads, effective_limits
+from allocator.core.state import PRIMARY_SLOT, Loads, effective_limits, problem_members
 
 
 class Contents(Protocol):
@@ -157,10 +158,11 @@ class Tracker:
         return counts is not None and counts.total > 0
 
     def primary_spread(self) -> int:
-        """Return how many more primaries the fullest member that stays has than the emptiest; costs members."""
-        staying = [m for m, member in self.members.items() if not member.value.is_exiting()]
-        loads = self._loads(staying).primary.values()
-        return max(loads, default=0) - min(loads, default=0)
+        """Return how unevenly primaries are spread, as plans see it; costs as much as there are members."""
+        overall = self._overall()
+        capacities = {**self._capacities, **self._inherited}
+        members = problem_members(overall.members, overall.limits, capacities)
+        return primary_spread(members, self._loads(overall.members).primary)
 
     def apply(self, changes: Changes) -> None:
         """Take over what the contents show of all that changed. Costs as much as there are changes."""

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from math import lcm
 
 from allocator.core.model import ItemId, MemberId
@@ -98,11 +97,12 @@ def primary_spread(members: Sequence[ProblemMember], primaries: Mapping[MemberId
         return 0
     total = sum(primaries.get(member.member_id, 0) for member in staying)
     capacity = sum(map(capacity_of, staying))
+    # In parts of the whole capacity, so that all numbers are whole.
     excess = [
-        primaries.get(member.member_id, 0) - Fraction(total * capacity_of(member), capacity)
+        primaries.get(member.member_id, 0) * capacity - total * capacity_of(member)
         for member in staying
     ]
-    return int(max(excess) - min(excess))
+    return (max(excess) - min(excess)) // capacity
 
 
 def _stays(member: ProblemMember) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -89,8 +90,11 @@ class Traffic:
     def check(self) -> None:
         """Check that each message was processed once."""
         with self._arrived:
-            numbers = sorted(echo.n for echo in self._echoes)
-        assert numbers == list(range(1, len(numbers) + 1)), "lost or doubled messages"
+            counts = Counter(echo.n for echo in self._echoes)
+        doubled = sorted(n for n, count in counts.items() if count > 1)
+        lost = sorted(set(range(1, max(counts) + 1)) - counts.keys())
+        assert not doubled, f"doubled: {doubled}"
+        assert not lost, f"lost: {lost}"
 
     async def _run(self) -> None:
         self._event_loop, self._stop = asyncio.get_running_loop(), asyncio.Event()

@@ -9,6 +9,9 @@ The operation that hands the log over takes the next sequence number. Whatever t
 what is recovered; whatever it writes after bears a wrong number, and is refused by the broker besides. If another
 operation came first, ours does not apply, and is tried again from where the log is then.
 
+An operation whose answer was lost may arrive at any later time, and take the fence with it. So it is repeated under
+another author: were it ours, it would give the log back to us when others have long recorded in it.
+
 Source: gazette/core consumer/recoverylog/player.go (states, checks, hand-over). Reading ahead and files on a thread of
 their own are ours.
 """
@@ -35,7 +38,7 @@ from consumer.errors import (
 from consumer.journal.client import JournalClient
 from consumer.journal.read_progress import ReadSpan
 from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.recoverylog.author import fence_of
+from consumer.recoverylog.author import author_from, fence_of
 from consumer.recoverylog.file_changes import FileChange
 from consumer.recoverylog.file_thread import FileThread
 from consumer.recoverylog.fsm import FileStateMachine
@@ -63,6 +66,8 @@ class Recovered:
     """Where the operations end."""
     head: int
     """Offset after the last of them, bytes."""
+    author: int
+    """Who the log was handed over to; 0: nobody."""
 
 
 class Player:
@@ -106,7 +111,7 @@ class Player:
         self.progress = PlaybackProgress()
 
     def hand_over(self, author: int) -> None:
-        """Have the log handed over to `author` at its end; `run` then returns."""
+        """Have the log handed over to `author`, or to one that `Recovered` names, at its end; `run` then returns."""
         self._author = author
         self.stop_at_head()
 
@@ -138,7 +143,7 @@ class Player:
             await thread.end(self._files.close if live else self._files.discard)
         self._report()
         log, end = self._playback.position.log, self._playback.whole_to
-        return Recovered(self._playback.fsm, self._directory, log, end)
+        return Recovered(self._playback.fsm, self._directory, log, end, self._author)
 
     # -- reading
 
@@ -258,7 +263,8 @@ class Player:
                     union_registers=fence_of(self._author),
                 )
             except AppendOutcomeUnknownError:
-                # It may stand there, and then applies; the second copy's number is stale.
+                # It may stand there, and then it applies; the next one's number is stale, and it is tried once more.
+                self._author = author_from(self._author)
                 continue
             except (EndpointError, JournalUnavailableError) as error:
                 _log.warning("recovery_log.hand_over_waits", log=self._log, error=str(error))

@@ -107,7 +107,7 @@ class Recovery:
             recovered.fsm,
             self._appends,
             log=self._log,
-            author=self._author,
+            author=recovered.author,
             head=recovered.head,
         )
         self.local_state = LocalState(recovered.directory, recorder)

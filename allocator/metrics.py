@@ -43,6 +43,8 @@ class AllocatorMetrics:
         self._items = self._gauge("items", "Items.")
         self._members = self._gauge("members", "Members.")
         self._adds_blocked = self._gauge("adds_blocked", "Additions that wait for room.")
+        self._unplaced = 0
+        """Those of them that not even the plan has a place for: known from a look at everything."""
         self._removes_blocked = self._gauge(
             "removes_blocked", "Removals that wait for consistent replacements."
         )
@@ -90,7 +92,10 @@ class AllocatorMetrics:
         self._items.set(items)
         self._members.set(len(state.members))
         self._primary_spread.set(primary_spread(state.problem_members(), state.loads.primary))
-        self._adds_blocked.set(convergence.adds_blocked)
+        unplaced = convergence.adds_unplaced
+        if state.is_whole:
+            self._unplaced = unplaced
+        self._adds_blocked.set(self._unplaced + convergence.adds_blocked - unplaced)
         self._removes_blocked.set(convergence.removes_blocked)
 
     def on_converged(self, done: Tally, *, refused: int) -> None:

@@ -92,6 +92,11 @@ class Convergence:
         return sum(each.change is Change.ADD for each in self.blocked)
 
     @property
+    def adds_unplaced(self) -> int:
+        """Those of them that not even the plan has a place for."""
+        return sum(each.change is Change.ADD and each.member_id is None for each in self.blocked)
+
+    @property
     def removes_blocked(self) -> int:
         """Removals that wait."""
         return sum(each.change is Change.REMOVE for each in self.blocked)

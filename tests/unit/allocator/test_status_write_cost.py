@@ -18,6 +18,7 @@ from allocator.core.plan import Plan
 from allocator.core.policy import AllocationPolicy
 from allocator.core.tracker import Tracker
 from allocator.core.transition.blocked import Reason
+from allocator.metrics import AllocatorMetrics
 from tests.support.plain_values import PlainDecoder
 
 KEYS = Keys("/r")
@@ -208,3 +209,20 @@ def test_item_that_waits_for_another_plan_is_not_looked_at_until_there_is_one(
 
     assert decided == 1
     assert not decision.is_crowded
+
+
+def test_additions_without_a_place_are_still_shown_after_a_look_at_less() -> None:
+    """Ten items lack four replicas' places each; a status write has the leader look at one of them. All ten still do."""
+    leader, metrics = Leader(items=10), AllocatorMetrics()
+    for number in range(10):
+        leader.put(KEYS.item(ItemId(f"item-{number:05}")), b"R=5")
+    leader.tracker.apply(leader.mirror.take_changes())
+    shown: list[float | None] = []
+    for whole in (True, False):
+        leader.put(KEYS.assignment(ItemId("item-00007"), MEMBERS[3], 0), b"consistent, again")
+        leader.tracker.apply(leader.mirror.take_changes())
+        decision = leader.look(whole=whole)
+        metrics.on_decided(decision.state, decision.convergence, items=10)
+        shown.append(metrics.registry.get_sample_value("gazette_allocator_adds_blocked"))
+
+    assert shown == [10.0, 10.0]

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+import struct
+import time
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from allocator.core.keys import Keys
 from allocator.core.model import MemberId
 from allocator.core.ops import LeaseId, Put
+from allocator.errors import EtcdUnavailableError
 from allocator.etcd.client import EtcdClient
+from allocator.key_space import KeySpace
 from allocator.runtime.clock import SystemClock
 from allocator.runtime.task_group import TaskGroup
-from consumer.key_space import process_id_of
+from consumer.key_space import ShardDecoder, process_id_of
+from consumer.member import peer_watch
 from consumer.member.peer_watch import PeerWatch
 from consumer.protocol.journal_pb2 import ProcessSpec
 from consumer.protocol.shard_pb2 import ConsumerSpec
@@ -58,19 +65,17 @@ class _Port:
         await reader.read()
 
 
-async def _join(
-    host: ShardHost, member_id: MemberId, port: int, *, exiting: bool = False
-) -> LeaseId:
+async def _join(host: ShardHost, member_id: MemberId, port: int, *, endpoint: str = "") -> LeaseId:
     lease = await host.etcd.lease_grant(LEASE_SECONDS)
-    await _say(host, member_id, port, lease, exiting=exiting)
+    await _say(host, member_id, endpoint or f"http://127.0.0.1:{port}", lease, exiting=False)
     return lease
 
 
 async def _say(
-    host: ShardHost, member_id: MemberId, port: int, lease: LeaseId, *, exiting: bool
+    host: ShardHost, member_id: MemberId, endpoint: str, lease: LeaseId, *, exiting: bool
 ) -> None:
     spec = ConsumerSpec(
-        process_spec=ProcessSpec(id=process_id_of(member_id), endpoint=f"http://127.0.0.1:{port}"),
+        process_spec=ProcessSpec(id=process_id_of(member_id), endpoint=endpoint),
         shard_limit=10,
         exiting=exiting,
     )
@@ -79,11 +84,18 @@ async def _say(
     await host.key_space.wait_for_revision(result.header.revision)
 
 
-def _watch(host: ShardHost, registry: CollectorRegistry) -> PeerWatch:
+def _watch(
+    host: ShardHost, registry: CollectorRegistry | None = None, *, seen: KeySpace | None = None
+) -> PeerWatch:
+    key_space = seen or host.key_space
     watch = PeerWatch(
-        host.etcd, host.key_space, member_id=SELF, clock=SystemClock(), registry=registry
+        host.etcd,
+        key_space,
+        member_id=SELF,
+        clock=SystemClock(),
+        registry=registry or CollectorRegistry(),
     )
-    host.key_space.observe(watch.look)
+    key_space.observe(watch.look)
     return watch
 
 
@@ -95,7 +107,7 @@ async def test_peer_that_hangs_up_but_listens_keeps_its_lease_until_it_refuses(
     number = await port.open()
     lease = await _join(host, PEER, number)
     async with TaskGroup() as group:
-        group.start_soon(_watch(host, CollectorRegistry()).run(), name="watch peers")
+        group.start_soon(_watch(host).run(), name="watch peers")
         await eventually(lambda: port.accepted == 1)
         port.hang_up()
         await eventually(lambda: port.accepted == 2)
@@ -116,7 +128,7 @@ async def test_peer_that_never_answered_keeps_its_lease(host: ShardHost, etcd: E
     second = MemberId("zone-a", "member-2")
     await _join(host, second, await port.open())
     async with TaskGroup() as group:
-        group.start_soon(_watch(host, CollectorRegistry()).run(), name="watch peers")
+        group.start_soon(_watch(host).run(), name="watch peers")
         await eventually(lambda: port.accepted == 1)
 
         # The second peer is found dead by the same means, after the first was refused as often.
@@ -135,7 +147,7 @@ async def test_peer_that_is_leaving_keeps_its_lease(host: ShardHost, etcd: EtcdC
     async with TaskGroup() as group:
         group.start_soon(_watch(host, registry).run(), name="watch peers")
         await eventually(lambda: port.accepted == 1)
-        await _say(host, PEER, number, lease, exiting=True)
+        await _say(host, PEER, f"http://127.0.0.1:{number}", lease, exiting=True)
         await port.close()
         other = _Port()
         second = MemberId("zone-a", "member-2")
@@ -148,3 +160,107 @@ async def test_peer_that_is_leaving_keeps_its_lease(host: ShardHost, etcd: EtcdC
         await eventually(lambda: registry.get_sample_value(found_dead) == 1)
         assert await etcd.lease_keep_alive_once(lease) > 0
         group.stop()
+
+
+async def test_leaving_peer_keeps_its_lease_though_its_flag_is_seen_late(
+    host: ShardHost, etcd: EtcdClient, etcd_root: str
+) -> None:
+    """A member without shards says that it leaves, and closes its port in the same instant: the watcher's mirror of
+    etcd does not show the one yet when it finds the other.
+    """
+    port, other, second = _Port(), _Port(), MemberId("zone-a", "member-2")
+    number = await port.open()
+    lease = await _join(host, PEER, number)
+    await _join(host, second, await other.open())
+    late = KeySpace(etcd, Keys(etcd_root), ShardDecoder(hot_standbys_max=3))
+    await late.load()  # And follows no change.
+    async with TaskGroup() as group:
+        group.start_soon(_watch(host, seen=late).run(), name="watch peers")
+        await eventually(lambda: port.accepted == other.accepted == 1)
+
+        await _say(host, PEER, f"http://127.0.0.1:{number}", lease, exiting=True)
+        await port.close()
+        await other.close()
+
+        await eventually(lambda: second not in host.key_space.members)
+        assert await etcd.lease_keep_alive_once(lease) > 0
+        group.stop()
+
+
+@pytest.mark.parametrize("endpoint", ["unix:///run/member.sock", "http://a..b:8080"])
+async def test_peer_with_an_address_that_cannot_be_watched_ends_no_watcher(
+    host: ShardHost, endpoint: str
+) -> None:
+    """Whatever a peer says of itself, this member and its shards live on, and watch the others."""
+    await _join(host, PEER, 0, endpoint=endpoint)
+    port, second = _Port(), MemberId("zone-a", "member-2")
+    await _join(host, second, await port.open())
+    async with TaskGroup() as group:
+        group.start_soon(_watch(host).run(), name="watch peers")
+        await eventually(lambda: port.accepted == 1)
+
+        await port.close()
+
+        await eventually(lambda: second not in host.key_space.members)
+        group.stop()
+
+
+class _RevokesNothing(EtcdClient):
+    """Etcd that answers, except when a lease is to be revoked."""
+
+    tries = 0
+
+    async def lease_revoke(self, lease: LeaseId) -> bool:
+        """Fail."""
+        self.tries += 1
+        raise EtcdUnavailableError((), "not now")
+
+
+async def test_lease_that_cannot_be_revoked_is_tried_again_ever_more_rarely(
+    host: ShardHost, etcd: EtcdClient
+) -> None:
+    """Etcd may be gone for an hour; the log must not fill, nor etcd be met by a storm when it is back."""
+    async with _RevokesNothing(etcd.config) as unwilling:
+        host.etcd = unwilling
+        port = _Port()
+        await _join(host, PEER, await port.open())
+        async with TaskGroup() as group:
+            group.start_soon(_watch(host).run(), name="watch peers")
+            await eventually(lambda: port.accepted == 1)
+            began = time.monotonic()
+            await port.close()
+
+            await eventually(lambda: unwilling.tries == 7)
+            elapsed = time.monotonic() - began
+            group.stop()
+
+    assert elapsed > 1.0, "delays double from 0.05 s, so that six take at least 1.5 s"
+
+
+async def test_silent_peer_keeps_its_lease(
+    host: ShardHost, etcd: EtcdClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine answers no more, as behind a partition or under a load that fills its queues: nobody is refused, so
+    nobody is dead.
+    """
+    monkeypatch.setattr(peer_watch, "CONNECT_SECONDS_MAX", 0.1)
+    loop = asyncio.get_running_loop()
+    with contextlib.ExitStack() as sockets:
+        listener = sockets.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        listener.setblocking(False)
+        lease = await _join(host, PEER, listener.getsockname()[1])
+        async with TaskGroup() as group:
+            group.start_soon(_watch(host).run(), name="watch peers")
+            held, _ = await loop.sock_accept(listener)
+            for _ in range(4):  # Fill its queue: the kernel drops what comes then.
+                filler = sockets.enter_context(socket.socket())
+                filler.setblocking(False)
+                filler.connect_ex(listener.getsockname())
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            held.close()
+            several_tries = loop.time() + 0.6
+            await eventually(lambda: loop.time() > several_tries)
+            assert await etcd.lease_keep_alive_once(lease) > 0
+            group.stop()

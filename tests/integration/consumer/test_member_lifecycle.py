@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 from prometheus_client import generate_latest
 
@@ -135,6 +136,31 @@ async def test_member_without_shards_leaves_at_once(cluster: Cluster, etcd: Etcd
 
     prefix = Keys(cluster.root).watched_prefix
     assert not (await etcd.get_range(prefix, prefix + b"\xff")).kvs
+
+
+async def test_watched_member_leaves_at_once(cluster: Cluster, etcd: EtcdClient) -> None:
+    """A peer that watches it holds a connection to its port, on which it says nothing: the leaving member's server must
+    not wait for that, for a minute here, while its shards stand still and its lease lives on.
+    """
+    cluster.settings |= {"stop_seconds_max": 60.0}
+    prefix = Keys(cluster.root).members_prefix
+    async with cluster.member("a") as a, cluster.member("b") as b:
+        await eventually(lambda: _watches_are_open(a, b), message="each is connected to the other")
+
+        a.stop()
+
+        async def gone() -> bool:
+            return len((await etcd.get_range(prefix, prefix + b"\xff")).kvs) == 1
+
+        await eventually(gone, timeout_seconds=10)
+        assert b.is_ready
+
+
+def _watches_are_open(*services: Service) -> bool:
+    ports = {int(service.address.rpartition(":")[2]) for service in services}
+    connections = psutil.Process().net_connections("tcp")
+    connected = {one.raddr.port for one in connections if one.status == psutil.CONN_ESTABLISHED}
+    return ports <= connected
 
 
 async def test_lost_lease_stops_primaries_and_another_takes_over(

@@ -2,13 +2,12 @@
 
 A connection to the peer's port is held open. When it breaks, and the port then *refuses* connections, the machine is
 there but nobody listens any more: the process has ended. A pause, a partition or a lost machine refuses nothing, so
-those wait for the lease as before. To be wrong is harmless: a primary that still lives is fenced by its successor.
+those wait for the lease as before; and a peer that has told etcd that it leaves ends its lease itself. To be wrong is
+harmless: a primary that still lives is fenced by its successor.
 
     hold ──broken──► connect ──accepted──► hold
                         ├──── refused, twice ─► revoke the lease
                         └──── no answer ──────► try again, rarely
-
-A peer that says it leaves is let go of: it ends its lease itself.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 import structlog
+from google.protobuf.message import DecodeError
 from prometheus_client import CollectorRegistry, Counter
 
 from allocator.core.model import Member, MemberId
@@ -32,6 +32,7 @@ from allocator.runtime.task_group import TaskGroup
 from consumer.core.peer_ring import watched_by
 from consumer.journal.channels import parse_endpoint
 from consumer.key_space import process_of
+from consumer.protocol.shard_pb2 import ConsumerSpec
 
 CONNECT_SECONDS_MAX = 2.0
 HELD_SECONDS_MIN = 1.0
@@ -108,7 +109,7 @@ class PeerWatch:
                 for life in watches.keys() - wanted.keys():
                     watches.pop(life).cancel()
                 for life in wanted.keys() - watches.keys():
-                    watch = self._watch(wanted[life], group)
+                    watch = self._watch(wanted[life])
                     watches[life] = group.start_soon(watch, name=f"watch {life[0]}")
 
     def _wanted(self) -> dict[_Life, Member]:
@@ -121,73 +122,104 @@ class PeerWatch:
         watched = (members[member_id] for member_id in watched_by(self._member_id, members))
         return {_life(member): member for member in watched}
 
-    async def _watch(self, member: Member, group: TaskGroup) -> None:
+    async def _watch(self, member: Member) -> None:
         try:
             address = _address_of(member)
-        except ValidationError as error:
+        except (ValidationError, ValueError) as error:
             _log.warning("peer.unwatchable", member=str(member.member_id), cause=str(error))
             return
         backoff = Backoff(max_seconds=RECONNECT_SECONDS_MAX)
         refusals, was_connected = 0, False
         while True:
-            began = self._clock.monotonic_seconds()
-            outcome = await _hold(address)
-            if outcome is None:
-                was_connected, refusals = True, 0
+            opened = await _open(address)
+            if isinstance(opened, _Held):
+                # From here on it is this address of the name that counts: another that refuses would prove nothing.
+                address, refusals, was_connected = opened.address, 0, True
+                began = self._clock.monotonic_seconds()
+                await opened.broken()
                 if self._clock.monotonic_seconds() - began > HELD_SECONDS_MIN:
                     backoff.reset()
                 else:
                     await backoff.sleep()
                 continue
-            refusals = refusals + 1 if outcome is _Outcome.REFUSED else 0
-            if was_connected and refusals >= REFUSALS:
-                # In a task of its own: what it does may be seen, and end this watch, before its answer is here.
-                revoking = group.start_soon(self._revoke(member), name=f"bury {member.member_id}")
-                if await asyncio.shield(revoking):
-                    return
-            if was_connected and outcome is _Outcome.REFUSED:
+            refusals = refusals + 1 if opened is _Outcome.REFUSED else 0
+            if was_connected and 0 < refusals < REFUSALS:
                 await asyncio.sleep(REFUSAL_PAUSE_SECONDS)
-            else:
-                await backoff.sleep()
+                continue
+            if was_connected and refusals >= REFUSALS and await self._revoke(member):
+                return
+            await backoff.sleep()
 
     async def _revoke(self, member: Member) -> bool:
         """End a dead peer's lease; False if it must be tried again, or may not be."""
-        now = self._key_space.members.get(member.member_id)
-        if now is None or _life(now) != _life(member):
-            return True
-        if now.value.is_exiting():
-            # It closes its port before its shards are torn down, and ends its lease itself.
-            return False
         try:
+            now = await self._etcd.get_range(member.kv.key)
+            if not now.kvs or now.kvs[0].create_revision != member.kv.create_revision:
+                return True
+            if _is_exiting(now.kvs[0].value):
+                # It closes its port before its shards are torn down, and ends its lease itself. That it leaves is asked
+                # of etcd: our mirror may show it a moment later than its port closes.
+                return False
             await self._etcd.lease_revoke(LeaseId(member.kv.lease))
         except EtcdError as error:
             _log.warning("peer.not_revoked", member=str(member.member_id), cause=str(error))
             return False
-        self._revoked.inc()
-        _log.warning("peer.found_dead", member=str(member.member_id), lease=f"{member.kv.lease:x}")
+        except asyncio.CancelledError:
+            # The mirror showed that it is gone, and ended this watch, before etcd's answer came.
+            if member.member_id not in self._key_space.members:
+                self._tell_found_dead(member)
+            raise
+        self._tell_found_dead(member)
         return True
 
+    def _tell_found_dead(self, member: Member) -> None:
+        self._revoked.inc()
+        _log.warning("peer.found_dead", member=str(member.member_id), lease=f"{member.kv.lease:x}")
 
-async def _hold(address: _Address) -> _Outcome | None:
-    """Keep a connection open until it breaks; or tell how it failed to open."""
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """An open connection."""
+
+    address: _Address
+    """Of the machine that it leads to; names may lead to several."""
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def broken(self) -> None:
+        """Return once it breaks."""
+        try:
+            # What the server says is of no interest; it also hangs up on a client that says nothing, after minutes.
+            while await self.reader.read(1024):
+                pass
+        except OSError:
+            pass
+        finally:
+            self.writer.close()
+            with suppress(OSError):
+                await self.writer.wait_closed()
+
+
+async def _open(address: _Address) -> _Held | _Outcome:
+    """Connect, or tell how that failed."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS_MAX):
             reader, writer = await asyncio.open_connection(address.host, address.port)
     except ConnectionRefusedError:
         return _Outcome.REFUSED
-    except (OSError, TimeoutError):
+    except (OSError, TimeoutError, UnicodeError):  # The last: a name that cannot be looked up.
         return _Outcome.SILENT
+    # Absent if it is broken already.
+    peer = writer.get_extra_info("peername")
+    return _Held(address if peer is None else _Address(*peer[:2]), reader, writer)
+
+
+def _is_exiting(value: bytes) -> bool:
+    """Return whether a member says that it leaves; one that says what we cannot read is left alone like that."""
     try:
-        # What the server says is of no interest; it also hangs up on a client that says nothing, after minutes.
-        while await reader.read(1024):
-            pass
-    except OSError:
-        pass
-    finally:
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
-    return None
+        return ConsumerSpec.FromString(value).exiting
+    except DecodeError:
+        return True
 
 
 def _life(member: Member) -> _Life:

@@ -35,7 +35,12 @@ from consumer.core.resolution import (
     Snapshot,
     decide,
 )
-from consumer.errors import ProxyHeaderError, ResolverStoppedError, ShardStoppedError
+from consumer.errors import (
+    ApplicationError,
+    ProxyHeaderError,
+    ResolverStoppedError,
+    ShardStoppedError,
+)
 from consumer.key_space import spec_of
 from consumer.protocol.claims_context import current_claims
 from consumer.protocol.journal_pb2 import Header
@@ -246,7 +251,10 @@ class Resolver:
         read_through: Mapping[str, int],
     ) -> Mapping[str, int]:
         if self._producer is not None:
-            return self._producer.read_through(shard, reference.store, read_through)
+            try:
+                return self._producer.read_through(shard, reference.store, read_through)
+            except Exception as error:
+                raise ApplicationError(shard.id, "read_through", error) from error
         # Other journals are passed over: one request may serve the readers of several shards.
         sources = {source.journal for source in spec.sources}
         return {

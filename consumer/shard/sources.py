@@ -5,15 +5,17 @@ Source: gazette/core consumer/shard.go, consumer/transaction.go (startReadingMes
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
+from allocator.runtime.backoff import Backoff
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Application, MessageProducer, Shard, Store
 from consumer.core import transaction_events as tx
 from consumer.core.checkpoint import start_offset
-from consumer.errors import ApplicationError
+from consumer.errors import ApplicationError, ConsumerError
 from consumer.journal.client import JournalClient
 from consumer.message.batch import MessageBatch, MessageType
 from consumer.message.reader import MessageSource
@@ -21,6 +23,10 @@ from consumer.protocol.journal_pb2 import JournalSpec
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.shard.transaction import TransactionLoop
 from consumer.shard.worker import Worker
+
+FRUITLESS_PAUSE_SECONDS_MAX = 1.0
+"""Longest pause before an application that brings its messages is asked to go on from the same place again: it and the
+store would spin."""
 
 
 class Sources:
@@ -51,33 +57,69 @@ class Sources:
         self._worker = worker
         self._journals = journals
         self._sources: dict[str, MessageSource] = {}
+        self._pause = Backoff(max_seconds=FRUITLESS_PAUSE_SECONDS_MAX)
+        self._restored: bytes | None = None
+        """The checkpoint that an application was last asked to go on from."""
 
     def start(self, checkpoint: Checkpoint, loop: TransactionLoop, group: TaskGroup) -> None:
         """Feed `loop` from `checkpoint` on, by tasks of `group`; an error of one ends `loop`."""
         application = self._application
         if isinstance(application, MessageProducer):
-            batches = _owned(application.read_messages(self._shard, self._store, checkpoint))
-            group.start_soon(_feed(loop, batches, ends=True), name="read messages")
+            batches = self._owned(
+                "read_messages",
+                partial(application.read_messages, self._shard, self._store, checkpoint),
+            )
+            restored = checkpoint.SerializeToString(deterministic=True)
+            again, self._restored = restored == self._restored, restored
+            group.start_soon(self._feed_all(loop, batches, again=again), name="read messages")
             return
         for source in self._shard.spec.sources:
             offset = start_offset(checkpoint, source.journal, source.min_offset)
             batches = self._read(source.journal, offset=offset)
-            group.start_soon(_feed(loop, batches, ends=False), name=f"read {source.journal}")
+            group.start_soon(_feed(loop, batches), name=f"read {source.journal}")
 
     def replay(self, order: tx.StartReplay) -> AsyncGenerator[MessageBatch, None]:
         """Return the batches of a range, once more."""
         application = self._application
         if isinstance(application, MessageProducer):
-            return _owned(
-                application.replay_range(
-                    self._shard,
-                    self._store,
-                    journal=order.journal,
-                    begin=order.begin,
-                    end=order.end,
-                )
+            replay = partial(
+                application.replay_range,
+                self._shard,
+                self._store,
+                journal=order.journal,
+                begin=order.begin,
+                end=order.end,
             )
+            return self._owned("replay_range", replay)
         return self._read(order.journal, offset=order.begin, end_offset=order.end)
+
+    async def _feed_all(
+        self, loop: TransactionLoop, batches: AsyncGenerator[MessageBatch, None], *, again: bool
+    ) -> None:
+        """Hand over all input there is; its end is that of the loop's. Pause before if this was tried in vain."""
+        if again:
+            await self._pause.sleep()
+        else:
+            self._pause.reset()
+        await _feed(loop, batches)
+        loop.end_input()
+
+    async def _owned(
+        self, operation: str, read: Callable[[], AsyncIterator[MessageBatch]]
+    ) -> AsyncGenerator[MessageBatch, None]:
+        """Yield from an application's iterator, close it when we are closed, and name what it raises."""
+        try:
+            batches = read()
+            try:
+                async for batch in batches:
+                    yield batch
+            finally:
+                if isinstance(batches, AsyncGenerator):
+                    await batches.aclose()
+        except ConsumerError:
+            raise
+        except (Exception, SystemExit) as error:  # only this shard fails
+            raise ApplicationError(self._shard.id, operation, error) from error
 
     async def _read(
         self, journal: str, *, offset: int, end_offset: int = 0
@@ -104,10 +146,8 @@ class Sources:
             raise ApplicationError(self._shard.id, "message_type", error) from error
 
 
-async def _feed(
-    loop: TransactionLoop, batches: AsyncGenerator[MessageBatch, None], *, ends: bool
-) -> None:
-    """Hand batches to the loop until they end or fail; the end closes its input if it `ends` all input."""
+async def _feed(loop: TransactionLoop, batches: AsyncGenerator[MessageBatch, None]) -> None:
+    """Hand batches to the loop until they end, fail, or are not wanted any more."""
     try:
         async with aclosing(batches):
             async for batch in batches:
@@ -116,16 +156,3 @@ async def _feed(
                     return
     except Exception as error:
         loop.end_input(error)
-        return
-    if ends:
-        loop.end_input()
-
-
-async def _owned(batches: AsyncIterator[MessageBatch]) -> AsyncGenerator[MessageBatch, None]:
-    """Yield from an application's iterator, and close it when we are closed."""
-    try:
-        async for batch in batches:
-            yield batch
-    finally:
-        if isinstance(batches, AsyncGenerator):
-            await batches.aclose()

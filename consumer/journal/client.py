@@ -23,6 +23,7 @@ from google.protobuf.duration_pb2 import Duration
 from consumer.errors import JournalNotFoundError
 from consumer.journal.appender import append_once, append_patiently, check_append
 from consumer.journal.channels import ChannelCache
+from consumer.journal.deletion import delete_fragments
 from consumer.journal.listing import (
     ListResult,
     apply_changes,
@@ -41,6 +42,7 @@ from consumer.protocol.journal_pb2 import (
     AppendResponse,
     ApplyRequest,
     ApplyResponse,
+    Fragment,
     FragmentsRequest,
     FragmentsResponse,
     LabelSelector,
@@ -286,3 +288,23 @@ class JournalClient:
             life.FromNanoseconds(int(signature_ttl_seconds * 1e9))
             request.signatureTTL.CopyFrom(life)
         return await list_fragments(self._transport, request)
+
+    async def delete_fragments(
+        self, journal: str, fragments: Sequence[Fragment]
+    ) -> Sequence[Fragment]:
+        """Remove sealed fragments for ever; return the begin and end of those that are gone now, ascending.
+
+        Not removed is what is not there as described, and the journal's newest fragment. Only brokers of this project
+        can do this; with Gazette's, whoever has the fragment store removes its files.
+
+        Args:
+            journal: Its name.
+            fragments: As `list_fragments` described them.
+
+        Raises:
+            ValidationError: an argument is malformed.
+            JournalError: the journal does not exist, or its disk failed.
+            RpcFailedError: the broker cannot remove fragments; nothing was removed.
+            EndpointError: no broker could be reached, or its answer was lost.
+        """
+        return await delete_fragments(self._transport, journal, fragments)

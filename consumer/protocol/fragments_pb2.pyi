@@ -60,7 +60,7 @@ class DeleteFragmentsResponse(_message.Message):
     def header(self) -> _journal_pb2.Header: ...
     @_builtins.property
     def deleted(self) -> _containers.RepeatedCompositeFieldContainer[_journal_pb2.Fragment]:
-        """Those that were removed, begin and end alone; ascending."""
+        """Those of which nothing is there any more, begin and end alone; ascending."""
 
     def __init__(
         self,

@@ -47,8 +47,8 @@ class FragmentServiceServicer(object):
     """
 
     def DeleteFragments(self, request, context):
-        """DeleteFragments removes sealed fragments of one journal, for ever. What is not there, or is not as described, is
-        passed over, and so is the newest fragment, which tells where the journal ends.
+        """DeleteFragments removes sealed fragments of one journal, for ever. What is not as described is passed over, and so
+        is the newest fragment, which tells where the journal ends.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,8 +34,8 @@ class FragmentServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> FragmentServiceAsyncStub: ...
     DeleteFragments: _grpc.UnaryUnaryMultiCallable[_fragments_pb2.DeleteFragmentsRequest, _fragments_pb2.DeleteFragmentsResponse]
-    """DeleteFragments removes sealed fragments of one journal, for ever. What is not there, or is not as described, is
-    passed over, and so is the newest fragment, which tells where the journal ends.
+    """DeleteFragments removes sealed fragments of one journal, for ever. What is not as described is passed over, and so
+    is the newest fragment, which tells where the journal ends.
     """
 
 @_typing.type_check_only
@@ -44,8 +44,8 @@ class FragmentServiceAsyncStub(FragmentServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     DeleteFragments: _aio.UnaryUnaryMultiCallable[_fragments_pb2.DeleteFragmentsRequest, _fragments_pb2.DeleteFragmentsResponse]  # type: ignore[assignment]
-    """DeleteFragments removes sealed fragments of one journal, for ever. What is not there, or is not as described, is
-    passed over, and so is the newest fragment, which tells where the journal ends.
+    """DeleteFragments removes sealed fragments of one journal, for ever. What is not as described is passed over, and so
+    is the newest fragment, which tells where the journal ends.
     """
 
 class FragmentServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -57,8 +57,8 @@ class FragmentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _fragments_pb2.DeleteFragmentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_fragments_pb2.DeleteFragmentsResponse, _abc.Awaitable[_fragments_pb2.DeleteFragmentsResponse]]:
-        """DeleteFragments removes sealed fragments of one journal, for ever. What is not there, or is not as described, is
-        passed over, and so is the newest fragment, which tells where the journal ends.
+        """DeleteFragments removes sealed fragments of one journal, for ever. What is not as described is passed over, and so
+        is the newest fragment, which tells where the journal ends.
         """
 
 def add_FragmentServiceServicer_to_server(servicer: FragmentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -72,6 +73,14 @@ class _Plan:
     bytes: int = 0
 
 
+@dataclass(slots=True, eq=False)
+class _Drop:
+    """Spans of sealed fragments that somebody is about to remove."""
+
+    spans: Sequence[tuple[int, int]]
+    declared: asyncio.Future[None]
+
+
 class Committer:
     """Commits the appends of one journal; runs only while there are some."""
 
@@ -82,6 +91,7 @@ class Committer:
         self._running: asyncio.Task[None] | None = None
         self._roll_wanted = False
         self._sync_wanted = False
+        self._drops: list[_Drop] = []
 
     async def commit(self, request: AppendRequest, content: StagedContent) -> Outcome:
         """Commit one append; a caller that gives up does not stop it.
@@ -107,6 +117,19 @@ class Committer:
         self._sync_wanted = True
         self._wake()
 
+    async def declare_holes(self, spans: Sequence[tuple[int, int]]) -> None:
+        """Note durably that there will be no content in spans [begin, end), bytes: their fragments may go then.
+
+        Without the note, the next start would take what is gone for acknowledged bytes that were lost.
+
+        Raises:
+            StoreError: the disk failed, or the journal was deleted.
+        """
+        declared: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._drops.append(_Drop(spans, declared))
+        self._wake()
+        await asyncio.shield(declared)
+
     def _wake(self) -> None:
         if self._running is None:
             self._running = self._site.group.start_soon(
@@ -120,10 +143,13 @@ class Committer:
 
     async def _run(self) -> None:
         try:
-            while self._queue or self._roll_wanted or self._sync_wanted:
+            while self._queue or self._roll_wanted or self._sync_wanted or self._drops:
                 await self._step()
         finally:
             self._running = None
+            for drop in self._drops:
+                drop.declared.cancel()
+            self._drops.clear()
             for pending in self._queue:
                 pending.answer.cancel()
             self._queue.clear()
@@ -147,6 +173,8 @@ class Committer:
         if spec.suspend.offset > store.head:
             await self._roll(store)
             await self._roll(store, begin=spec.suspend.offset)
+        if self._drops:
+            await self._declare(store)
         has_content = bool(self._queue and self._queue[0].content.length)
         if self._roll_wanted or (has_content and self._is_roll_due(store, spec)):
             self._roll_wanted = False
@@ -165,8 +193,7 @@ class Committer:
                 raise
             return
         except BaseException:
-            stopped = OSError(errno.ECANCELED, "the broker stops in the middle of it")
-            self._fail(plan, StoreError(stopped, rolled_back=False))
+            self._fail(plan, _stopped())
             raise
         for pending, outcome in plan.taken:
             _answer(pending, outcome)
@@ -177,6 +204,17 @@ class Committer:
     async def _roll(self, store: JournalStore, begin: int | None = None) -> None:
         if store.open_bytes or begin is not None:
             self._journal.note_rolled(await self._site.disk.run(store.roll, begin=begin))
+
+    async def _declare(self, store: JournalStore) -> None:
+        drops, self._drops = self._drops, []
+        spans = [span for drop in drops for span in drop.spans]
+        try:
+            self._journal.note_rolled(await self._site.disk.run(store.roll, dropped=spans))
+        except BaseException as error:
+            _fail_drops(drops, error if isinstance(error, StoreError) else _stopped())
+            raise
+        for drop in drops:
+            drop.declared.set_result(None)
 
     def _plan(self, store: JournalStore, spec: JournalSpec) -> _Plan:
         """Take as many appends off the queue as go into one batch and one fragment; at least one."""
@@ -259,6 +297,8 @@ class Committer:
 
     def _refuse_all(self, status: Status.ValueType, detail: str = "") -> None:
         self._roll_wanted = self._sync_wanted = False
+        drops, self._drops = self._drops, []
+        _fail_drops(drops, StoreError(OSError(errno.EIO, detail or "deleted"), rolled_back=True))
         while self._queue:
             _answer(self._queue.popleft(), Outcome(status, LabelSet(), detail=detail))
 
@@ -285,6 +325,17 @@ def _judge(plan: _Plan, pending: Pending, spec: JournalSpec) -> Outcome:
     end = position.head + content.length
     plan.position = Position(end, registers, position.unconfirmed and not confirms)
     return Outcome(Status.OK, registers, begin=position.head, end=end)
+
+
+def _stopped() -> StoreError:
+    stopped = OSError(errno.ECANCELED, "the broker stops in the middle of it")
+    return StoreError(stopped, rolled_back=False)
+
+
+def _fail_drops(drops: Sequence[_Drop], error: StoreError) -> None:
+    for drop in drops:
+        if not drop.declared.done():
+            drop.declared.set_exception(error)
 
 
 def _is_adopted(content: StagedContent, spec: JournalSpec) -> bool:

@@ -44,6 +44,17 @@ def parse_fragment(path: Path) -> SealedFragment | None:
     return SealedFragment(begin, end, digest, int(path.stat().st_mtime), path)
 
 
+def joined_spans(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return spans [begin, end) in order, joined where they touch or overlap."""
+    joined: list[tuple[int, int]] = []
+    for begin, end in sorted(spans):
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((begin, end))
+    return tuple(joined)
+
+
 class FragmentIndex:
     """Sealed fragments in order of their offsets; they never overlap."""
 
@@ -65,6 +76,19 @@ class FragmentIndex:
     def remove(self, fragment: SealedFragment) -> None:
         """Forget a fragment whose file is about to go."""
         self._by_begin.pop(fragment.begin, None)
+
+    def at(self, begin: int) -> SealedFragment | None:
+        """Return the fragment that begins at an offset."""
+        found: SealedFragment | None = self._by_begin.get(begin)
+        return found
+
+    @property
+    def newest(self) -> SealedFragment | None:
+        """The last fragment, which must stay: it tells where the journal ends."""
+        if not self._by_begin:
+            return None
+        last: SealedFragment = self._by_begin.peekitem(-1)[1]
+        return last
 
     def at_or_after(self, offset: int) -> SealedFragment | None:
         """Return the fragment that covers an offset, else the next one, else None."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -212,8 +213,9 @@ class _Recovery:
         spans = [(fragment.begin, fragment.end) for fragment in self._sealed()]
         if pending[1] is not None:
             spans.append((pending[0], pending[1]))
-        fresh = _gaps([*spans, *log.checkpoint.holes], replayed.end)
-        holes = sorted([*log.checkpoint.holes, *fresh])
+        declared = _after_first(log.checkpoint.holes, spans)
+        fresh = _gaps([*spans, *declared], replayed.end)
+        holes = sorted([*declared, *fresh])
         self._damage += [f"bytes [{begin}, {end}) are in no fragment" for begin, end in fresh]
         checkpoint = Checkpoint(
             sequence=log.sequence + 1,
@@ -262,6 +264,12 @@ class _Recovery:
             return
         if not self._opening.synced:
             store.state = msgspec.structs.replace(old, reserved=max(old.reserved, old.head))
+
+
+def _after_first(holes: Iterable[Span], spans: Sequence[Span]) -> list[Span]:
+    """Return the holes that do not lie before all content: what surrounded the others was removed by retention."""
+    first = min((begin for begin, _ in spans), default=0)
+    return [hole for hole in holes if hole[1] > first]
 
 
 def _gaps(spans: list[Span], end: int) -> list[Span]:

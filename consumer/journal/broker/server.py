@@ -18,6 +18,7 @@ from consumer.journal.broker.append import AppendHandler
 from consumer.journal.broker.catalogue import Catalogue
 from consumer.journal.broker.config import BrokerConfig
 from consumer.journal.broker.data_root import DataRoot, open_data_root
+from consumer.journal.broker.delete_fragments import DeletionHandler
 from consumer.journal.broker.disk import Disk
 from consumer.journal.broker.fragments_api import FragmentsHandler
 from consumer.journal.broker.headers import Identity
@@ -27,7 +28,7 @@ from consumer.journal.broker.list_apply import ApplyHandler, ListHandler
 from consumer.journal.broker.maintenance import Maintenance
 from consumer.journal.broker.read import ReadHandler
 from consumer.journal.broker.resolution import Resolver
-from consumer.journal.broker.service import Handlers, generic_handler
+from consumer.journal.broker.service import Handlers, fragment_handler, generic_handler
 from consumer.journal.broker.staging import StagingArea
 from consumer.protocol.auth import KeyedAuth, NoAuth
 
@@ -103,7 +104,10 @@ class Broker:
         )
         port = self._bind()
         self.address = f"http://{_bracketed(self._config.host)}:{port}"
-        self._server.add_generic_rpc_handlers((generic_handler(self._handlers(root)),))
+        handlers = self._handlers(root)
+        self._server.add_generic_rpc_handlers(
+            (generic_handler(handlers), fragment_handler(handlers))
+        )
         await self._server.start()
         maintenance = Maintenance(site, self._journals)
         self._ticks = [
@@ -160,6 +164,7 @@ class Broker:
             lists=ListHandler(resolver, identity, self._catalogue, self._journals),
             applies=ApplyHandler(resolver, self._catalogue, journals_max=self._config.journals_max),
             fragments=FragmentsHandler(resolver, self._disk, root.spool),
+            deletions=DeletionHandler(resolver, self._disk),
         )
 
     async def __aexit__(

@@ -11,10 +11,12 @@ from typing import Any
 import grpc
 
 from consumer.journal.broker.append import AppendHandler
+from consumer.journal.broker.delete_fragments import DeletionHandler
 from consumer.journal.broker.fragments_api import FragmentsHandler
 from consumer.journal.broker.list_apply import ApplyHandler, ListHandler
 from consumer.journal.broker.read import ReadHandler
 from consumer.journal.wire import serialize
+from consumer.protocol.fragments_pb2 import DeleteFragmentsRequest
 from consumer.protocol.journal_pb2 import (
     ApplyRequest,
     FragmentsRequest,
@@ -24,6 +26,7 @@ from consumer.protocol.journal_pb2 import (
 )
 
 SERVICE = "protocol.Journal"
+FRAGMENT_SERVICE = "broadsheet.v1.FragmentService"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +38,19 @@ class Handlers:
     lists: ListHandler
     applies: ApplyHandler
     fragments: FragmentsHandler
+    deletions: DeletionHandler
+
+
+def fragment_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
+    """Return the service of what Gazette's brokers do not have, for a server."""
+    delete = grpc.unary_unary_rpc_method_handler(
+        handlers.deletions.delete, DeleteFragmentsRequest.FromString, serialize
+    )
+    return grpc.method_handlers_generic_handler(FRAGMENT_SERVICE, {"DeleteFragments": delete})
 
 
 def generic_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
-    """Return the service for a server."""
+    """Return the journal service for a server."""
     # `Any`: the methods differ in their messages.
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "List": grpc.unary_stream_rpc_method_handler(

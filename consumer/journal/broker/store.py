@@ -25,7 +25,7 @@ import msgspec
 from consumer.journal.broker.batch import Batch, Content
 from consumer.journal.broker.content_file import ContentFile
 from consumer.journal.broker.disk import Disk
-from consumer.journal.broker.fragments import SealedFragment, fragment_name
+from consumer.journal.broker.fragments import SealedFragment, fragment_name, joined_spans
 from consumer.journal.broker.frames import LogWriter, generation_path
 from consumer.journal.broker.records import Checkpoint, Commit, Reserve, encode_record
 
@@ -232,20 +232,27 @@ class JournalStore:
             return False
         return True
 
-    def roll(self, *, begin: int | None = None, synced: bool | None = None) -> Rolled:
+    def roll(
+        self,
+        *,
+        begin: int | None = None,
+        synced: bool | None = None,
+        dropped: Sequence[tuple[int, int]] = (),
+    ) -> Rolled:
         """Seal the open fragment and begin the next one.
 
         Args:
             begin: Where the next one begins, bytes; beyond the head it leaves a declared hole, and then the open
                 fragment must be empty.
             synced: Whether commits are synced from here on; unchanged if None.
+            dropped: Spans [begin, end) of sealed fragments that are about to be removed, bytes: declared holes, too.
 
         Raises:
             StoreError: the disk failed; the store is unusable from here on.
         """
         head = self.state.head if begin is None else begin
         assert head == self.state.head or not self.open_bytes, "seal before jumping"
-        holes = self.state.holes
+        holes = joined_spans((*self.state.holes, *dropped))
         if head > self.state.head:
             holes = (*holes, (self.state.head, head))
         syncs = self.state.synced if synced is None else synced

@@ -18,11 +18,22 @@ _DOUBLINGS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
+class Life:
+    """One life of a member: a process that is started again under the same name begins another."""
+
+    revision: int
+    """Which created the member's key."""
+    exiting: bool
+
+
+@dataclass(frozen=True, slots=True)
 class YoungDeath:
     """A member died while it had been a shard's primary for a short time."""
 
     item_id: ItemId
     member_id: MemberId
+    life: int
+    """The revision that created the member's key."""
 
 
 class YoungDeaths:
@@ -36,48 +47,51 @@ class YoungDeaths:
         """
         self._young_seconds = young_seconds
         self._primaries: dict[ItemId, tuple[MemberId, float]] = {}
-        self._exiting: dict[MemberId, bool] = {}
+        self._lives: dict[MemberId, Life] = {}
 
-    def on_members(self, members: Mapping[MemberId, bool | None]) -> frozenset[MemberId]:
-        """Take in what changed of members; return those that vanished without having been on their way out.
+    def on_members(self, members: Mapping[MemberId, Life | None]) -> Mapping[MemberId, int]:
+        """Take in what changed of members; return whose life ended without having been on its way out, and which life.
 
         Args:
-            members: Whether each changed member is exiting; None if it is gone.
+            members: The present life of each changed member; None if it is gone.
         """
-        died = frozenset(
-            member_id
-            for member_id, exiting in members.items()
-            if exiting is None and self._exiting.get(member_id) is False
-        )
-        for member_id, exiting in members.items():
-            if exiting is None:
-                self._exiting.pop(member_id, None)
-            else:
-                self._exiting[member_id] = exiting
+        died: dict[MemberId, int] = {}
+        for member_id, now in members.items():
+            before = self._lives.pop(member_id, None)
+            if now is not None:
+                self._lives[member_id] = now
+            if before is None or before.exiting:
+                continue
+            if now is None or now.revision != before.revision:
+                died[member_id] = before.revision
         return died
 
     def on_primaries(
         self,
         primaries: Mapping[ItemId, MemberId | None],
         *,
-        died: frozenset[MemberId],
+        died: Mapping[MemberId, int],
         now_monotonic_seconds: float,
     ) -> tuple[YoungDeath, ...]:
         """Take in what changed of primaries; return the deaths of young ones.
 
         Args:
             primaries: The primary of each item of which an assignment changed; None if it has none.
-            died: Members that died in the same change.
+            died: Lives of members that ended in the same change.
             now_monotonic_seconds: When the change was seen.
         """
         deaths: list[YoungDeath] = []
         for item_id, member_id in primaries.items():
             before, since = self._primaries.get(item_id, (None, 0.0))
-            if before == member_id:
+            life = None if before is None else died.get(before)
+            if before == member_id and life is None:
                 continue
-            if before in died and now_monotonic_seconds - since < self._young_seconds:
-                assert before is not None, "None never dies"
-                deaths.append(YoungDeath(item_id, before))
+            if (
+                before is not None
+                and life is not None
+                and now_monotonic_seconds - since < self._young_seconds
+            ):
+                deaths.append(YoungDeath(item_id, before, life))
             if member_id is None:
                 self._primaries.pop(item_id, None)
             else:
@@ -91,23 +105,34 @@ class DeathRecord:
 
     members: tuple[str, ...] = ()
     last_wall_seconds: float = 0.0
+    lives: tuple[int, ...] = ()
+    """Which life of each of them, by the revision that created the member's key."""
 
     def plus(
-        self, member_id: MemberId, *, now_wall_seconds: float, window_seconds: float
+        self, death: YoungDeath, *, now_wall_seconds: float, window_seconds: float
     ) -> DeathRecord:
         """Return the record with one more; deaths longer ago than the window count no more."""
-        recent = now_wall_seconds - self.last_wall_seconds < window_seconds
-        before = self.members if recent else ()
-        if str(member_id) in before:
+        before = self if now_wall_seconds - self.last_wall_seconds < window_seconds else _NO_DEATHS
+        if death.life in before.lives:
             return self
-        return DeathRecord((*before, str(member_id))[-_KEPT_MAX:], now_wall_seconds)
+        return DeathRecord(
+            (*before.members, str(death.member_id))[-_KEPT_MAX:],
+            now_wall_seconds,
+            (*before.lives, death.life)[-_KEPT_MAX:],
+        )
 
-    def held_until_wall_seconds(self, *, deaths_max: int, hold_seconds: float) -> float | None:
-        """Return until when the shard is held back; None if it is not.
+    def held_seconds(
+        self, *, now_wall_seconds: float, deaths_max: int, hold_seconds: float
+    ) -> float:
+        """Return for how long from now the shard is held back; 0 if it is not.
 
-        The hold doubles with each death beyond the bound: each trial of a shard that kills costs a member.
+        The hold doubles with each death beyond the bound: each trial of a shard that kills costs a member. It is never
+        longer than that from now on, however far ahead the clock was of the machine that recorded the last death.
         """
         if deaths_max == 0 or len(self.members) < deaths_max:
-            return None
-        beyond = min(len(self.members) - deaths_max, _DOUBLINGS_MAX)
-        return self.last_wall_seconds + hold_seconds * 2.0**beyond
+            return 0.0
+        hold = hold_seconds * 2.0 ** min(len(self.members) - deaths_max, _DOUBLINGS_MAX)
+        return min(hold, max(0.0, self.last_wall_seconds + hold - now_wall_seconds))
+
+
+_NO_DEATHS = DeathRecord()

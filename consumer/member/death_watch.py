@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import structlog
 
-from allocator.core.model import MemberId
+from allocator.core.model import Member, MemberId
 from allocator.core.shedding import leadership_order
 from allocator.errors import EtcdError
 from allocator.key_space import KeySpace
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
-from consumer.core.young_deaths import YoungDeath, YoungDeaths
+from consumer.core.young_deaths import Life, YoungDeath, YoungDeaths
 from consumer.key_space import PRIMARY_SLOT
 from consumer.shard.death_records import DeathRecords
 
@@ -51,9 +51,7 @@ class DeathWatch:
         """Take in what changed; in time proportional to that."""
         key_space, changes = self._key_space, self._key_space.changes
         members = {
-            member_id: member.value.is_exiting() if member is not None else None
-            for member_id in changes.members
-            for member in (key_space.members.get(member_id),)
+            member_id: _life_of(key_space.members.get(member_id)) for member_id in changes.members
         }
         died = self._deaths.on_members(members)
         primaries = {
@@ -80,3 +78,7 @@ class DeathWatch:
             except EtcdError as error:
                 # A death not counted delays the hold by one more; nothing relies on the count being exact.
                 _log.warning("shard.death_not_recorded", shard=death.item_id, cause=str(error))
+
+
+def _life_of(member: Member | None) -> Life | None:
+    return None if member is None else Life(member.kv.create_revision, member.value.is_exiting())

@@ -1,6 +1,6 @@
 """Keeps, in etcd, which primaries died young: of a shard that has none there is no key.
 
-/broadsheet.v1{root}/deaths/{shard id}    JSON: members, last_wall_seconds
+/broadsheet.v1{root}/deaths/{shard id}    JSON: members, last_wall_seconds, lives
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import structlog
 from allocator.core.keys import AuxiliaryKeys
 from allocator.core.model import ItemId
 from allocator.core.ops import Compare, Delete, Put
+from allocator.errors import EtcdError
 from allocator.etcd.api import Etcd
+from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
 from consumer.core.young_deaths import DeathRecord, YoungDeath
 from consumer.errors import ShardHeldBackError
@@ -50,12 +52,13 @@ class DeathRecords:
             ShardHeldBackError: too many of its primaries died, too recently.
         """
         record, _ = await self._read(ItemId(shard_id))
-        until = record.held_until_wall_seconds(
-            deaths_max=self._deaths_max, hold_seconds=self._hold_seconds
+        seconds = record.held_seconds(
+            now_wall_seconds=self._clock.wall_seconds(),
+            deaths_max=self._deaths_max,
+            hold_seconds=self._hold_seconds,
         )
-        remaining = 0.0 if until is None else until - self._clock.wall_seconds()
-        if remaining > 0:
-            raise ShardHeldBackError(shard_id, members=record.members, seconds=remaining)
+        if seconds > 0:
+            raise ShardHeldBackError(shard_id, members=record.members, seconds=seconds)
         return record
 
     async def add(self, death: YoungDeath) -> None:
@@ -64,7 +67,7 @@ class DeathRecords:
         for _ in range(_TRIES_MAX):
             record, revision = await self._read(death.item_id)
             updated = record.plus(
-                death.member_id,
+                death,
                 now_wall_seconds=self._clock.wall_seconds(),
                 # Long enough that a shard which is tried again after the longest hold is still known.
                 window_seconds=self._hold_seconds * 2.0**10,
@@ -80,9 +83,16 @@ class DeathRecords:
                 return
 
     async def clear(self, shard_id: str) -> None:
-        """Forget the deaths: a primary has lived long enough."""
+        """Forget the deaths: a primary has lived long enough. Tries until etcd answers: that primary is to live on."""
         key = self._keys.death(ItemId(shard_id))
-        await self._etcd.txn((), (Delete(key),))
+        backoff = Backoff()
+        while True:
+            try:
+                await self._etcd.txn((), (Delete(key),))
+                return
+            except EtcdError as error:
+                _log.warning("shard.deaths_not_cleared", shard=shard_id, cause=str(error))
+            await backoff.sleep()
 
     async def _read(self, item_id: ItemId) -> tuple[DeathRecord, int]:
         result = await self._etcd.get_range(self._keys.death(item_id))

@@ -8,7 +8,9 @@ import pytest
 
 from allocator.core.keys import AuxiliaryKeys
 from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import LeaseId, Put
+from allocator.core.ops import Compare, Delete, LeaseId, Operation, Put
+from allocator.errors import EtcdUnavailableError
+from allocator.etcd.api import TxnResult
 from allocator.etcd.client import EtcdClient
 from allocator.runtime.clock import SystemClock
 from allocator.runtime.task_group import TaskGroup
@@ -25,12 +27,12 @@ pytestmark = pytest.mark.etcd
 
 LEASE_SECONDS = 60
 QUICK = ShardConfig(
-    restart_delay_seconds=0.05, healthy_seconds=0.3, hold_seconds=0.5, young_deaths_max=2
+    restart_delay_seconds=0.05, healthy_seconds=0.3, hold_seconds=1.5, young_deaths_max=2
 )
 
 
-def _death(name: str) -> YoungDeath:
-    return YoungDeath(ItemId(SHARD), MemberId("zone-a", f"member-{name}"))
+def _death(name: str, life: int) -> YoungDeath:
+    return YoungDeath(ItemId(SHARD), MemberId("zone-a", f"member-{name}"), life)
 
 
 async def _join(host: ShardHost, name: str, *shards: str) -> LeaseId:
@@ -87,8 +89,8 @@ async def test_shard_whose_primaries_died_is_held_back_then_cleared_by_a_long_li
     clears the shard.
     """
     records = host.death_records(QUICK)
-    for name in ("first", "second"):
-        await records.add(_death(name))
+    for life, name in enumerate(("first", "second")):
+        await records.add(_death(name, life))
     spec = spec_of(SHARD, SOURCE)
     await host.assign(spec)
 
@@ -108,7 +110,7 @@ async def test_shard_whose_primaries_died_is_held_back_then_cleared_by_a_long_li
 
 async def test_one_death_holds_nothing_back(host: ShardHost, tmp_path: Path) -> None:
     """Machines die; the first death is no reason to wait."""
-    await host.death_records(QUICK).add(_death("first"))
+    await host.death_records(QUICK).add(_death("first", 1))
     spec = spec_of(SHARD, SOURCE)
     await host.assign(spec)
 
@@ -117,3 +119,43 @@ async def test_one_death_holds_nothing_back(host: ShardHost, tmp_path: Path) -> 
 
     await eventually(lambda: host.says(SHARD, ReplicaStatus.PRIMARY))
     assert len(application.stores) == 1
+
+
+class _DeletesAtThirdTry(EtcdClient):
+    """Etcd that does not answer the first transactions that delete."""
+
+    refused = 0
+
+    async def txn(
+        self,
+        compares: tuple[Compare, ...],
+        success: tuple[Operation, ...],
+        failure: tuple[Operation, ...] = (),
+    ) -> TxnResult:
+        """Fail twice."""
+        if self.refused < 2 and any(isinstance(each, Delete) for each in success):
+            self.refused += 1
+            raise EtcdUnavailableError((), "gone for a moment")
+        return await super().txn(compares, success, failure)
+
+
+async def test_primary_that_cannot_clear_its_shard_yet_serves_on(
+    host: ShardHost, etcd: EtcdClient, tmp_path: Path
+) -> None:
+    """Etcd is gone just then. Ending the primary for that would make it the next one that did not live long."""
+    await host.death_records(QUICK).add(_death("first", 1))
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec)
+    key = AuxiliaryKeys(host.key_space.keys.root).death(ItemId(SHARD))
+    async with _DeletesAtThirdTry(etcd.config) as wavering:
+        host.etcd = wavering
+        application = Counting(tmp_path)
+        shard = host.start(spec, application, config=QUICK)
+
+        async def cleared() -> bool:
+            return not (await etcd.get_range(key)).kvs
+
+        await eventually(cleared)
+        assert wavering.refused == 2
+        assert len(application.stores) == 1
+        await shard.stop()

@@ -171,7 +171,9 @@ class Rounds:
         try:
             async with asyncio.timeout(self._config.decide_seconds_max):
                 decision = await self._offload(lambda: decide(question))
-        except TimeoutError as error:
+        except Exception as error:
+            # Whatever it is, and a decision that takes too long as well: reported, and tried again. A leader that dies
+            # of it hands it on to the next, until no member is left.
             return PlanRefused(error=error)
         self._leadership.vouch(times.turn_seconds_max)
         return decision

@@ -1,6 +1,6 @@
 """What must hold whatever happens: checked of every revision, and of the cluster at rest.
 
-    I0  a member ends only for reasons that are foreseen, and does end when it is told to
+    I0  a member ends only for reasons that are foreseen, and does end when it is told to; it goes by what it decides
     I1  an item has at most one primary; no member twice by a leader's doing, nor a slot twice in one step or at rest;
         a primary is not taken away without another in the same step
     I2  nothing is added to a member at its effective limit; one replica more, one at a time, to break a cycle

@@ -123,6 +123,12 @@ class SimulatedMember:
             return State.DEAD
         return State.STOPPED if self.process.stopped else State.ALIVE
 
+    @property
+    def decisions_refused(self) -> int:
+        """How often the member did not go by what it had decided: its plan broke a rule, or something was raised."""
+        registry = self.session.metrics.registry
+        return int(registry.get_sample_value("gazette_allocator_plan_invalid_total") or 0)
+
     def change(self, value: SimulatedMemberValue) -> None:
         """Have the member announce a new value."""
         self.value = value

@@ -148,6 +148,9 @@ class _Run:
                 self._violate(violation)
         for violation in check_rest(self._world, self._scenario.solver(), self._cluster.policy):
             self._violate(violation)
+        for member in self._cluster.members:
+            if member.decisions_refused:
+                self._violate(Violation("I0", f"{member.member_id} refused what it decided"))
 
     def _violate(self, violation: Violation) -> None:
         self._trace.add(f"VIOLATION {violation}")

@@ -140,6 +140,8 @@ class Scenario:
             # Never: what changed must be enough to know what to look at.
             audit_seconds=1e6,
             retry_seconds_max=2.0,
+            # Never: one that hangs is not one that is refused.
+            decide_seconds_max=1e6,
             replace_failed_after_seconds=15.0,
         )
     )

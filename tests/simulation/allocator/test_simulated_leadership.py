@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
+from structlog.testing import capture_logs
+
 from allocator.core.keys import AuxiliaryKeys, Keys
-from allocator.core.model import ItemId
+from allocator.core.model import Assignment, Item, ItemId, MemberId
 from allocator.core.ops import Put, TxnCheckpoint
+from allocator.core.placement.flow import FlowSolver
 from allocator.core.transition.converge import Step, Tally
 from allocator.execute import Executor
 from allocator.key_space import KeySpace
@@ -15,12 +19,13 @@ from allocator.leadership.leadership import Fence
 from allocator.leadership.records import EpochRecord, decoded_or_none
 from allocator.metrics import AllocatorMetrics
 from allocator.runtime.task_group import TaskGroup
+from allocator.session import Session, SessionConfig
 from allocator.simulation import Scenario
 from allocator.simulation.cluster import Cluster
 from allocator.simulation.etcd import FakeEtcd
 from allocator.simulation.store import Commit, key_of
 from allocator.simulation.trace import Trace
-from allocator.simulation.values import SimulatedDecoder, SimulatedItem
+from allocator.simulation.values import SimulatedDecoder, SimulatedItem, SimulatedMemberValue
 from allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
 
 
@@ -100,6 +105,71 @@ def test_leader_without_an_answer_to_a_write_leads_anew_before_it_decides_again(
 
     assert after == before + 1
     assert assignments == 1
+
+
+def test_leader_whose_decision_fails_stays_and_decides_again() -> None:
+    """Its view of a replica raises: a member that died of it would hand the same on to the next, until none is left.
+    It says so, keeps what there is, and goes on by itself once the cause is gone.
+    """
+
+    async def fail_for_a_while() -> tuple[int, float | None, int, int]:
+        consistency = Moody()
+        async with TaskGroup() as group:
+            etcd = FakeEtcd()
+            keys = Keys("/simulated")
+            session = Session(
+                etcd,
+                KeySpace(etcd, keys, SimulatedDecoder()),
+                SessionConfig(member_id=MemberId("zone", "one")),
+                consistency,
+                solver=FlowSolver(),
+                clock=VirtualClock(running_loop()),
+            )
+            await session.start(SimulatedMemberValue(4).encoded())
+            group.start_soon(session.run(), name="session")
+            etcd.perform((), (Put(keys.item(ItemId("item")), SimulatedItem(1).encoded()),))
+            await asyncio.sleep(5.0)
+            first = _assigned(etcd, keys)
+            consistency.raises = True
+            etcd.perform((), (Put(keys.item(ItemId("item")), SimulatedItem(0).encoded()),))
+            for name in ("next", "last"):
+                etcd.perform((), (Put(keys.item(ItemId(name)), SimulatedItem(1).encoded()),))
+            await asyncio.sleep(30.0)
+            refused = session.metrics.registry.get_sample_value(
+                "gazette_allocator_plan_invalid_total"
+            )
+            meanwhile = _assigned(etcd, keys)
+            consistency.raises = False
+            await asyncio.sleep(10.0)
+            after = _assigned(etcd, keys)
+            etcd.close()
+            group.stop()
+        return first, refused, meanwhile, after
+
+    with capture_logs() as logs:
+        first, refused, meanwhile, after = run_virtual(fail_for_a_while())
+
+    assert (first, meanwhile, after) == (1, 1, 2)
+    reported = [log for log in logs if log["event"] == "allocation.plan_invalid"]
+    assert refused == len(reported) > 1
+
+
+class Moody:
+    """Takes every replica as consistent, or raises."""
+
+    raises = False
+
+    def is_consistent(
+        self, item: Item, assignment: Assignment, all_assignments: Sequence[Assignment]
+    ) -> bool:
+        """Return that it is, unless in the mood."""
+        if self.raises:
+            raise ValueError("no idea")
+        return True
+
+
+def _assigned(etcd: FakeEtcd, keys: Keys) -> int:
+    return sum(key.startswith(keys.assignments_prefix) for key in etcd.store.kvs)
 
 
 def test_leader_decides_nothing_while_its_own_writes_do_not_show() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from click.testing import CliRunner
 
+from allocator.core.placement.flow import FlowSolver
 from allocator.core.placement.problem import Desired, Problem
 from allocator.simulation import Scenario, Violation
 from allocator.simulation.__main__ import main
@@ -105,3 +106,27 @@ def test_solver_that_answers_nothing_is_caught_at_rest() -> None:
     outcome = run_seed(1, scenario)
 
     assert outcome.text.startswith("seed 1: I4: 0 items have 1 replicas, 2 could")
+
+
+class Moody:
+    """A solver that answers every third time, as a whole of its kind."""
+
+    asked = 0
+
+    def solve(self, problem: Problem) -> Desired:
+        """Solve, or raise."""
+        Moody.asked += 1
+        if Moody.asked % 3 == 2:
+            raise ValueError("not now")
+        return FlowSolver().solve(problem)
+
+
+def test_decision_that_is_refused_fails_a_run_that_recovers_from_it() -> None:
+    """The next attempt succeeds and the cluster comes to rest as it should: the defect shows all the same."""
+    Moody.asked = 0
+
+    outcome = run_seed(6, Scenario(solver=Moody))
+
+    assert not outcome.ok
+    assert outcome.text.startswith("seed 6: I0: ")
+    assert "refused what it decided" in outcome.text

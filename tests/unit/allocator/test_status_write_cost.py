@@ -212,7 +212,7 @@ def test_item_that_waits_for_another_plan_is_not_looked_at_until_there_is_one(
 
 
 def test_additions_without_a_place_are_still_shown_after_a_look_at_less() -> None:
-    """Ten items lack four replicas' places each; a status write has the leader look at one of them. All ten still do."""
+    """Ten items lack places for four replicas each; a status write has the leader look at one. All ten still do."""
     leader, metrics = Leader(items=10), AllocatorMetrics()
     for number in range(10):
         leader.put(KEYS.item(ItemId(f"item-{number:05}")), b"R=5")

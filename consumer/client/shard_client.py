@@ -9,6 +9,7 @@ Source: gazette/core consumer/shard_client.go (ListShards, ApplyShardsInBatches,
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
@@ -16,10 +17,16 @@ from typing import Self, TypeVar
 from google.protobuf.message import Message
 
 from allocator.core.ops import TXN_OPERATIONS_MAX
+from allocator.runtime.backoff import Backoff
 from consumer.client.client_errors import error_of_status
 from consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc
 from consumer.client.referenced_journals import verify_referenced_journals
-from consumer.errors import ApplyConflictError
+from consumer.errors import (
+    ApplyConflictError,
+    EndpointError,
+    NoShardPrimaryError,
+    ShardStoppedError,
+)
 from consumer.journal.client import JournalClient
 from consumer.protocol.auth import Capability, Claims, ClientAuth, expiring
 from consumer.protocol.journal_pb2 import LabelSelector
@@ -48,6 +55,8 @@ from consumer.protocol.validation_shard_response import (
 
 ResponseT = TypeVar("ResponseT", bound=Message)
 
+HAND_OVER_PAUSE_SECONDS_MAX = 0.5
+"""Longest pause between two questions about a shard that nobody serves at the moment."""
 UNASSIGN_SHARDS_MAX = 100
 """Shards unassigned in one request: each may have several replicas, and etcd takes 128 operations."""
 
@@ -113,6 +122,35 @@ class ShardClient:
             raise error_of_status(shard_id, response.status, response.header, cause)
         validate_stat_response(response)
         return response
+
+    async def wait_read_through(
+        self, shard_id: str, offsets: Mapping[str, int], *, timeout_seconds: float
+    ) -> StatResponse:
+        """Return how far a shard has come once it has read through `offsets`, whoever serves it meanwhile.
+
+        Where `stat` raises because the shard stops, has no primary or its process is gone, this asks its successor.
+
+        Args:
+            shard_id: The shard.
+            offsets: Bytes by journal.
+            timeout_seconds: How long to wait in all.
+
+        Raises:
+            ShardNotFoundError: there is no such shard.
+            TimeoutError: the time passed first; its cause is what was met last, if anything.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout_seconds
+        backoff = Backoff(max_seconds=HAND_OVER_PAUSE_SECONDS_MAX)
+        met: Exception | None = None
+        while (remaining := deadline - asyncio.get_running_loop().time()) > 0:
+            try:
+                return await self.stat(shard_id, read_through=offsets, timeout_seconds=remaining)
+            except (NoShardPrimaryError, ShardStoppedError, EndpointError) as error:
+                met = error
+                await asyncio.sleep(min(backoff.next_seconds(), remaining))
+        raise TimeoutError(
+            f"shard {shard_id} did not read through {dict(offsets)} within {timeout_seconds} s"
+        ) from met
 
     async def apply(
         self, changes: Sequence[ApplyRequest.Change], *, batch_size: int = TXN_OPERATIONS_MAX

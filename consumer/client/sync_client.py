@@ -72,6 +72,14 @@ class SyncShardClient:
             self._client.stat(shard_id, read_through=read_through, timeout_seconds=timeout_seconds)
         )
 
+    def wait_read_through(
+        self, shard_id: str, offsets: Mapping[str, int], *, timeout_seconds: float
+    ) -> StatResponse:
+        """See `ShardClient.wait_read_through`."""
+        return self._thread.call(
+            self._client.wait_read_through(shard_id, offsets, timeout_seconds=timeout_seconds)
+        )
+
     def apply(
         self, changes: Sequence[ApplyRequest.Change], *, batch_size: int = TXN_OPERATIONS_MAX
     ) -> ApplyResponse:

@@ -169,3 +169,24 @@ async def test_progress_wakes_waiters_and_tells_of_the_end() -> None:
 
     assert not never.result()
     assert progress.copies() == ({"in/a": 10}, {"out/a": 3})
+
+
+async def test_nobody_is_let_through_before_it_is_known_where_publications_end() -> None:
+    """Offsets that a checkpoint has read are no answer yet: who reads on downstream would miss some."""
+    ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+    progress = Progress(["in/a"], awaits=("one", "other"))
+    progress.update({"in/a": 10}, {})
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(progress.wait_for({"in/a": 5}, ended=ended))
+        assert await progress.wait_for({}, ended=ended), "who asks for nothing need not wait"
+        progress.told("one")
+        progress.told("one")
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        progress.update({}, {"out/a": 7})
+        progress.told("other")
+
+    assert waiting.result()
+    assert progress.copies() == ({"in/a": 10}, {"out/a": 7})
+    ended.set_result(None)
+    assert not await Progress(["in/a"], awaits=("one",)).wait_for({"in/a": 1}, ended=ended)

@@ -69,11 +69,13 @@ async def tailing(
 
 @asynccontextmanager
 async def recording(
-    journals: JournalClient, recovered: Recovered, *, author: int, log: str = LOG
+    journals: JournalClient, recovered: Recovered, *, log: str = LOG
 ) -> AsyncIterator[Recorder]:
-    """Record where a player left off."""
+    """Record where a player left off, as whom it handed the log over to."""
     async with AppendService(journals) as appends:
-        yield Recorder(recovered.fsm, appends, log=log, author=author, head=recovered.head)
+        yield Recorder(
+            recovered.fsm, appends, log=log, author=recovered.author, head=recovered.head
+        )
 
 
 class TwinRecorder:

@@ -40,7 +40,7 @@ async def test_files_follow_from_owner_to_owner(journals: JournalClient, tmp_pat
     for author in (11, 22, 33):
         recovered = await recover(journals, hints, tmp_path / f"life-{author}", author=author)
         twin_files = files_in(recovered.directory)
-        async with recording(journals, recovered, author=author) as recorder:
+        async with recording(journals, recovered) as recorder:
             twin = TwinRecorder(recorder, files, seed=author)
             assert twin_files == twin.contents
             all_hints = [NO_HINTS, hints]
@@ -65,7 +65,7 @@ async def test_standby_keeps_up_with_a_recorder(journals: JournalClient, tmp_pat
     """It says that it is at the head, plays what comes, knows how far behind it is, and ends when told to."""
     first = await recover(journals, NO_HINTS, tmp_path / "one", author=1)
     async with (
-        recording(journals, first, author=1) as recorder,
+        recording(journals, first) as recorder,
         tailing(journals, NO_HINTS, tmp_path / "standby") as standby,
     ):
         twin = TwinRecorder(recorder, MirroredFiles())
@@ -110,12 +110,12 @@ async def test_log_that_ends_in_garbage_is_handed_over(
     await journals.append(LOG, garbage)
     async with asyncio.timeout(20):
         first = await recover(journals, NO_HINTS, tmp_path / "one", author=1)
-        async with recording(journals, first, author=1) as recorder:
+        async with recording(journals, first) as recorder:
             recorder.create("/a")
             await asyncio.wrap_future(recorder.barrier())
         await journals.append(LOG, garbage)
         second = await recover(journals, NO_HINTS, tmp_path / "two", author=2)
-        async with recording(journals, second, author=2) as recorder:
+        async with recording(journals, second) as recorder:
             recorder.write("/a", 0, b"a")
             await asyncio.wrap_future(recorder.barrier())
         third = await recover(journals, NO_HINTS, tmp_path / "three")
@@ -144,7 +144,7 @@ async def test_log_that_ends_before_its_hints_is_loss(
     removed, and the error says what to do.
     """
     first = await recover(journals, NO_HINTS, tmp_path / "one", author=1)
-    async with recording(journals, first, author=1) as recorder:
+    async with recording(journals, first) as recorder:
         recorder.create("/a")
         await asyncio.wrap_future(recorder.barrier())
     head = await journals.write_head(LOG)
@@ -170,7 +170,7 @@ async def test_hints_of_operations_that_never_came_are_loss(
 ) -> None:
     """A recorder's hints know no end; the log is read to its head, and what they name is not there."""
     first = await recover(journals, NO_HINTS, tmp_path / "one", author=1)
-    async with recording(journals, first, author=1) as recorder:
+    async with recording(journals, first) as recorder:
         recorder.create("/a")
         await asyncio.wrap_future(recorder.barrier())
         hints, covered = recorder.snapshot_hints()
@@ -185,7 +185,7 @@ async def test_hints_of_operations_that_never_came_are_loss(
 async def test_cancelled_player_leaves_nothing(journals: JournalClient, tmp_path: Path) -> None:
     """A standby that is taken away removes its files before it is gone."""
     first = await recover(journals, NO_HINTS, tmp_path / "one", author=1)
-    async with recording(journals, first, author=1) as recorder:
+    async with recording(journals, first) as recorder:
         recorder.create("/a")
         await asyncio.wrap_future(recorder.barrier())
     async with tailing(journals, NO_HINTS, tmp_path / "standby") as standby:

@@ -7,6 +7,7 @@ ConsumerError
 │   ├── NoShardPrimaryError
 │   └── ShardStoppedError(cause)
 ├── PlanNotAppliedError(plan_id, problem)   a plan was refused, or overtaken; says what to do
+├── RewindRefusedError(shard_id, problem)   a shard's hints were left as they are; says what to do
 ├── ApplyConflictError(header)              another writer changed a spec in between
 ├── ResolverStoppedError
 ├── NotAuthorizedError(detail)              valid credentials, but not for this
@@ -100,6 +101,15 @@ class PlanNotAppliedError(ConsumerError):
     def __init__(self, plan_id: str, problem: str) -> None:
         super().__init__(f"plan {plan_id}: {problem}")
         self.plan_id = plan_id
+        self.problem = problem
+
+
+class RewindRefusedError(ConsumerError):
+    """A shard's hints were not rewound; `problem` says why and what to do."""
+
+    def __init__(self, shard_id: str, problem: str) -> None:
+        super().__init__(f"shard {shard_id} was not rewound: {problem}")
+        self.shard_id = shard_id
         self.problem = problem
 
 

@@ -1,11 +1,12 @@
 """The clients of a member's services under one name.
 
-`ShardClient` and `AllocationClient` on a loop, `SyncShardClient` without one.
+`ShardClient`, `AllocationClient` and `RecoveryClient` on a loop, `SyncShardClient` without one.
 """
 
 from __future__ import annotations
 
 from consumer.client.allocation_client import AllocationClient as AllocationClient
+from consumer.client.recovery_client import RecoveryClient as RecoveryClient
 from consumer.client.referenced_journals import (
     verify_referenced_journals as verify_referenced_journals,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -82,6 +82,36 @@ class MemberRpc:
             raise
         assert isinstance(response, response_type), "a stub returns its method's response"
         return response, _cause_in(await call.trailing_metadata() or ())
+
+    async def stream(
+        self,
+        # `Any`: as above.
+        stub: Callable[[grpc.aio.Channel], Any],
+        method: str,
+        request: Message,
+        claims: Claims,
+        response_type: type[ResponseT],
+        *,
+        timeout_seconds: float,
+    ) -> AsyncIterator[ResponseT]:
+        """Perform one RPC that answers with a stream; yield what it sends.
+
+        Raises:
+            EndpointError: the member cannot be reached.
+            TimeoutError: the deadline passed.
+            ConsumerError, AllocatorError: what the server met.
+        """
+        assert self._channel is not None, "use the client in `async with`"
+        perform: Callable[..., Any] = getattr(stub(self._channel), method)
+        call = perform(request, timeout=timeout_seconds, metadata=self._auth.metadata(claims))
+        try:
+            async for response in call:
+                assert isinstance(response, response_type), "a stub returns its method's response"
+                yield response
+        except grpc.aio.AioRpcError as error:
+            raise error_of_rpc(self.address, error) from error
+        finally:
+            call.cancel()
 
     async def __aenter__(self) -> Self:
         self._channel = grpc.aio.insecure_channel(self._target, options=CHANNEL_OPTIONS)

@@ -29,12 +29,14 @@ from consumer.member.peer_watch import PeerWatch
 from consumer.member.shard_up import ShardUp
 from consumer.protocol.allocation_pb2_grpc import add_AllocationServiceServicer_to_server
 from consumer.protocol.auth import KeyedAuth, NoAuth
+from consumer.protocol.recovery_pb2_grpc import add_RecoveryServiceServicer_to_server
 from consumer.protocol.shard_pb2_grpc import add_ShardServicer_to_server
 from consumer.resolver.local_shards import LocalShards
 from consumer.resolver.peers import Peers
 from consumer.resolver.resolver import Resolver
 from consumer.rpc.allocation_api import AllocationApi
 from consumer.rpc.guard import RpcGuard
+from consumer.rpc.recovery_api import RecoveryApi
 from consumer.rpc.shard_api import ShardApi
 from consumer.shard.death_records import DeathRecords
 from consumer.shard.environment import ShardEnvironment
@@ -254,6 +256,8 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
         auth=KeyedAuth(config.auth_keys) if config.auth_keys else NoAuth(),
     )
     add_AllocationServiceServicer_to_server(allocation_api, given.server)
+    recovery_api = RecoveryApi(given.etcd, given.journals, parts.key_space.keys, clock=given.clock)
+    add_RecoveryServiceServicer_to_server(recovery_api, given.server)
     if isinstance(given.application, ServiceRegistrar):
         given.application.register_services(given.server, parts.resolver)
 

@@ -37,6 +37,10 @@ SHARD_CAPABILITIES: Mapping[str, Capability] = {
     "/broadsheet.v1.AllocationService/Plan": Capability.LIST,
     "/broadsheet.v1.AllocationService/ApplyPlan": Capability.APPLY,
     "/broadsheet.v1.AllocationService/Explain": Capability.LIST,
+    "/broadsheet.v1.RecoveryService/PlanPrune": Capability.READ,
+    "/broadsheet.v1.RecoveryService/Prune": Capability.APPLY,
+    "/broadsheet.v1.RecoveryService/PlanRewind": Capability.READ,
+    "/broadsheet.v1.RecoveryService/Rewind": Capability.APPLY,
 }
 """What a token needs for each method. Methods of the application's services need READ."""
 

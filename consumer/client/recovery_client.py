@@ -1,0 +1,172 @@
+"""A client of the Recovery service: prune recovery logs, and rewind shards to backups of their hints."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Self
+
+from consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc
+from consumer.errors import RewindRefusedError, ShardNotFoundError
+from consumer.protocol.auth import Capability, Claims, ClientAuth, expiring
+from consumer.protocol.labels import ID, label_set, selector
+from consumer.protocol.recovery_pb2 import (
+    PlanPruneRequest,
+    PlanPruneResponse,
+    PlanRewindRequest,
+    PlanRewindResponse,
+    PrunedLog,
+    PruneRequest,
+    PruneResponse,
+    Rewind,
+    RewindRequest,
+    RewindResponse,
+    RewindStatus,
+)
+from consumer.protocol.recovery_pb2_grpc import RecoveryServiceStub
+
+PRUNE_SECONDS_MAX = 3600.0
+"""Deadline of a prune; what it removed until then is gone, and another one goes on."""
+DELAY_SECONDS = 86_400.0
+"""How long dead fragments wait, unless the caller says otherwise."""
+
+
+class RecoveryClient:
+    """Prunes and rewinds. Any member will do."""
+
+    def __init__(
+        self, address: str, *, auth: ClientAuth | None = None, timeout_seconds: float = 10.0
+    ) -> None:
+        """Create a client; `async with` connects and closes it.
+
+        Args:
+            address: Of any member: `http://host:port` or `host:port`.
+            auth: Signs each request; None attaches nothing.
+            timeout_seconds: Deadline of each request but those of prunes.
+
+        Raises:
+            ValidationError: `address` is no address.
+        """
+        self._rpc = MemberRpc(address, auth=auth, timeout_seconds=timeout_seconds)
+
+    async def plan_prune(self, *, delay_seconds: float = DELAY_SECONDS) -> AsyncIterator[PrunedLog]:
+        """Yield, log by log, what a prune would remove and why the rest stays; change nothing.
+
+        Args:
+            delay_seconds: For how long a fragment must have been dead.
+
+        Raises:
+            ValidationError: the delay is negative, or longer than ten years.
+            NotAuthorizedError: the token is restricted to some shards.
+            EndpointError: the member, or its broker, cannot be reached.
+        """
+        async for response in self._rpc.stream(
+            RecoveryServiceStub,
+            "PlanPrune",
+            PlanPruneRequest(delay_seconds=delay_seconds),
+            expiring(Capability.READ, life_seconds=PRUNE_SECONDS_MAX),
+            PlanPruneResponse,
+            timeout_seconds=PRUNE_SECONDS_MAX,
+        ):
+            yield response.log
+
+    async def prune(self, *, delay_seconds: float = DELAY_SECONDS) -> AsyncIterator[PrunedLog]:
+        """Remove what no hints of any shard need, and yield each log that is done with.
+
+        Args:
+            delay_seconds: For how long a fragment must have been dead.
+
+        Raises:
+            ValidationError: the delay is negative, or longer than ten years.
+            NotAuthorizedError: the token is restricted to some shards.
+            EndpointError: the member, or its broker, cannot be reached; the logs yielded are pruned.
+        """
+        async for response in self._rpc.stream(
+            RecoveryServiceStub,
+            "Prune",
+            PruneRequest(delay_seconds=delay_seconds),
+            expiring(Capability.APPLY, life_seconds=PRUNE_SECONDS_MAX),
+            PruneResponse,
+            timeout_seconds=PRUNE_SECONDS_MAX,
+        ):
+            yield response.log
+
+    async def plan_rewind(self, shard_id: str, *, backup: int, force: bool = False) -> Rewind:
+        """Return what `rewind` would do; change nothing.
+
+        Raises:
+            ShardNotFoundError: there is no such shard.
+            RewindRefusedError: it would be refused; the message says why and what to do.
+        """
+        response, _ = await self._rpc.request(
+            RecoveryServiceStub,
+            "PlanRewind",
+            PlanRewindRequest(shard=shard_id, backup=backup, force=force),
+            _claims(Capability.READ, shard_id),
+            PlanRewindResponse,
+        )
+        return _accepted(shard_id, backup, response)
+
+    async def rewind(self, shard_id: str, *, backup: int, force: bool = False) -> Rewind:
+        """Put backup number `backup` of a shard's hints in place of its primary hints.
+
+        Args:
+            shard_id: The shard.
+            backup: From 0, the newest.
+            force: Also if it has a primary: then all its replicas are taken away in the same transaction.
+
+        Raises:
+            ShardNotFoundError: there is no such shard.
+            RewindRefusedError: it was refused; the message says why and what to do.
+        """
+        response, _ = await self._rpc.request(
+            RecoveryServiceStub,
+            "Rewind",
+            RewindRequest(shard=shard_id, backup=backup, force=force),
+            _claims(Capability.APPLY, shard_id),
+            RewindResponse,
+        )
+        return _accepted(shard_id, backup, response)
+
+    async def __aenter__(self) -> Self:
+        await self._rpc.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._rpc.__aexit__(kind, error, trace)
+
+
+def _claims(capability: Capability, shard_id: str) -> Claims:
+    return expiring(
+        capability, selector(label_set((ID, shard_id))), life_seconds=TOKEN_LIFE_SECONDS
+    )
+
+
+def _accepted(shard_id: str, backup: int, response: PlanRewindResponse | RewindResponse) -> Rewind:
+    status = response.status
+    if status == RewindStatus.REWIND_STATUS_SHARD_NOT_FOUND:
+        raise ShardNotFoundError(shard_id)
+    if status == RewindStatus.REWIND_STATUS_OK:
+        return response.rewind
+    problem = {
+        RewindStatus.REWIND_STATUS_NO_RECOVERY_LOG: "it has no recovery log, and so no hints",
+        RewindStatus.REWIND_STATUS_BACKUP_NOT_FOUND: (
+            f"it has no backup {backup}; shardctl shards hints {shard_id} shows what it has"
+        ),
+        RewindStatus.REWIND_STATUS_BACKUP_UNREADABLE: (
+            f"backup {backup} cannot be recovered from ({response.rewind.restored.unreadable}); take another"
+        ),
+        RewindStatus.REWIND_STATUS_HAS_PRIMARY: (
+            "it has a primary, which would soon overwrite the hints; to take that and all other replicas away in the "
+            "same transaction, use --force"
+        ),
+        RewindStatus.REWIND_STATUS_CHANGED: (
+            "its spec, hints or assignments changed at the same time, so nothing was done; try again"
+        ),
+    }.get(status, RewindStatus.Name(status))
+    raise RewindRefusedError(shard_id, problem)

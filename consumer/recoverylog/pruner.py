@@ -1,0 +1,189 @@
+"""Prunes the recovery logs of a cluster: removes the fragments that no hints of any shard need.
+
+Hints are read before fragments are listed. So what came in between is newer than the end of the last segment of some
+hints, and needed; and hints that were written in between need nothing that those before them did not.
+
+Source: gazette/core cmd/gazctl/gazctlcmd/shards_prune.go (steps for each log). All shards instead of a selection, the
+quarantine, and deletion by the broker are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+
+import structlog
+
+from allocator.core.keys import AuxiliaryKeys, Keys
+from allocator.core.ops import Compare, Delete, KeyValue, Operation, Put, prefix_range_end
+from allocator.etcd.api import Etcd
+from allocator.runtime.clock import Clock
+from consumer.errors import ConsumerError, EndpointError, JournalNotFoundError
+from consumer.journal.client import JournalClient
+from consumer.recoverylog.cluster_hints import read_cluster_hints
+from consumer.recoverylog.liveness import ENDLESS, LogNeeds, live_logs
+from consumer.recoverylog.prune_plan import LogPlan, Tally, plan_log, spared_log
+from consumer.recoverylog.quarantine import (
+    QuarantineRecord,
+    decode_quarantine,
+    encode_quarantine,
+)
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneOutcome:
+    """What a prune did to one log."""
+
+    plan: LogPlan
+    removed: Tally = field(default_factory=Tally)
+    failed: Tally = field(default_factory=Tally)
+    """Should have been removed, and was not."""
+    failure: str = ""
+    """Why."""
+
+
+class Pruner:
+    """Plans and prunes for one root."""
+
+    def __init__(self, etcd: Etcd, journals: JournalClient, keys: Keys, *, clock: Clock) -> None:
+        """Take what it reads and writes.
+
+        Args:
+            etcd: Has specs and hints, and keeps what is known to be dead.
+            journals: Lists and removes fragments.
+            keys: Of the root.
+            clock: Tells how long something has been dead.
+        """
+        self._etcd = etcd
+        self._journals = journals
+        self._keys = keys
+        self._prefix = AuxiliaryKeys(keys.root).prefix + b"prune/"
+        self._clock = clock
+
+    async def plan(self, *, delay_seconds: float) -> AsyncIterator[LogPlan]:
+        """Yield what a prune would do to each log, by name; change nothing.
+
+        Args:
+            delay_seconds: For how long a fragment must have been dead.
+
+        Raises:
+            EndpointError: no broker could be reached.
+            EtcdUnavailableError: etcd did not answer.
+        """
+        known = await self._read_known()
+        for needs in await self._read_needs():
+            yield await self._plan_log(needs, known.get(needs.log), delay_seconds)
+
+    async def prune(self, *, delay_seconds: float) -> AsyncIterator[PruneOutcome]:
+        """Prune one log after the other, and yield what was done.
+
+        Args:
+            delay_seconds: For how long a fragment must have been dead.
+
+        Raises:
+            EndpointError: no broker could be reached; logs before this one are pruned.
+            EtcdUnavailableError: etcd did not answer; logs before this one are pruned.
+        """
+        known = await self._read_known()
+        all_needs = await self._read_needs()
+        for name in known.keys() - {needs.log for needs in all_needs}:
+            await self._write_known(name, known[name], QuarantineRecord())
+        for needs in all_needs:
+            plan = await self._plan_log(needs, known.get(needs.log), delay_seconds)
+            yield await self._carry_out(plan, needs, known.get(needs.log))
+
+    # -- deciding
+
+    async def _read_needs(self) -> list[LogNeeds]:
+        hints = await read_cluster_hints(self._etcd, self._keys)
+        return live_logs(hints.shards, unreadable_specs=hints.unreadable_specs)
+
+    async def _plan_log(
+        self, needs: LogNeeds, known: KeyValue | None, delay_seconds: float
+    ) -> LogPlan:
+        if needs.spared:
+            return spared_log(needs, needs.spared)
+        try:
+            listed = await self._journals.get(needs.log)
+            fragments = await self._journals.list_fragments(needs.log)
+        except EndpointError:
+            raise
+        except JournalNotFoundError:
+            return spared_log(needs, "there is no such journal")
+        except ConsumerError as error:
+            return spared_log(needs, str(error))
+        return plan_log(
+            needs,
+            [each.spec for each in fragments],
+            decode_quarantine(known.value) if known is not None else QuarantineRecord(),
+            create_revision=listed.create_revision,
+            now=int(self._clock.wall_seconds()),
+            delay_seconds=delay_seconds,
+        )
+
+    # -- acting
+
+    async def _carry_out(
+        self, plan: LogPlan, needs: LogNeeds, known: KeyValue | None
+    ) -> PruneOutcome:
+        outcome = PruneOutcome(plan=plan)
+        removed: set[tuple[int, int]] = set()
+        if plan.dead:
+            outcome, removed = await self._remove(plan)
+            _tell(outcome, needs)
+        if not plan.spared or needs.spared:
+            await self._write_known(plan.log, known, plan.quarantine_after(removed))
+        return outcome
+
+    async def _remove(self, plan: LogPlan) -> tuple[PruneOutcome, set[tuple[int, int]]]:
+        failure = ""
+        gone: set[tuple[int, int]] = set()
+        try:
+            deleted = await self._journals.delete_fragments(plan.log, plan.dead)
+            gone = {(each.begin, each.end) for each in deleted}
+        except EndpointError:
+            raise
+        except ConsumerError as error:
+            failure = str(error)
+        removed, failed = Tally(), Tally()
+        for fragment in plan.dead:
+            (removed if (fragment.begin, fragment.end) in gone else failed).add(fragment)
+        if failed.fragments and not failure:
+            failure = "the broker keeps a journal's newest fragment, and what has changed since"
+        return PruneOutcome(plan=plan, removed=removed, failed=failed, failure=failure), gone
+
+    async def _read_known(self) -> Mapping[str, KeyValue]:
+        """Return what was stored by log."""
+        found = await self._etcd.get_range(self._prefix, prefix_range_end(self._prefix))
+        return {kv.key[len(self._prefix) :].decode(errors="replace"): kv for kv in found.kvs}
+
+    async def _write_known(
+        self, name: str, known: KeyValue | None, record: QuarantineRecord
+    ) -> None:
+        """Store what is known to be dead. If another prune did at the same time, its word is as good."""
+        value = encode_quarantine(record)
+        if (known.value if known is not None else None) == (value if record.spans else None):
+            return
+        key = known.key if known is not None else self._prefix + name.encode()
+        operation: Operation = Put(key, value) if record.spans else Delete(key)
+        compare = Compare.mod_revision(key, known.mod_revision if known is not None else 0)
+        await self._etcd.txn((compare,), (operation,))
+
+
+def _tell(outcome: PruneOutcome, needs: LogNeeds) -> None:
+    """Leave a trace of what went, and of why it could."""
+    plan = outcome.plan
+    log.info(
+        "recovery_log.pruned",
+        log=plan.log,
+        shards=plan.shards,
+        fragments=outcome.removed.fragments,
+        bytes=outcome.removed.bytes,
+        failed=outcome.failed.fragments,
+        failure=outcome.failure,
+        needed=[(begin, None if end == ENDLESS else end) for begin, end in needs.intervals],
+        first=plan.dead[0].begin,
+        last=plan.dead[-1].end,
+    )

@@ -1,0 +1,114 @@
+"""Rewinds shards to backups of their hints, in etcd."""
+
+from __future__ import annotations
+
+import structlog
+from google.protobuf.message import DecodeError
+
+from allocator.core.keys import AssignmentKey, Keys
+from allocator.core.model import Assignment, ItemId
+from allocator.core.ops import Get, KeyValue, prefix_range_end
+from allocator.errors import KeyDecodeError
+from allocator.etcd.api import Etcd, TxnResult
+from consumer.core.hint_keys import has_recovery_log
+from consumer.protocol.recovery_pb2 import Rewind, RewindStatus
+from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
+from consumer.recoverylog.rewind_plan import RewindBasis, RewindPlan, hint_keys_of, plan_rewind
+
+log = structlog.get_logger()
+
+
+class Rewinder:
+    """Plans and performs rewinds below one root."""
+
+    def __init__(self, etcd: Etcd, keys: Keys) -> None:
+        """Take what it reads and writes."""
+        self._etcd = etcd
+        self._keys = keys
+
+    async def spec_of(self, shard_id: str) -> KeyValue | None:
+        """Return a shard's spec as etcd has it now; None if there is none."""
+        found = await self._etcd.get_range(self._keys.item(ItemId(shard_id)))
+        return found.kvs[0] if found.kvs else None
+
+    async def plan(self, spec_kv: KeyValue, *, backup: int, force: bool) -> RewindPlan:
+        """Tell what a rewind would do, and change nothing.
+
+        Args:
+            spec_kv: As `spec_of` returned it; a spec that has changed since is a status.
+            backup: Number of the backup, from 0.
+            force: Also if the shard has a primary.
+
+        Raises:
+            KeyDecodeError: the spec, or the status of a replica, is malformed.
+            EtcdUnavailableError: etcd did not answer.
+        """
+        try:
+            spec = ShardSpec.FromString(spec_kv.value)
+        except DecodeError as error:
+            raise KeyDecodeError(spec_kv.key, str(error)) from error
+        read = await self._read(spec)
+        if not read.gets[0] or read.gets[0][0].mod_revision != spec_kv.mod_revision:
+            return RewindPlan(RewindStatus.REWIND_STATUS_CHANGED, Rewind())
+        basis = RewindBasis(
+            spec=spec,
+            spec_kv=spec_kv,
+            assignments=[self._assignment(kv) for kv in read.gets[1]],
+            assignments_prefix=self._keys.assignments_of(ItemId(spec.id)),
+            hints={kv.key: kv for kvs in read.gets[2:] for kv in kvs},
+        )
+        plan = plan_rewind(basis, backup=backup, force=force)
+        plan.rewind.revision = read.header.revision
+        return plan
+
+    async def perform(self, spec_kv: KeyValue, *, backup: int, force: bool) -> RewindPlan:
+        """Rewind, in one transaction on what was read; what it did stands in the plan.
+
+        Raises:
+            KeyDecodeError: the spec, or the status of a replica, is malformed.
+            EtcdUnavailableError: etcd did not answer; it may have been done.
+            EtcdLimitError: more hints must be set aside than one transaction takes.
+        """
+        plan = await self.plan(spec_kv, backup=backup, force=force)
+        if plan.checkpoint is None:
+            return plan
+        result = await self._etcd.txn(plan.checkpoint.compares, plan.checkpoint.operations)
+        if not result.succeeded:
+            return RewindPlan(RewindStatus.REWIND_STATUS_CHANGED, Rewind())
+        plan.rewind.revision = result.header.revision
+        log.info(
+            "hints.rewound",
+            log=plan.rewind.log,
+            backup=backup,
+            kept_at=plan.rewind.kept_at,
+            set_aside=list(plan.rewind.set_aside),
+            unassigned=list(plan.rewind.unassigned),
+            revision=plan.rewind.revision,
+        )
+        return plan
+
+    async def _read(self, spec: ShardSpec) -> TxnResult:
+        """Read spec, assignments and hints at one revision."""
+        prefix = self._keys.assignments_of(ItemId(spec.id))
+        hint_keys = hint_keys_of(spec) if has_recovery_log(spec) else ()
+        gets = (
+            Get(self._keys.item(ItemId(spec.id))),
+            Get(prefix, prefix_range_end(prefix)),
+            *(Get(key) for key in hint_keys),
+        )
+        return await self._etcd.txn((), gets)
+
+    def _assignment(self, kv: KeyValue) -> Assignment:
+        parsed = self._keys.parse(kv.key)
+        assert isinstance(parsed, AssignmentKey), "a range of assignments holds no other keys"
+        try:
+            status = ReplicaStatus.FromString(kv.value)
+        except DecodeError as error:
+            raise KeyDecodeError(kv.key, str(error)) from error
+        return Assignment(
+            item_id=parsed.item_id,
+            member_id=parsed.member_id,
+            slot=parsed.slot,
+            value=status,
+            kv=kv,
+        )

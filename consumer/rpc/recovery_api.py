@@ -1,0 +1,166 @@
+"""The Recovery service: PlanPrune, Prune, PlanRewind, Rewind.
+
+Any member answers, from etcd and the brokers alone: neither its mirror, which may lag, nor what it serves matters.
+A prune concerns every shard, for any may need any log; a rewind concerns one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from allocator.core.keys import Keys
+from allocator.core.ops import KeyValue
+from allocator.errors import ValidationError
+from allocator.etcd.api import Etcd
+from allocator.runtime.clock import Clock
+from consumer.core.change_plan import is_scoped
+from consumer.errors import NotAuthorizedError
+from consumer.journal.client import JournalClient
+from consumer.key_space import is_visible
+from consumer.protocol import recovery_pb2_grpc
+from consumer.protocol.claims_context import current_claims
+from consumer.protocol.recovery_pb2 import (
+    FragmentTally,
+    PlanPruneRequest,
+    PlanPruneResponse,
+    PlanRewindRequest,
+    PlanRewindResponse,
+    PrunedLog,
+    PruneRequest,
+    PruneResponse,
+    RewindRequest,
+    RewindResponse,
+    RewindStatus,
+)
+from consumer.protocol.shard_pb2 import ShardSpec
+from consumer.protocol.validation_shard import validate_shard_id
+from consumer.recoverylog.prune_plan import Fate, LogPlan, Tally
+from consumer.recoverylog.pruner import PruneOutcome, Pruner
+from consumer.recoverylog.rewinder import Rewinder
+
+DELAY_SECONDS_MAX = 10 * 365 * 86_400.0
+"""Bound of the time that dead fragments wait."""
+
+# `Any`: grpc.aio passes each servicer method its context.
+Context = Any
+
+
+class RecoveryApi(recovery_pb2_grpc.RecoveryServiceServicer):
+    """Serves `broadsheet.v1.RecoveryService` for one member."""
+
+    def __init__(self, etcd: Etcd, journals: JournalClient, keys: Keys, *, clock: Clock) -> None:
+        """Create the service.
+
+        Args:
+            etcd: Has specs, hints and assignments.
+            journals: Lists and removes fragments of logs.
+            keys: Of the cluster's root.
+            clock: Tells how long something has been dead.
+        """
+        self._pruner = Pruner(etcd, journals, keys, clock=clock)
+        self._rewinder = Rewinder(etcd, keys)
+
+    async def PlanPrune(  # noqa: N802 - gRPC's name
+        self, request: PlanPruneRequest, context: Context
+    ) -> AsyncIterator[PlanPruneResponse]:
+        """Tell what a prune would remove, log by log; change nothing."""
+        del context
+        _require_unscoped()
+        _validate_delay(request.delay_seconds)
+        async for plan in self._pruner.plan(delay_seconds=request.delay_seconds):
+            yield PlanPruneResponse(log=planned_log(plan))
+
+    async def Prune(  # noqa: N802 - gRPC's name
+        self, request: PruneRequest, context: Context
+    ) -> AsyncIterator[PruneResponse]:
+        """Prune log by log."""
+        del context
+        _require_unscoped()
+        _validate_delay(request.delay_seconds)
+        async for outcome in self._pruner.prune(delay_seconds=request.delay_seconds):
+            yield PruneResponse(log=pruned_log(outcome))
+
+    async def PlanRewind(self, request: PlanRewindRequest, context: Context) -> PlanRewindResponse:  # noqa: N802 - gRPC's name
+        """Tell what a rewind would do; change nothing."""
+        del context
+        spec = await self._visible_spec(request.shard)
+        if spec is None:
+            return PlanRewindResponse(status=RewindStatus.REWIND_STATUS_SHARD_NOT_FOUND)
+        plan = await self._rewinder.plan(spec, backup=request.backup, force=request.force)
+        return PlanRewindResponse(status=plan.status, rewind=plan.rewind)
+
+    async def Rewind(self, request: RewindRequest, context: Context) -> RewindResponse:  # noqa: N802 - gRPC's name
+        """Put a backup of a shard's hints in place of its primary hints, or refuse."""
+        del context
+        spec = await self._visible_spec(request.shard)
+        if spec is None:
+            return RewindResponse(status=RewindStatus.REWIND_STATUS_SHARD_NOT_FOUND)
+        plan = await self._rewinder.perform(spec, backup=request.backup, force=request.force)
+        return RewindResponse(status=plan.status, rewind=plan.rewind)
+
+    async def _visible_spec(self, shard_id: str) -> KeyValue | None:
+        """Return a spec that the caller may see; the transaction demands that it has not changed since."""
+        validate_shard_id(shard_id, "shard")
+        kv = await self._rewinder.spec_of(shard_id)
+        if kv is None or not is_visible(
+            _spec_or_bare(kv.value, shard_id), current_claims().selector
+        ):
+            return None
+        return kv
+
+
+def planned_log(plan: LogPlan) -> PrunedLog:
+    """Return a plan as its message."""
+    if plan.spared:
+        return PrunedLog(log=plan.log, shards=plan.shards, spared=plan.spared)
+    return PrunedLog(
+        log=plan.log,
+        shards=plan.shards,
+        needed=_tally(plan.tallies[Fate.NEEDED]),
+        unpersisted=_tally(plan.tallies[Fate.UNPERSISTED]),
+        elsewhere=_tally(plan.tallies[Fate.ELSEWHERE]),
+        quarantined=_tally(plan.tallies[Fate.QUARANTINED]),
+        quarantined_until=plan.quarantined_until,
+        removed=_tally(plan.tallies[Fate.DEAD]),
+        failed=FragmentTally(),
+    )
+
+
+def pruned_log(outcome: PruneOutcome) -> PrunedLog:
+    """Return an outcome as its message."""
+    message = planned_log(outcome.plan)
+    if not outcome.plan.spared:
+        message.removed.CopyFrom(_tally(outcome.removed))
+        message.failed.CopyFrom(_tally(outcome.failed))
+        message.failure = outcome.failure
+    return message
+
+
+def _tally(tally: Tally) -> FragmentTally:
+    return FragmentTally(fragments=tally.fragments, bytes=tally.bytes)
+
+
+def _spec_or_bare(value: bytes, shard_id: str) -> ShardSpec:
+    """Return a stored spec, or one with the id alone if it cannot be read: then only its id can be matched."""
+    try:
+        return ShardSpec.FromString(value)
+    except DecodeError:
+        return ShardSpec(id=shard_id)
+
+
+def _validate_delay(delay_seconds: float) -> None:
+    if not 0 <= delay_seconds <= DELAY_SECONDS_MAX:
+        raise ValidationError(
+            "delay_seconds", f"expected 0 to {DELAY_SECONDS_MAX:.0f}, got {delay_seconds}"
+        )
+
+
+def _require_unscoped() -> None:
+    """Any shard may need any log: who may see only some may not judge what is dead."""
+    if is_scoped(current_claims().selector):
+        raise NotAuthorizedError(
+            "a prune concerns every shard: the token must not be restricted to some of them"
+        )

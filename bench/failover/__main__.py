@@ -99,8 +99,9 @@ def _measure(case: Case, spark: object, directory: Path) -> None:
         shards=ShardConfig(young_deaths_max=0),
     ) as cluster:
         trials = Trials(cluster, case)
+        trials.prepare()
         with Traffic(cluster.services.broker_address) as traffic:
-            trials.prepare(traffic)
+            traffic.fill(case.state_mib)
             seconds = [trials.run(traffic) for _ in range(TRIALS)]
             traffic.check()
     params: Params = {
@@ -126,8 +127,8 @@ class Trials:
             "handover": _ask_to_leave,
         }[case.kill]
 
-    def prepare(self, traffic: Traffic) -> None:
-        """Make journals and shard, and fill its state."""
+    def prepare(self) -> None:
+        """Make journals and shard."""
         asyncio.run(_make_journals(self._cluster.services.broker_address))
         spec = ShardSpec(
             id=SHARD,
@@ -140,12 +141,11 @@ class Trials:
         spec.max_txn_duration.FromMilliseconds(100)
         self._cluster.apply([spec])
         self._cluster.wait_for_primary([SHARD])
-        traffic.fill(self._case.state_mib)
-        while not traffic.filled:
-            time.sleep(_POLL_SECONDS)
 
     def run(self, traffic: Traffic) -> float:
         """Lose the primary once; return the seconds without one."""
+        while not traffic.filled:
+            time.sleep(_POLL_SECONDS)
         process = self._wait_until_ready()
         traffic.wait_for(after=time.monotonic() + SETTLE_SECONDS)
         began = time.monotonic()

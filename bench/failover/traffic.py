@@ -45,14 +45,16 @@ class Traffic:
         self._stop: asyncio.Event
         self._event_loop: asyncio.AbstractEventLoop
         self._fillers = 0
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._live, daemon=True)
 
     def __enter__(self) -> Traffic:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._event_loop.call_soon_threadsafe(self._stop.set)
+        if self._failure is None:
+            self._event_loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
     def fill(self, mebibytes: int) -> None:
@@ -74,6 +76,8 @@ class Traffic:
                     if echo.at_monotonic_seconds > after and echo.pid != not_by:
                         return echo
                 seen = len(self._echoes)
+                if self._failure is not None:
+                    raise self._failure
                 if not self._arrived.wait(timeout=deadline - time.monotonic()):
                     raise TimeoutError(f"no echo by another process than {not_by}")
 
@@ -95,6 +99,14 @@ class Traffic:
         lost = sorted(set(range(1, max(counts) + 1)) - counts.keys())
         assert not doubled, f"doubled: {doubled}"
         assert not lost, f"lost: {lost}"
+
+    def _live(self) -> None:
+        try:
+            asyncio.run(self._run())
+        except BaseException as error:
+            with self._arrived:
+                self._failure = error
+                self._arrived.notify_all()
 
     async def _run(self) -> None:
         self._event_loop, self._stop = asyncio.get_running_loop(), asyncio.Event()

@@ -1,0 +1,119 @@
+"""The first append of a producer into a journal waits until what would undo it is on file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import aclosing
+from pathlib import Path
+
+from allocator.runtime.clock import SystemClock
+from allocator.runtime.task_group import TaskGroup
+from consumer.core import transaction_events as tx
+from consumer.core.transaction import TransactionMachine
+from consumer.core.transaction_events import TxnLimits
+from consumer.journal.append_service import AppendService
+from consumer.journal.client import JournalClient
+from consumer.message.json_type import JsonType
+from consumer.message.reader import read_batches
+from consumer.message.rollback import Rollback
+from consumer.message.sequencer import Sequencer
+from consumer.message.uuid import new_producer_id
+from consumer.shard.callbacks import Callbacks
+from consumer.shard.dead_letters import DeadLetters
+from consumer.shard.transaction import TransactionLoop, TxnServices
+from consumer.shard.worker import Worker
+from tests.support.eventually import eventually
+from tests.support.fixed_shard import FixedShard
+from tests.support.live_shards import OUTPUT, SOURCE, Counting
+from tests.support.members import Producer, committed, create_journals
+from tests.support.message_batches import WrittenJournal, single
+
+
+async def written(journals: JournalClient, journal: str) -> list[int]:
+    """Return the producer of every message in a journal, committed or not."""
+    found: list[int] = []
+    async with aclosing(read_batches(journals, journal, JsonType(), block=False)) as batches:
+        async for batch in batches:
+            found.extend(batch.producers)
+    return found
+
+
+class Noted:
+    """Keeps rollbacks when told to; observes nothing."""
+
+    def __init__(self) -> None:
+        self.asked: list[Rollback] = []
+        self.kept: Future[None] = Future()
+
+    def keep(self, rollbacks: Sequence[Rollback]) -> Future[None]:
+        """Remember what is to be kept."""
+        self.asked.extend(rollbacks)
+        return self.kept
+
+    def on_sequenced(self, record: tx.RecordSequenced) -> None:
+        """Nothing."""
+
+    def on_replayed(self, journal: str, messages: int) -> None:
+        """Nothing."""
+
+    def on_achieved(self, achieved: tx.PublishProgress | tx.RecordTxn) -> None:
+        """Nothing."""
+
+
+async def test_first_append_waits_until_its_rollback_is_on_file(
+    journals: JournalClient, tmp_path: Path
+) -> None:
+    """A whole transaction is consumed and finalized, and nothing of it reaches the new journal before the record is
+    kept: else a crash would leave messages that nobody knows of. Then everything goes on.
+    """
+    await create_journals(journals, OUTPUT)
+    other = Producer(journals)
+    shard, application, noted = FixedShard(), Counting(tmp_path, output=OUTPUT), Noted()
+    store = application.new_store(shard)
+    worker = Worker(shard.id)
+    appends = AppendService(journals)
+    checkpoint = await worker.run(store.restore_checkpoint, shard)
+    callbacks = Callbacks(
+        shard,
+        application,
+        store,
+        producer_id=new_producer_id(),
+        clock=SystemClock(),
+        clock_delta_seconds=0.0,
+        dead_letters=DeadLetters(),
+    )
+    limits = TxnLimits(min_seconds=0, max_seconds=60, wait_for_ack=True)
+    loop = TransactionLoop(
+        TransactionMachine(Sequencer({}), checkpoint, limits=limits),
+        TxnServices(
+            worker=worker,
+            callbacks=callbacks,
+            appends=appends,
+            recovered_appends=AppendService(journals),
+            keep_rollbacks=noted.keep,
+            clock=SystemClock(),
+            observer=noted,
+            read_replay=lambda order: read_batches(journals, order.journal, JsonType()),
+        ),
+        messages_max=100,
+        bytes_max=1 << 20,
+    )
+    await loop.input.put(WrittenJournal(SOURCE).batch(single(10, payload=b'{"key": "a", "n": 1}')))
+    loop.end_input()
+    async with TaskGroup() as group:
+        group.start_soon(appends.run(), name="appends")
+        running = group.start_soon(loop.run(), name="loop")
+        await eventually(lambda: len(application.finished) == 1)
+        for _ in range(5):  # Whatever was on its way would come before these.
+            await other.publish(OUTPUT, ["other"])
+        assert len(await written(journals, OUTPUT)) == 5
+        assert [rollback.journal for rollback in noted.asked] == [OUTPUT]
+
+        noted.kept.set_result(None)
+        await running
+        group.stop()
+    assert [m["key"] for m in await committed(journals, OUTPUT)] == ["other"] * 5 + ["a"]
+    await worker.run(store.destroy)
+    worker.close()
+    assert await worker.join(timeout_seconds=10)

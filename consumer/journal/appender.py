@@ -93,7 +93,7 @@ async def append_patiently(
     transport: JournalTransport, request: AppendRequest, content: Sequence[bytes]
 ) -> AppendResponse:
     """Append, and repeat for the transport's patience what failed without a trace; raises as `append_once`."""
-    async for attempt in patiently(transport.patience_seconds, is_safe_to_repeat):
+    async for attempt in patiently(transport, is_safe_to_repeat):
         with attempt:
             return await append_once(transport, request, content)
     raise AssertionError("the retrier returns or raises")

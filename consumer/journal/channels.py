@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 import grpc
@@ -117,6 +117,41 @@ class _Entry:
     used_monotonic_seconds: float
     calls: int = 0
     """Calls under way."""
+
+
+class Channels(Protocol):
+    """What a client needs of its channels: `ChannelCache`, or another way to brokers."""
+
+    default_endpoint: str
+    closed: bool
+
+    def channel(self, endpoint: str = "") -> grpc.aio.Channel:
+        """Return the channel to an endpoint, or to the default one."""
+        ...
+
+    def stub(self, endpoint: str = "") -> JournalAsyncStub:
+        """Return a stub of the journal service at an endpoint, or at the default one."""
+        ...
+
+    def bulk(self, endpoint: str = "") -> BulkStub:
+        """Return the methods that carry content at an endpoint, or at the default one."""
+        ...
+
+    def track(self, endpoint: str, call: grpc.aio.Call) -> None:
+        """Keep what `call` goes through open as long as it is under way."""
+        ...
+
+    def state(self, endpoint: str) -> grpc.ChannelConnectivity | None:
+        """Return the state of an endpoint's channel, or None if none is open."""
+        ...
+
+    async def sweep(self) -> None:
+        """Close what is idle."""
+        ...
+
+    async def close(self) -> None:
+        """Close everything, and open nothing any more. Idempotent."""
+        ...
 
 
 class ChannelCache:

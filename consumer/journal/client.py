@@ -20,9 +20,10 @@ from typing import Self
 
 from google.protobuf.duration_pb2 import Duration
 
+from allocator.runtime.clock import Clock, SystemClock
 from consumer.errors import JournalNotFoundError
 from consumer.journal.appender import append_once, append_patiently, check_append
-from consumer.journal.channels import ChannelCache
+from consumer.journal.channels import ChannelCache, Channels
 from consumer.journal.deletion import delete_fragments
 from consumer.journal.listing import (
     ListResult,
@@ -69,6 +70,8 @@ class JournalClient:
         route_ttl_seconds: float = 60.0,
         patience_seconds: float = PATIENCE_SECONDS,
         ca_file: Path | None = None,
+        channels: Channels | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """Take the address; nothing is opened before the client is entered.
 
@@ -80,17 +83,21 @@ class JournalClient:
             route_ttl_seconds: Age at which a route is forgotten.
             patience_seconds: How long to repeat what is safe to repeat; 0 tries once.
             ca_file: Root certificates for https; the system's if absent.
+            channels: Lead to brokers in place of gRPC channels to `address`, if given.
+            clock: Times patience.
 
         Raises:
             ValidationError: the address is malformed.
         """
         self.address = address
+        clock = clock or SystemClock()
         self._transport = JournalTransport(
-            ChannelCache(address, ca_file=ca_file),
-            RouteCache(route_cache_size, route_ttl_seconds),
+            channels or ChannelCache(address, ca_file=ca_file, clock=clock),
+            RouteCache(route_cache_size, route_ttl_seconds, clock=clock),
             auth or NoAuth(),
             zone=zone,
             patience_seconds=patience_seconds,
+            clock=clock,
         )
 
     async def __aenter__(self) -> Self:
@@ -190,7 +197,7 @@ class JournalClient:
             begin_mod_time=begin_mod_time,
             min_etcd_revision=min_etcd_revision,
         )
-        return Reader(self._transport, request)
+        return Reader(self._transport, request, clock=self._transport.clock)
 
     async def append(
         self,

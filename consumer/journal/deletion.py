@@ -38,7 +38,7 @@ async def delete_fragments(
         part = fragments[begin : begin + FRAGMENTS_DELETED_MAX]
         request = DeleteFragmentsRequest(journal=journal, fragments=part)
         validate_delete_fragments_request(request)
-        async for attempt in patiently(transport.patience_seconds, _is_unreachable):
+        async for attempt in patiently(transport, _is_unreachable):
             with attempt:
                 response = await _delete(transport, request)
         deleted += response.deleted

@@ -72,7 +72,7 @@ async def list_journals(transport: JournalTransport, selector: LabelSelector) ->
     """
     request = ListRequest(selector=selector)
     validate_list_request(request)
-    async for attempt in patiently(transport.patience_seconds, _is_unreachable):
+    async for attempt in patiently(transport, _is_unreachable):
         with attempt:
             async with _Listing(transport, request, UNARY_TIMEOUT_SECONDS) as listing:
                 snapshot = await listing.read_snapshot(endless=False)
@@ -206,7 +206,7 @@ async def _apply_batch(transport: JournalTransport, request: ApplyRequest) -> Ap
     peer = transport.default_peer()
     # Only a connection that was never made is tried again: an apply whose answer was lost may have been done, and
     # would then conflict with itself.
-    async for attempt in patiently(transport.patience_seconds, _was_refused):
+    async for attempt in patiently(transport, _was_refused):
         with attempt:
             metadata = transport.metadata(
                 Capability.APPLY, LabelSelector(), life_seconds=APPLY_TOKEN_LIFE_SECONDS
@@ -242,7 +242,7 @@ async def list_fragments(
     page.CopyFrom(request)
     fragments: list[FragmentsResponse.ListedFragment] = []
     while True:
-        async for attempt in patiently(transport.patience_seconds, _is_unreachable):
+        async for attempt in patiently(transport, _is_unreachable):
             with attempt:
                 response = await _fragments_page(transport, page)
         fragments.extend(response.fragments)

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from tenacity import (
     AsyncRetrying,
+    RetryCallState,
     retry_if_exception,
-    stop_before_delay,
     wait_exponential,
     wait_random,
 )
 
-from consumer.journal.channels import BulkStub, ChannelCache
+from allocator.runtime.clock import Clock
+from consumer.journal.channels import BulkStub, Channels
 from consumer.journal.outcomes import error_of_rpc
 from consumer.journal.routes import RouteCache, choose_endpoint
 from consumer.protocol.alphabet import split_journal
@@ -55,16 +56,18 @@ class JournalTransport:
 
     def __init__(
         self,
-        channels: ChannelCache,
+        channels: Channels,
         routes: RouteCache,
         auth: ClientAuth,
         *,
         zone: str,
         patience_seconds: float,
+        clock: Clock,
     ) -> None:
         self.channels = channels
         self.routes = routes
         self.patience_seconds = patience_seconds
+        self.clock = clock
         self.applied_revision = 0
         """Newest etcd revision of our own applies: reads and appends wait for it, and so see them."""
         self._auth = auth
@@ -117,10 +120,18 @@ class JournalTransport:
             self.routes.forget(journal)
 
 
-def patiently(patience_seconds: float, may_retry: Callable[[BaseException], bool]) -> AsyncRetrying:
+def patiently(
+    transport: JournalTransport, may_retry: Callable[[BaseException], bool]
+) -> AsyncRetrying:
     """Return a retrier that repeats what `may_retry` allows until patience is over, then raises the last error."""
+    clock = transport.clock
+    ends_at_monotonic_seconds = clock.monotonic_seconds() + transport.patience_seconds
+
+    def is_over(state: RetryCallState) -> bool:
+        return clock.monotonic_seconds() + state.upcoming_sleep >= ends_at_monotonic_seconds
+
     return AsyncRetrying(
-        stop=stop_before_delay(patience_seconds),
+        stop=is_over,
         wait=wait_exponential(multiplier=_RETRY_SECONDS_FIRST, max=_RETRY_SECONDS_MAX)
         + wait_random(0, _RETRY_SECONDS_FIRST),
         retry=retry_if_exception(may_retry),

@@ -22,7 +22,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from consumer.errors import (
     LogDataLossError,
@@ -30,9 +30,8 @@ from consumer.errors import (
     RecoveryLogError,
     RegisterMismatchError,
 )
-from consumer.journal.append_service import AppendService
 from consumer.op_future import OpFuture
-from consumer.protocol.journal_pb2 import AppendResponse
+from consumer.protocol.journal_pb2 import AppendResponse, LabelSelector, LabelSet
 from consumer.protocol.recorded_op_pb2 import FSMHints, Property, RecordedOp
 from consumer.recoverylog.author import fence_check, fence_of, holds_fence
 from consumer.recoverylog.fsm import FileStateMachine, Place, Verdict
@@ -46,6 +45,21 @@ ANCHOR: Final = "/.recovery-log"
 """An empty file that holds the place in a new log when there is no other file to."""
 
 
+class Appends(Protocol):
+    """Performs appends of one log in order; `consumer.journal.append_service.AppendService`."""
+
+    def append(
+        self,
+        journal: str,
+        content: Sequence[bytes],
+        *,
+        check_registers: LabelSelector | None = None,
+        union_registers: LabelSet | None = None,
+    ) -> Future[AppendResponse]:
+        """Queue an append; none at all makes a barrier."""
+        ...
+
+
 class Recorder:
     """Implements `consumer.recoverylog.file_recorder.FileRecorder`.
 
@@ -53,7 +67,7 @@ class Recorder:
     """
 
     def __init__(
-        self, fsm: FileStateMachine, appends: AppendService, *, log: str, author: int, head: int
+        self, fsm: FileStateMachine, appends: Appends, *, log: str, author: int, head: int
     ) -> None:
         """Go on where a player left off.
 

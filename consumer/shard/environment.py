@@ -5,6 +5,7 @@ One `ShardEnvironment` serves every shard of the process.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from consumer.journal.client import JournalClient
 from consumer.shard.death_records import DeathRecords
 from consumer.shard.metrics import ShardMetrics
 from consumer.shard.rollback_records import RollbackRecords
+from consumer.shard.worker import ShardWorker, Worker
 
 
 class RevisionWaiter(Protocol):
@@ -102,3 +104,7 @@ class ShardEnvironment:
     config: ShardConfig = field(default_factory=ShardConfig)
     new_random: Callable[[], Random] = Random
     """Makes the source of jitter of a shard's back-off."""
+    new_worker: Callable[[str], ShardWorker] = Worker
+    """Makes where an attempt's callbacks run, of the shard's id."""
+    random_bytes: Callable[[int], bytes] = os.urandom
+    """Draws so many bytes: for producers, authors and directories, none of which may come twice."""

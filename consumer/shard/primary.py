@@ -39,7 +39,7 @@ from consumer.shard.rollbacks import Rollbacks
 from consumer.shard.sources import Sources
 from consumer.shard.transaction import TransactionLoop, TxnServices, limits_of
 from consumer.shard.usage import Usage
-from consumer.shard.worker import Worker
+from consumer.shard.worker import ShardWorker
 
 _log = structlog.get_logger()
 
@@ -77,7 +77,7 @@ class PrimaryAttempt:
         self._references = 0
         self._unreferenced = asyncio.Event()
         self._unreferenced.set()
-        self._worker: Worker | None = None
+        self._worker: ShardWorker | None = None
         self._callbacks: Callbacks | None = None
         self._loop: TransactionLoop | None = None
         self._reading: TaskGroup | None = None
@@ -221,7 +221,7 @@ class PrimaryAttempt:
         environment, shard = self._environment, self._shard
         await prove_assignment(environment.etcd, self._assignment())
         deaths = await environment.deaths.admit(shard.id)
-        worker = self._worker = Worker(shard.id)
+        worker = self._worker = environment.new_worker(shard.id)
         hints = await take_over() if take_over is not None else None
         store = await worker.run(self._new_store)
         checkpoint: Checkpoint = await worker.run(store.restore_checkpoint, shard)
@@ -296,7 +296,7 @@ class PrimaryAttempt:
             self._shard,
             environment.application,
             store,
-            producer_id=new_producer_id(),
+            producer_id=new_producer_id(environment.random_bytes),
             clock=environment.clock,
             clock_delta_seconds=environment.config.publish_clock_delta_seconds,
             dead_letters=self._dead_letters,

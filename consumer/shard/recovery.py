@@ -11,7 +11,6 @@ Source: gazette/core consumer/recovery.go (beginRecovery, completeRecovery).
 from __future__ import annotations
 
 import asyncio
-import secrets
 import shutil
 from pathlib import Path
 
@@ -33,7 +32,7 @@ from consumer.shard.assignment_source import AssignmentSource
 from consumer.shard.environment import ShardEnvironment
 from consumer.shard.hint_keeper import HintKeeper
 
-AUTHOR_BITS = 64
+AUTHOR_BYTES = 8
 
 _log = structlog.get_logger()
 
@@ -55,7 +54,7 @@ class Recovery:
         self._assignment = assignment
         self._environment = environment
         self._log = recovery_log_of(spec)
-        self._directory = _new_directory(environment.state_directory, spec.id)
+        self._directory = _new_directory(environment, spec.id)
         self._appends = AppendService(environment.journals)
         self._outcome: asyncio.Future[Recovered | BaseException]
         self._outcome = asyncio.get_running_loop().create_future()
@@ -96,7 +95,9 @@ class Recovery:
         """
         if promoted and not self.tailing.is_set():
             self._tell_cold()
-        self._author = author_from(secrets.randbits(AUTHOR_BITS))
+        self._author = author_from(
+            int.from_bytes(self._environment.random_bytes(AUTHOR_BYTES), "big")
+        )
         if self._player is not None:
             self._player.hand_over(self._author)
         recovered = await self._outcome
@@ -175,6 +176,7 @@ class Recovery:
         )
 
 
-def _new_directory(parent: Path, shard_id: str) -> Path:
+def _new_directory(environment: ShardEnvironment, shard_id: str) -> Path:
     """Return a name that nobody had before: two lives of a shard may overlap in one process."""
-    return parent / f"{shard_id.replace('/', '_')}-{secrets.token_hex(4)}"
+    name = f"{shard_id.replace('/', '_')}-{environment.random_bytes(4).hex()}"
+    return environment.state_directory / name

@@ -22,7 +22,7 @@ from consumer.message.reader import MessageSource
 from consumer.protocol.journal_pb2 import JournalSpec
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.shard.transaction import TransactionLoop
-from consumer.shard.worker import Worker
+from consumer.shard.worker import ShardWorker
 
 FRUITLESS_PAUSE_SECONDS_MAX = 1.0
 """Longest pause before an application that brings its messages is asked to go on from the same place again: it and the
@@ -39,7 +39,7 @@ class Sources:
         application: Application[Any],
         store: Store,
         *,
-        worker: Worker,
+        worker: ShardWorker,
         journals: JournalClient,
     ) -> None:
         """Bind the sources.

@@ -36,7 +36,7 @@ from consumer.protocol.journal_pb2 import AppendResponse
 from consumer.protocol.shard_pb2 import ShardSpec
 from consumer.shard.callbacks import Callbacks, Delivered, Finalized
 from consumer.shard.input_queue import InputQueue
-from consumer.shard.worker import Worker
+from consumer.shard.worker import ShardWorker
 
 ResultT = TypeVar("ResultT")
 
@@ -67,7 +67,7 @@ class TxnObserver(Protocol):
 class TxnServices:
     """What the loop performs instructions with; one set an attempt."""
 
-    worker: Worker
+    worker: ShardWorker
     callbacks: Callbacks
     appends: AppendService
     recovered_appends: AppendService

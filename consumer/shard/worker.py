@@ -13,11 +13,42 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from consumer.errors import ShardStoppedError
 
 ResultT = TypeVar("ResultT")
+
+
+class ShardWorker(Protocol):
+    """Where the calls of one shard run: `Worker`, or another place that keeps their order."""
+
+    cpu_seconds: float
+    """CPU time that calls took."""
+
+    def submit(self, function: Callable[..., ResultT], *args: Any) -> Future[ResultT]:
+        """Have `function(*args)` run after the calls before it. Never blocks; for the event loop.
+
+        Raises:
+            ShardStoppedError: `close` was called.
+        """
+        ...
+
+    async def run(self, function: Callable[..., ResultT], *args: Any) -> ResultT:
+        """Return `function(*args)`; if the caller is cancelled, a call that has not begun is dropped."""
+        ...
+
+    def stack(self) -> str:
+        """Return where the calls are now, innermost last; empty if nothing runs."""
+        ...
+
+    def close(self) -> None:
+        """Take no more calls; end after those that were given. Idempotent."""
+        ...
+
+    async def join(self, *, timeout_seconds: float) -> bool:
+        """Wait for the end; False if a call still runs by then."""
+        ...
 
 
 class Worker:

@@ -93,6 +93,7 @@ def test_stopped_primary_wakes_after_its_replacement_and_cannot_commit(
             zombie.signal(signal.SIGCONT)
             answer = zombie.ask("")
 
-        assert answer.startswith(("CommitFencedError", "StoreError")), answer
+        refusals = ("CommitFencedError", "StoreError", "StoreUnavailableError")
+        assert answer.startswith(refusals), answer
         with open_store(opened_as, location, shard) as witness:
             assert witness.restore_checkpoint(shard) == checkpoint

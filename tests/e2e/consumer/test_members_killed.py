@@ -21,6 +21,7 @@ from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.errors import ConsumerError
 from consumer.journal.client import JournalClient
 from consumer.message.json_type import JsonType
+from consumer.message.outcome import Outcome
 from consumer.message.reader import read_batches
 from consumer.message.uuid import Flags
 from consumer.protocol.shard_pb2 import ShardSpec
@@ -35,6 +36,7 @@ from tests.support.members import (
     upserts,
     wait_for_primaries,
 )
+from tests.support.pending_spans import sequenced
 
 pytestmark = [pytest.mark.e2e, pytest.mark.etcd, pytest.mark.timeout(120)]
 
@@ -197,6 +199,33 @@ async def test_killed_primary_is_succeeded_at_once_by_a_peer_that_watches_it(
 
                 await eventually(lambda: "peer.found_dead" in second.log())
                 await check_exactly_once(cluster, journals, client, load)
+
+
+async def test_primary_killed_within_a_transaction_leaves_nothing_pending(
+    cluster: Cluster, journals: JournalClient
+) -> None:
+    """`kill -9` between publishing and commit: readers of the output would keep its messages as pending for ever. The
+    successor rolls them back, as any producer would its own.
+    """
+    cluster.settings["lease_ttl_seconds"] = 60.0
+    with MemberProcess(cluster, "0-0") as first:
+        async with ready(first) as client:
+            await client.apply(upserts(spec()))
+            await wait_for_primaries(client, SHARD)
+        async with under_load(journals):
+            await eventually(lambda: _frozen_within_txn(first, cluster, journals))
+            first.kill()
+        assert len((await sequenced(journals, OUTPUT)).pending) == 1
+        with MemberProcess(cluster, "0-1", revoke_predecessors_prefix="member-0-") as second:
+            async with ready(second) as client:
+                await wait_for_primaries(client, SHARD)
+
+                async def nothing_pending() -> bool:
+                    return not (await sequenced(journals, OUTPUT)).pending
+
+                await eventually(nothing_pending)
+                outcomes = (await sequenced(journals, OUTPUT)).outcomes
+                assert Outcome.ACK_ROLLBACK_LOST_PROGRESS not in outcomes
 
 
 async def test_frozen_primary_cannot_commit_after_its_replacement(

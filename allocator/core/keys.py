@@ -243,7 +243,7 @@ def _parse_item(key: bytes, rest: bytes) -> ItemKey:
 
 def _parse_member(key: bytes, rest: bytes) -> MemberKey:
     zone, suffix = _parts(key, rest, 2, "members/{zone}#{suffix}")
-    return MemberKey(MemberId(zone, suffix))
+    return MemberKey(_member_id(zone, suffix))
 
 
 def _parse_assignment(key: bytes, rest: bytes) -> AssignmentKey:
@@ -251,4 +251,10 @@ def _parse_assignment(key: bytes, rest: bytes) -> AssignmentKey:
     # One spelling a slot: `00` next to `0` would be two keys of one assignment.
     if not (slot.isascii() and slot.isdigit() and slot == str(int(slot))):
         raise KeyDecodeError(key, f"expected a slot number, got {slot!r}")
-    return AssignmentKey(ItemId(item_id), MemberId(zone, suffix), int(slot))
+    return AssignmentKey(ItemId(item_id), _member_id(zone, suffix), int(slot))
+
+
+@lru_cache(maxsize=4096)
+def _member_id(zone: str, suffix: str) -> MemberId:
+    """Return one and the same object for a member over all of its keys: it is compared by identity first."""
+    return MemberId(zone, suffix)

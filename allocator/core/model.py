@@ -6,7 +6,7 @@ Values are opaque to the engine. Their owner (the consumer) decodes them into ob
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NewType, Protocol
+from typing import NamedTuple, NewType, Protocol
 
 from allocator.core.ops import KeyValue
 
@@ -14,9 +14,8 @@ ItemId = NewType("ItemId", str)
 """What is assigned: for a consumer, the id of a shard."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class MemberId:
-    """A process: unique by (zone, suffix)."""
+class MemberId(NamedTuple):
+    """A process: unique by (zone, suffix). A tuple, for nothing else is hashed and compared as often."""
 
     zone: str
     suffix: str

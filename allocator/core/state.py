@@ -202,15 +202,25 @@ class AllocState:
         return problem_members(self.members, self.limits, self.capacities)
 
     def _problem_item(self, item: Item) -> ProblemItem:
-        live = [a for a in self.assignments.get(item.item_id, ()) if a.member_id in self.members]
-        current = tuple(sorted({a.member_id for a in live}))
+        item_id, members, avoided = item.item_id, self.members, self.avoided
+        # By member, so that a second replica on one is next to the first.
+        current: list[MemberId] = []
+        primary: MemberId | None = None
+        for assignment in self.assignments.get(item_id, ()):
+            member_id = assignment.member_id
+            if member_id not in members:
+                continue
+            if assignment.slot == PRIMARY_SLOT and primary is None:
+                primary = member_id
+            if not current or current[-1] != member_id:
+                current.append(member_id)
         return ProblemItem(
-            item_id=item.item_id,
+            item_id=item_id,
             replication=item.value.desired_replication(),
-            current=current,
-            primary=next((a.member_id for a in live if a.slot == PRIMARY_SLOT), None),
-            avoided=tuple(m for m in current if (item.item_id, m) in self.avoided),
-            load=self._load(item.item_id),
+            current=tuple(current),
+            primary=primary,
+            avoided=tuple(m for m in current if (item_id, m) in avoided) if avoided else (),
+            load=self._load(item_id),
         )
 
     def _load(self, item_id: ItemId) -> int:

@@ -20,6 +20,7 @@ import msgspec
 from allocator.core.model import ItemId, MemberId
 from allocator.core.placement.problem import Desired
 from allocator.core.state import PRIMARY_SLOT, AllocState, Demand
+from allocator.core.transition.replicas import is_settled
 
 _ID_BYTES = 16
 
@@ -83,7 +84,8 @@ def plan_to_store(
     pending = {
         str(item_id): [position(member_id) for member_id in members]
         for item_id, members in desired.items()
-        if tuple(members) != holders(state, item_id)
+        if not is_settled(state.assignments.get(item_id, ()), members)
+        and tuple(members) != holders(state, item_id)
     }
     moved = {
         str(item_id): position(member_id)

@@ -162,6 +162,9 @@ class _Additions:
             granted.remove(primary)
             granted.insert(0, primary)
             self._room.elect(primary)
+        elif (planned := self._pending.planned_primary) in granted:
+            # It leaves its slot for slot 0 later: so that no gap remains, it has the last one.
+            granted.sort(key=lambda member_id: member_id == planned)
         for member_id, slot in zip(granted, chain((first,), free_slots), strict=False):
             yield Add(member_id, slot)
 

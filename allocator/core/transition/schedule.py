@@ -163,7 +163,7 @@ class _Pass:
             yield Blocked(
                 item_id=item.item_id, reason=Reason.ZONE, detail="no other zone has room for it"
             )
-        if self._exiting or self._state.avoided:
+        if self._state.avoided or not self._exiting.isdisjoint(wanted):
             yield from self._retained(item, wanted)
 
     def _retained(self, item: Item, wanted: tuple[MemberId, ...]) -> Iterator[Blocked]:

@@ -206,7 +206,7 @@ class PrunedLog(_message.Message):
 
     @_builtins.property
     def needed(self) -> Global___FragmentTally:
-        """Some hints need it."""
+        """Some hints need it, or it is the newest that is persisted, which tells where the log ends."""
 
     @_builtins.property
     def unpersisted(self) -> Global___FragmentTally:

@@ -1,6 +1,6 @@
 """What becomes of each fragment of one log in a prune.
 
-    needed        some hints need a byte of it
+    needed        some hints need a byte of it, or it is the newest persisted one, which tells where the log ends
     unpersisted   dead, but the broker may still add to it
     elsewhere     dead, in a store that the broker does not remove from for us
     quarantined   dead, but not for long enough
@@ -15,7 +15,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -78,7 +78,7 @@ def spared_log(needs: LogNeeds, reason: str) -> LogPlan:
 
 def plan_log(
     needs: LogNeeds,
-    fragments: Iterable[Fragment],
+    fragments: Sequence[Fragment],
     known: QuarantineRecord,
     *,
     create_revision: int,
@@ -102,10 +102,11 @@ def plan_log(
     dead: list[Fragment] = []
     spans: list[Span] = []
     until: list[int] = []
+    newest = max((each.begin for each in fragments if each.mod_time), default=0)
     for fragment in fragments:
         since = known.dead_since(fragment.begin, fragment.end)
         due = _due(needs, fragment, now if since is None else since, delay_seconds)
-        fate = _fate(needs, fragment, is_due=due <= now)
+        fate = _fate(needs, fragment, is_newest=fragment.begin == newest, is_due=due <= now)
         tallies[fate].add(fragment)
         if fate in (Fate.QUARANTINED, Fate.DEAD):
             spans.append((fragment.begin, fragment.end, now if since is None else since))
@@ -124,11 +125,13 @@ def plan_log(
     )
 
 
-def _fate(needs: LogNeeds, fragment: Fragment, *, is_due: bool) -> Fate:
+def _fate(needs: LogNeeds, fragment: Fragment, *, is_newest: bool, is_due: bool) -> Fate:
     if needs.needs(fragment.begin, fragment.end):
         return Fate.NEEDED
     if not fragment.mod_time:
         return Fate.UNPERSISTED
+    if is_newest:
+        return Fate.NEEDED
     if fragment.backing_store:
         return Fate.ELSEWHERE
     return Fate.DEAD if is_due else Fate.QUARANTINED

@@ -151,7 +151,7 @@ class Pruner:
         for fragment in plan.dead:
             (removed if (fragment.begin, fragment.end) in gone else failed).add(fragment)
         if failed.fragments and not failure:
-            failure = "the broker keeps a journal's newest fragment, and what has changed since"
+            failure = "they are no longer as the broker had listed them"
         return PruneOutcome(plan=plan, removed=removed, failed=failed, failure=failure), gone
 
     async def _read_known(self) -> Mapping[str, KeyValue]:

@@ -9,7 +9,7 @@ import pytest
 
 from consumer.protocol.journal_pb2 import Fragment
 from consumer.recoverylog.liveness import ENDLESS, LogNeeds
-from consumer.recoverylog.prune_plan import LogPlan, plan_log
+from consumer.recoverylog.prune_plan import Fate, LogPlan, plan_log
 from consumer.recoverylog.quarantine import (
     SPANS_MAX,
     QuarantineRecord,
@@ -36,10 +36,10 @@ def plan(
     now: int = NOW,
     delay_seconds: float = DAY,
 ) -> LogPlan:
-    """Return the plan of a prune."""
+    """Return the plan of a prune of a log that ends in another fragment, which is needed."""
     return plan_log(
         needs,
-        fragments,
+        [*fragments, fragment(90, 91)],
         known or QuarantineRecord(create_revision=7),
         create_revision=7,
         now=now,
@@ -48,12 +48,11 @@ def plan(
 
 
 def counts(made: LogPlan) -> dict[str, tuple[int, int]]:
-    """Return fragments and bytes by fate, where there are any."""
-    return {
-        fate.value: (tally.fragments, tally.bytes)
-        for fate, tally in made.tallies.items()
-        if tally.fragments
-    }
+    """Return fragments and bytes by fate, where there are any, without the end of the log."""
+    found = {fate.value: (tally.fragments, tally.bytes) for fate, tally in made.tallies.items()}
+    fragments, length = found["needed"]
+    found["needed"] = (fragments - 1, length - 1)
+    return {fate: each for fate, each in found.items() if each[0]}
 
 
 def test_each_fragment_has_one_fate() -> None:
@@ -79,6 +78,21 @@ def test_each_fragment_has_one_fate() -> None:
     }
     assert [(each.begin, each.end) for each in made.dead] == [(0, 10), (34, 50)]
     assert made.quarantined_until == 0
+
+
+def test_newest_persisted_fragment_stays() -> None:
+    """Dead as it is: a journal without it would begin at 0 again. What the broker still writes to does not count."""
+    made = plan_log(
+        NEEDS,
+        [fragment(0, 10), fragment(30, 40), fragment(40, 45, persisted=False)],
+        QuarantineRecord(),
+        create_revision=7,
+        now=NOW,
+        delay_seconds=0,
+    )
+    assert [each.begin for each in made.dead] == [0]
+    assert made.tallies[Fate.NEEDED].bytes == 10
+    assert made.tallies[Fate.UNPERSISTED].bytes == 5
 
 
 def test_dead_wait_for_the_delay_after_the_first_prune_that_found_them_dead() -> None:

@@ -79,6 +79,25 @@ def would_free(replicas: Replicas, assignment: Assignment, added: MemberId) -> b
     return _refusal(replicas, assignment.kv.key, staying, replicas.consistent | {b""}) is None
 
 
+def to_go(replicas: Replicas) -> frozenset[bytes]:
+    """Return the keys of unwanted replicas that go once all that should be there is there, and has caught up.
+
+    The others stay for as long as members lack room, or the plan is what it is.
+    """
+    if not replicas.unwanted:
+        return frozenset()
+    staying = {a.kv.key: a.member_id for a in replicas.current if a.kv.key in replicas.live}
+    staying |= {f"missing {number}".encode(): m for number, m in enumerate(replicas.missing)}
+    reliable = frozenset(staying)
+    going: set[bytes] = set()
+    for assignment in replicas.current:
+        key = assignment.kv.key
+        if key in replicas.unwanted and _refusal(replicas, key, staying, reliable) is None:
+            staying.pop(key, None)
+            going.add(key)
+    return frozenset(going)
+
+
 def _refusal(
     replicas: Replicas,
     key: bytes,

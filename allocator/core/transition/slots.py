@@ -1,11 +1,11 @@
 """Which slot each replica of an item has. A slot is part of a key, so another slot is another key: two writes.
 
     primary              slot 0, and no other replica
-    newcomer             the slot of a standby that is to go, else the lowest that is free
+    newcomer             the slot of a standby that goes for it, else the lowest that is free
     nothing to add       0, 1, 2, …: what is beyond moves into the gaps
 
 So a newcomer usually has from the start the slot that it will keep, and a slot may be held twice while a standby goes.
-Of the replicas that stay each has a slot of its own.
+Of the replicas that stay each has a slot of its own; an unwanted one that cannot go for want of another place stays.
 
 Source: gazette/core allocator/item_state.go (slot 0, and packing at rest). There a newcomer takes the next free slot,
 and every replica above the one that goes is renumbered.
@@ -19,6 +19,7 @@ from itertools import count
 
 from allocator.core.model import Assignment
 from allocator.core.state import PRIMARY_SLOT
+from allocator.core.transition.removal import to_go
 from allocator.core.transition.replicas import Replicas
 
 
@@ -46,6 +47,7 @@ def told_apart(
     # Slots of replicas that go in the same step are left alone: their keys may not be written twice in one transaction.
     taken = {assignment.slot for assignment in replicas.current} | {PRIMARY_SLOT}
     used = {move.slot for move in placed}
+    going = to_go(replicas)
 
     def claim(assignment: Assignment) -> tuple[int, bool, bool, int]:
         key = assignment.kv.key
@@ -56,7 +58,7 @@ def told_apart(
         if assignment is promoted:
             continue
         slot = assignment.slot
-        counts = slot == PRIMARY_SLOT or assignment.kv.key not in replicas.unwanted
+        counts = slot == PRIMARY_SLOT or assignment.kv.key not in going
         if counts and slot in used:
             slot = next(free for free in count() if free not in taken)
             taken.add(slot)
@@ -84,9 +86,10 @@ def packed(replicas: Replicas, placed: list[Move]) -> list[Move]:
 
 def slots_for_newcomers(replicas: Replicas, placed: Iterable[Move]) -> Iterator[int]:
     """Yield slots in the order in which newcomers take them, without end."""
+    going = to_go(replicas)
     taken = {
         move.slot
         for move in placed
-        if move.slot == PRIMARY_SLOT or move.assignment.kv.key not in replicas.unwanted
+        if move.slot == PRIMARY_SLOT or move.assignment.kv.key not in going
     }
     return (slot for slot in count() if slot not in taken)

@@ -319,6 +319,23 @@ def test_converge_slot_that_two_hold_is_told_apart_once_both_stay() -> None:
     assert steps(cluster, A1, A2, B1, B2) == ()
 
 
+def test_converge_newcomer_leaves_its_slot_to_a_standby_that_cannot_go() -> None:
+    """Three replicas are wanted and two have a place: the third stays where it should not be, newcomer or not."""
+    cluster = cluster_of(3, "a1#0", "b1#1")
+
+    assert after(cluster, A1, A2) == ["a1#0", "b1#1", "a2#2"]
+    cluster.mark_consistent()
+    assert steps(cluster, A1, A2) == ()
+
+
+def test_converge_slot_that_two_hold_is_told_apart_once_the_standby_cannot_go() -> None:
+    """The newcomer took its slot, and then a third replica was lost for which there is no other place."""
+    cluster = cluster_of(3, "a1#0", "b1#1", "a2#1")
+
+    assert after(cluster, A1, A2) == ["a1#0", "a2#1", "b1#2"]
+    assert steps(cluster, A1, A2) == ()
+
+
 def test_converge_long_failed_standby_goes_when_its_replacement_comes() -> None:
     """Primary healthy, standby failed for too long: it does not hold its place against the gate for ever."""
     cluster = cluster_of(2, "a1#0", "b1#1?")

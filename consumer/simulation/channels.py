@@ -1,0 +1,274 @@
+"""One process's way to the journal broker, with everything that can go wrong on it; the real client runs on top.
+
+    append ──all of it──► (delay, or lost) ──► the broker appends ──answer──► (delay, or lost) ──► the client
+       └── the connection breaks after `IMPATIENCE_SECONDS`: what was sent may still be appended, much later
+
+Calls look like those of gRPC: what the client writes and reads, and the errors that it meets. Messages travel outside
+of the process: one that stands still has already sent what it sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator
+from contextvars import Context
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import grpc
+
+from allocator.simulation.network import Link
+from consumer.journal.channels import BulkStub
+from consumer.journal.wire import ReadChunk, append_content, parse_append
+from consumer.protocol.journal_pb2 import (
+    AppendRequest,
+    AppendResponse,
+    ApplyRequest,
+    ApplyResponse,
+    ListRequest,
+    ListResponse,
+    ReadRequest,
+    ReadResponse,
+)
+from consumer.simulation.broker import MemoryBroker, MemoryRead
+
+if TYPE_CHECKING:
+    # The generated stubs know this class when types are checked only.
+    from consumer.protocol.journal_pb2_grpc import JournalAsyncStub
+
+T = TypeVar("T")
+
+IMPATIENCE_SECONDS: Final = 2.0
+"""A connection on which nothing moves for so long breaks; real ones take their time, and tell as little."""
+CHUNK_BYTES: Final = (64, 512, 1 << 16)
+"""Content of one message of a read at most: small ones cut frames in the middle."""
+
+
+def rpc_error(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
+    """Return what a call of gRPC raises."""
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details=details)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stub:
+    """The methods that carry no content."""
+
+    List: Callable[..., ListCall]
+    Apply: Callable[..., Awaitable[ApplyResponse]]
+
+
+class SimulatedChannels:
+    """Implements `consumer.journal.channels.Channels` over a `Link`."""
+
+    def __init__(self, broker: MemoryBroker, link: Link) -> None:
+        """Connect.
+
+        Args:
+            broker: What answers.
+            link: What is in between.
+        """
+        self.default_endpoint = "http://simulated:80"
+        self.closed = False
+        self._wire = _Wire(broker, link)
+
+    def channel(self, endpoint: str = "") -> grpc.aio.Channel:
+        """There is none: services other than the journal's are not simulated."""
+        raise AssertionError("a simulated process asked for a gRPC channel")
+
+    def stub(self, endpoint: str = "") -> JournalAsyncStub:
+        """Return the methods that carry no content."""
+        stub = _Stub(self._list, self._apply)
+        # It has the methods of the generated class that are used.
+        return cast("JournalAsyncStub", stub)
+
+    def bulk(self, endpoint: str = "") -> BulkStub:
+        """Return the methods that carry content."""
+        # `Any`: plain functions in place of gRPC's callables.
+        append: Any = lambda **_: AppendCall(self._wire)  # noqa: E731 - a method of a record
+        read: Any = lambda request, **_: ReadCall(self._wire, request)  # noqa: E731 - as above
+        return BulkStub(append, read)
+
+    def track(self, endpoint: str, call: grpc.aio.Call) -> None:
+        """Nothing is ever closed for being idle."""
+
+    def state(self, endpoint: str) -> grpc.ChannelConnectivity | None:
+        """Nobody knows."""
+        return None
+
+    async def sweep(self) -> None:
+        """Nothing is ever closed for being idle."""
+
+    async def close(self) -> None:
+        """Take no note of what comes."""
+        self.closed = True
+
+    def _list(self, request: ListRequest, **_: object) -> ListCall:
+        return ListCall(self._wire, request)
+
+    async def _apply(self, request: ApplyRequest, **_: object) -> ApplyResponse:
+        return await self._wire.ask(lambda broker: broker.apply(request.changes))
+
+
+class _Wire:
+    """Carries what calls say, and what they are told."""
+
+    def __init__(self, broker: MemoryBroker, link: Link) -> None:
+        self.link = link
+        self._broker = broker
+
+    def check(self) -> None:
+        """Fail at once if nobody listens."""
+        if self.link.cut and self.link.refuses:
+            detail = "failed to connect to all addresses; connection refused"
+            raise rpc_error(grpc.StatusCode.UNAVAILABLE, detail)
+
+    async def ask(self, action: Callable[[MemoryBroker], T]) -> T:
+        """Have the broker do something, and return what it says."""
+        self.check()
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._send(lambda: self._answer(action(self._broker), answer))
+        breaks = self.link.breaks
+        try:
+            async with asyncio.timeout(IMPATIENCE_SECONDS):
+                response = await answer
+        except TimeoutError:
+            raise rpc_error(grpc.StatusCode.UNAVAILABLE, "connection reset by peer") from None
+        if self.link.breaks != breaks:
+            raise rpc_error(grpc.StatusCode.UNAVAILABLE, "connection reset by peer")
+        return response
+
+    async def travel(self) -> None:
+        """Wait as long as the next message of a stream travels; a stream loses nothing but itself."""
+        breaks = self.link.breaks
+        seconds = self.link.travel_seconds()
+        await asyncio.sleep(IMPATIENCE_SECONDS if seconds is None else seconds)
+        await self.link.wait_mended()
+        if seconds is None or self.link.breaks != breaks:
+            raise rpc_error(grpc.StatusCode.UNAVAILABLE, "connection reset by peer")
+
+    def open_read(self, request: ReadRequest) -> MemoryRead | ReadResponse:
+        """Begin a read at the broker."""
+        return self._broker.open_read(request)
+
+    def _answer(self, response: T, answer: asyncio.Future[T]) -> None:
+        self._send(lambda: None if answer.done() else answer.set_result(response))
+
+    def _send(self, arrive: Callable[[], None]) -> None:
+        seconds = self.link.travel_seconds()
+        if seconds is None or self.link.cut:
+            return
+
+        def on_arrival() -> None:
+            if not self.link.cut:
+                arrive()
+
+        # Outside of any process: the network does not stop with those who use it.
+        asyncio.get_running_loop().call_later(seconds, on_arrival, context=Context())
+
+
+class AppendCall:
+    """An Append: its messages go out together with the last one."""
+
+    def __init__(self, wire: _Wire) -> None:
+        """Open the call."""
+        self._wire = wire
+        self._request: AppendRequest | None = None
+        self._content: list[bytes] = []
+        self._committed = False
+
+    async def write(self, message: AppendRequest | bytes) -> None:
+        """Send a message."""
+        if isinstance(message, bytes):
+            content = append_content(message)
+            assert content is not None, "coded by hand is content only"
+            self._content.append(bytes(content))
+        elif self._request is None:
+            self._request = parse_append(message.SerializeToString())
+        else:
+            self._committed = not message.ByteSize()
+
+    async def done_writing(self) -> None:
+        """Half-close."""
+
+    def cancel(self) -> bool:
+        """Take no interest in the answer; what was sent is sent."""
+        return True
+
+    def __await__(self) -> Generator[Any, None, AppendResponse]:
+        return self._response().__await__()
+
+    async def _response(self) -> AppendResponse:
+        request = self._request
+        assert request is not None, "an append begins with its parameters"
+        assert self._committed, "an append ends with its commit"
+        content = b"".join(self._content)
+        return await self._wire.ask(lambda broker: broker.append(request, content))
+
+
+class ReadCall:
+    """A Read."""
+
+    def __init__(self, wire: _Wire, request: ReadRequest) -> None:
+        """Open the call."""
+        self._wire = wire
+        self._request = request
+        self._read: MemoryRead | None = None
+        self._over = False
+        self._breaks = wire.link.breaks
+
+    # `Any`: a message, or gRPC's mark for the end.
+    async def read(self) -> Any:
+        """Return the next message."""
+        if self._over:
+            return grpc.aio.EOF
+        if self._read is None:
+            self._wire.check()
+            await self._wire.travel()
+            opened = self._wire.open_read(self._request)
+            if isinstance(opened, ReadResponse):
+                self._over = True
+                return await self._arrived(opened)
+            self._read = opened
+        chunk_bytes_max = self._wire.link.random.choice(CHUNK_BYTES)
+        return await self._arrived(await self._read.next(chunk_bytes_max))
+
+    def cancel(self) -> bool:
+        """Read no more."""
+        self._over = True
+        return True
+
+    async def _arrived(self, message: ReadResponse | ReadChunk | None) -> Any:
+        await self._wire.travel()
+        if self._wire.link.breaks != self._breaks:
+            raise rpc_error(grpc.StatusCode.UNAVAILABLE, "connection reset by peer")
+        if message is None:
+            self._over = True
+            return grpc.aio.EOF
+        return message
+
+
+class ListCall:
+    """A List of now; watches are not simulated."""
+
+    def __init__(self, wire: _Wire, request: ListRequest) -> None:
+        """Open the call."""
+        assert not request.watch, "a simulated process watches the listing"
+        self._wire = wire
+        self._request = request
+        self._over = False
+
+    # `Any`: a message, or gRPC's mark for the end.
+    async def read(self) -> Any:
+        """Return the listing, then the end."""
+        if self._over:
+            return grpc.aio.EOF
+        self._over = True
+        response: ListResponse = await self._wire.ask(
+            lambda broker: broker.list(self._request.selector)
+        )
+        return response
+
+    def cancel(self) -> bool:
+        """Read no more."""
+        self._over = True
+        return True

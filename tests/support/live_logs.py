@@ -101,7 +101,7 @@ class TwinRecorder:
         """Make a change: mostly a write, at times a new file, a rename, a removal or a property."""
         paths = [path for path in self.files.paths() if not path.startswith("/p-")]
         kind = self._random.choices(
-            ("write", "create", "rename", "remove", "property"), (60, 10, 5, 5, 3)
+            ("write", "create", "rename", "remove", "property"), (40, 15, 8, 14, 8)
         )[0]
         if not paths or kind == "create":
             self.create(self._random.choice(self._names))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from allocator.runtime.task_group import TaskGroup
 from consumer.embedded.broker import EmbeddedBrokerProcess
 from consumer.errors import LogFencedError
 from consumer.journal.client import JournalClient
+from consumer.protocol.journal_pb2 import AppendResponse
 from consumer.protocol.labels import label_set
 from consumer.recoverylog.author import author_text, fence_of
 from consumer.recoverylog.recorder import Recorder
@@ -110,6 +112,54 @@ async def test_log_is_taken_from_a_recorder_at_full_speed(
             assert files_in(played.directory) == recovered | {"/of-the-new-owner": b""}
             assert played.fsm.next_seq == new.fsm.next_seq
             assert played.fsm.next_checksum == new.fsm.next_checksum
+
+
+class Overtaken(JournalClient):
+    """A client whose first appends that set registers come late: something else is appended before."""
+
+    def __init__(self, address: str, before: Sequence[Callable[[], Awaitable[None]]]) -> None:
+        super().__init__(address)
+        self._before = list(before)
+
+    async def append(
+        self, journal: str, content: bytes | Sequence[bytes], **parameters: Any
+    ) -> AppendResponse:
+        """Append, behind what comes before."""
+        if "union_registers" in parameters and self._before:
+            await self._before.pop(0)()
+        return await super().append(journal, content, **parameters)
+
+
+@pytest.mark.usefixtures("log")
+async def test_hand_over_that_others_come_before_is_tried_again(
+    journals: JournalClient, tmp_path: Path
+) -> None:
+    """The old owner's operation takes the number at the first attempt, and another player the log at the second. All
+    that stands before the third one is recovered, and only its maker owns the log.
+    """
+    old = await recover(journals, NO_HINTS, tmp_path / "old", author=1)
+    async with recording(journals, old) as recorder:
+
+        async def record() -> None:
+            recorder.create("/in-time")
+            await asyncio.wrap_future(recorder.barrier())
+
+        async def take_over_and_record() -> None:
+            other = await recover(journals, NO_HINTS, tmp_path / "other", author=8)
+            async with recording(journals, other) as others:
+                others.create("/of-another")
+                await asyncio.wrap_future(others.barrier())
+
+        async with Overtaken(journals.address, [record, take_over_and_record]) as late:
+            new = await recover(late, NO_HINTS, tmp_path / "new", author=2)
+        recorder.create("/late")
+        with pytest.raises(LogFencedError):
+            await asyncio.wrap_future(recorder.barrier())
+    assert files_in(new.directory) == {"/in-time": b"", "/of-another": b""}
+    assert await registers_of(journals) == {"author": author_text(2)}
+    final = await recover(journals, NO_HINTS, tmp_path / "final")
+    assert files_in(final.directory) == files_in(new.directory)
+    assert final.fsm.next_seq == new.fsm.next_seq
 
 
 @pytest.mark.usefixtures("log")

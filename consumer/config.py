@@ -23,7 +23,12 @@ LEASE_TTL_SECONDS_MIN = 2.0
 """Etcd counts whole seconds, and a lease is renewed three times within its life."""
 PORT_MAX = 65_535
 
-_SHARDS_AT_LEAST = {"poison_attempts": 1, "input_bytes_max": 1, "publish_bytes_max": 1}
+_SHARDS_AT_LEAST = {
+    "input_bytes_max": 1,
+    "poison_attempts": 1,
+    "publish_bytes_max": 1,
+    "restart_delay_seconds": 0.01,  # Without a pause, a shard that fails at once would fill the log and its member.
+}
 """Least values of `ShardConfig` that are not 0."""
 _SHARDS_ANY = frozenset({"publish_clock_delta_seconds"})
 """Fields of `ShardConfig` that may be negative."""

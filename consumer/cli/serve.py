@@ -25,7 +25,7 @@ from consumer.application import Application
 from consumer.cli.application_name import load_application
 from consumer.cli.connection import BROKER_ADDRESS_DEFAULT, errors_in_one_line
 from consumer.cli.logs import LOG_LEVELS, log_to_stderr
-from consumer.cli.supervision_options import shard_config, supervision_options
+from consumer.cli.shard_options import shard_config, shard_options
 from consumer.config import MemberConfig
 from consumer.member.garbage import collect_rarely
 from consumer.member.service import Service
@@ -95,6 +95,13 @@ _option = partial(click.option, show_envvar=True)
     default=0,
     help="Load this process can carry beside the others, such as its CPUs; 0: its --limit.",
 )
+@_option(
+    "--state-dir",
+    envvar="CONSUMER_STATE_DIR",
+    default="",
+    show_default=False,
+    help="Where shards with a recovery log keep their files; the system's temporary directory if absent.",
+)
 @_option("--max-hot-standbys", default=3, help="Bound on every shard's standbys.")
 @_option("--lease-ttl", default=20.0, help="Seconds until a silent member is replaced.")
 @_option(
@@ -145,7 +152,7 @@ _option = partial(click.option, show_envvar=True)
     show_default=False,
     help="Base64 keys of the brokers' tokens.",
 )
-@supervision_options
+@shard_options
 @_option("--metrics-port", type=int, help="Serve Prometheus metrics here.")
 @_option(
     "--log-level", type=click.Choice(LOG_LEVELS), default="info", help="Least level that is logged."
@@ -203,6 +210,7 @@ def member_config(app: str, options: dict[str, Any]) -> MemberConfig:
         shard_limit=options["limit"],
         capacity=options["capacity"],
         hot_standbys_max=options["max_hot_standbys"],
+        state_dir=options["state_dir"],
         lease_ttl_seconds=options["lease_ttl"],
         drain_seconds_max=options["drain_seconds"],
         drain_covered_seconds_max=options["drain_covered_seconds"],

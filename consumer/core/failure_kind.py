@@ -89,6 +89,11 @@ _KINDS: tuple[tuple[FailureKind, tuple[type[BaseException], ...]], ...] = (
 )
 
 
+_OPERATIONAL = "OperationalError"
+_SAYS_MORE = frozenset({"sqlite3", "sqlalchemy"})
+"""Modules whose errors of that name do not mean an outage by themselves."""
+
+
 def failure_kind(error: BaseException) -> FailureKind:
     """Return the kind of an error: of the first in its chain of causes that is of a known kind.
 
@@ -99,6 +104,8 @@ def failure_kind(error: BaseException) -> FailureKind:
         for kind, types in _KINDS:
             if isinstance(each, types):
                 return kind
+        if _is_database_in_the_way(each):
+            return FailureKind.TRANSIENT
     return FailureKind.APPLICATION
 
 
@@ -113,5 +120,21 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         yield each
         if isinstance(each, BaseExceptionGroup):
             pending += each.exceptions
-        if each.__cause__ is not None:
-            pending.append(each.__cause__)
+        cause = each.__cause__
+        if cause is None and not each.__suppress_context__:
+            cause = (
+                each.__context__
+            )  # Raised while that was handled: what many libraries do instead of naming it.
+        if cause is not None:
+            pending.append(cause)
+
+
+def _is_database_in_the_way(error: BaseException) -> bool:
+    """Tell a deadlock, a lock held for too long or a server that goes down by the name that PEP 249 gives it.
+
+    Not SQLite's: it says the same of statements that are wrong. Nor SQLAlchemy's, which repeats what the driver said.
+    """
+    return any(
+        kind.__name__ == _OPERATIONAL and kind.__module__.partition(".")[0] not in _SAYS_MORE
+        for kind in type(error).__mro__
+    )

@@ -323,8 +323,11 @@ class LiveShard:
     def _outlook(self, verdict: Verdict) -> str:
         """Return what a status says of what comes next."""
         kind = f"attempt {verdict.attempt} failed ({verdict.kind.value})"
+        place = self._attempt.failed_at
+        if place is not None and verdict.kind is FailureKind.APPLICATION:
+            kind += f" at offset {place.begin} of {place.journal}"
         if verdict.poison is not None:
-            kind += f"; the message at {verdict.poison.begin} goes to the dead-letter journal"
+            kind += "; the message goes to the dead-letter journal"
         quarantined = "; QUARANTINED" if verdict.quarantined else ""
         if verdict.delay_seconds is None:
             return f"{kind}{quarantined}; not retried before the spec changes"

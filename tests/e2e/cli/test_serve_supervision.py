@@ -149,7 +149,8 @@ async def test_attempts_quarantine_and_poison_follow_the_options(
             await terminal.shows(
                 address,
                 "cannot digest this",
-                "attempt 2 failed (application); QUARANTINED; not retried before the spec changes",
+                f"of {SOURCE}; QUARANTINED; not retried before the spec changes",
+                "attempt 2 failed (application) at offset ",
             )
 
             await client.apply(upserts(_spec(dead_letters=True), expect=-1))

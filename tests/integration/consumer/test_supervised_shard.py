@@ -215,7 +215,11 @@ async def test_crash_loop_is_quarantined_with_its_cause_until_the_spec_changes(
 
     await eventually(
         lambda: host.says(
-            SHARD, ReplicaStatus.FAILED, "cannot digest this", "QUARANTINED", "attempt 4 failed"
+            SHARD,
+            ReplicaStatus.FAILED,
+            "cannot digest this",
+            "attempt 4 failed (application) at offset ",
+            f" of {SOURCE}; QUARANTINED",
         )
     )
     await host.change_spec(_with_dead_letters())

@@ -28,6 +28,9 @@ SHARD_OPTIONS: dict[str, Any] = {
     "hold_seconds": 1.5,
     "stop_grace_seconds": 3.0,
     "teardown_seconds": 4.0,
+    "hints_seconds": 60.0,
+    "hints_bytes": 1000,
+    "rollback_again_seconds": 90.0,
 }
 """A value other than the default for each option that has the name of its field."""
 
@@ -81,14 +84,15 @@ def test_serve_switches_and_members_own_settings(monkeypatch: pytest.MonkeyPatch
     assert _config("--watch-peers").watch_peers
     assert _config().shards.stall_hand_over
     assert not _config("--no-stall-hand-over").shards.stall_hand_over
-    config = _config("--capacity", "8", "--bind-host", "0.0.0.0")  # noqa: S104 - only parsed
-    assert (config.capacity, config.bind_host) == (8, "0.0.0.0")  # noqa: S104
+    config = _config("--capacity", "8", "--bind-host", "0.0.0.0", "--state-dir", "/data")  # noqa: S104 - only parsed
+    assert (config.capacity, config.bind_host, config.state_dir) == (8, "0.0.0.0", "/data")  # noqa: S104
 
 
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
         (["--poison-attempts", "0"], "shards.poison_attempts: expected at least 1"),
+        (["--restart-delay-seconds", "0"], "shards.restart_delay_seconds: expected at least 0.01"),
         (["--stall-seconds", "-1"], "shards.stall_seconds: expected at least 0"),
         (["--quarantine-seconds", "nan"], "shards.quarantine_seconds: expected at least 0"),
         (
@@ -111,7 +115,7 @@ def test_serve_tells_the_environment_variable_of_each_option() -> None:
     """Whoever writes a deployment reads the help, not the code."""
     options = {each.name: each for each in serve.params if isinstance(each, click.Option)}
 
-    for name in (*SHARD_OPTIONS, "stall_hand_over", "watch_peers", "capacity"):
+    for name in (*SHARD_OPTIONS, "stall_hand_over", "watch_peers", "capacity", "state_dir"):
         assert options[name].help
         assert options[name].envvar == f"CONSUMER_{name.upper()}"
         assert options[name].show_envvar

@@ -77,6 +77,47 @@ def test_failure_kind_of_each_cause(error: Exception, kind: FailureKind) -> None
     assert failure_kind(error) is kind
 
 
+def _wrapped(*, plainly: bool) -> ApplicationError:
+    """Fail as libraries do that tell no cause: in the handler of what they met with."""
+    try:
+        try:
+            raise ConnectionRefusedError("the service is down")
+        except ConnectionRefusedError:
+            if plainly:
+                raise OSError("cannot fetch") from None
+            raise OSError("cannot fetch")  # noqa: B904 - on purpose
+    except OSError as error:
+        failure = ApplicationError("s", "consume_message", error)
+        failure.__cause__ = error
+        return failure
+
+
+def test_cause_that_is_not_named_counts_unless_it_is_hidden() -> None:
+    """`urllib` and others raise their own error while they handle the one that matters."""
+    assert failure_kind(_wrapped(plainly=False)) is FailureKind.TRANSIENT
+    assert failure_kind(_wrapped(plainly=True)) is FailureKind.APPLICATION
+
+
+class _DriverError(Exception):
+    """As each database's driver names its own, by PEP 249."""
+
+
+def _of_driver(module: str, name: str) -> Exception:
+    kind = type(name, (_DriverError,), {"__module__": module})
+    made: Exception = kind("deadlock detected")
+    return _caused(ApplicationError("s", "consume_message", made), made)
+
+
+def test_database_that_is_in_the_way_of_the_application_is_an_outage() -> None:
+    """A deadlock, a lock that is held for long, a server that goes down in the middle: the message is not to blame.
+    What SQLite calls by that name may as well be a statement that is wrong.
+    """
+    assert failure_kind(_of_driver("psycopg", "OperationalError")) is FailureKind.TRANSIENT
+    assert failure_kind(_of_driver("psycopg", "IntegrityError")) is FailureKind.APPLICATION
+    assert failure_kind(_of_driver("sqlite3", "OperationalError")) is FailureKind.APPLICATION
+    assert failure_kind(_of_driver("sqlalchemy.exc", "OperationalError")) is FailureKind.APPLICATION
+
+
 def test_trace_has_the_cause_and_is_bounded() -> None:
     """The log shows where the application raised, and not megabytes of it."""
     try:

@@ -1,4 +1,4 @@
-"""Options of `shardctl serve` about what is done when shards fail, stand still, or kill their process.
+"""Options of `shardctl serve` about its shards: what is done when they fail, stand still or kill, and how they recover.
 
 The defaults are those of `ShardConfig`, so that a member in a program of one's own does the same.
 """
@@ -92,6 +92,24 @@ _OPTIONS = (
         help="How long to wait for a callback that still runs when its shard has stopped.",
     ),
     _option(
+        "--hints-seconds",
+        envvar="CONSUMER_HINTS_SECONDS",
+        default=_DEFAULTS.hints_seconds,
+        help="Age at which a primary replaces the hints of its recovery log.",
+    ),
+    _option(
+        "--hints-bytes",
+        envvar="CONSUMER_HINTS_BYTES",
+        default=_DEFAULTS.hints_bytes,
+        help="Recorded bytes after which it does so before that.",
+    ),
+    _option(
+        "--rollback-again-seconds",
+        envvar="CONSUMER_ROLLBACK_AGAIN_SECONDS",
+        default=_DEFAULTS.rollback_again_seconds,
+        help="When a primary undoes once more what former ones left; longer than a lease lasts.",
+    ),
+    _option(
         "--watch-peers/--no-watch-peers",
         envvar="CONSUMER_WATCH_PEERS",
         default=True,
@@ -100,7 +118,7 @@ _OPTIONS = (
 )
 
 
-def supervision_options(command: CommandT) -> CommandT:
+def shard_options(command: CommandT) -> CommandT:
     """Add the options to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
@@ -126,4 +144,7 @@ def shard_config(options: Mapping[str, Any]) -> ShardConfig:
         hold_seconds=options["hold_seconds"],
         stall_seconds=options["stall_seconds"],
         stall_hand_over=options["stall_hand_over"],
+        hints_seconds=options["hints_seconds"],
+        hints_bytes=options["hints_bytes"],
+        rollback_again_seconds=options["rollback_again_seconds"],
     )

@@ -27,7 +27,7 @@ from examples.stream_sum.store import (
 )
 
 STORE_VARIABLE = "STREAM_SUM_STORE"
-"""`json`, `sqlite`, or the URL of a database."""
+"""`sqlite`, which is the default, `json`, or the URL of a database."""
 STATE_DIRECTORY_VARIABLE = "BROADSHEET_STATE_DIR"
 """Where files are kept that no recovery log has; `shardctl dev` sets it."""
 
@@ -35,11 +35,11 @@ STATE_DIRECTORY_VARIABLE = "BROADSHEET_STATE_DIR"
 class StreamSums:
     """Sums streams up."""
 
-    def __init__(self, store: str = "json", state_directory: Path = Path("stream-sum")) -> None:
+    def __init__(self, store: str = "sqlite", state_directory: Path = Path("stream-sum")) -> None:
         """Choose where open streams are kept.
 
         Args:
-            store: `json`, `sqlite`, or a database URL of SQLAlchemy's.
+            store: `sqlite`, `json`, or a database URL of SQLAlchemy's.
             state_directory: Holds the files of shards without a recovery log; not used with a database.
         """
         self._store = store
@@ -52,9 +52,9 @@ class StreamSums:
         """Return the shard's store."""
         if self._engine is not None:
             return SqlStreamStore(shard, self._engine)
-        if self._store == "sqlite":
-            return SqliteStreamStore(shard, self._directory)
-        return JsonStreamStore(shard, self._directory)
+        if self._store == "json":
+            return JsonStreamStore(shard, self._directory)
+        return SqliteStreamStore(shard, self._directory)
 
     def message_type(self, journal_spec: JournalSpec) -> MessageType:
         """Return the type of chunks; there is no other source."""
@@ -88,4 +88,4 @@ def _engine_of(url: str) -> Engine:
 def create() -> StreamSums:
     """Make the application as the environment says."""
     directory = os.environ.get(STATE_DIRECTORY_VARIABLE, "stream-sum")
-    return StreamSums(os.environ.get(STORE_VARIABLE, "json"), Path(directory))
+    return StreamSums(os.environ.get(STORE_VARIABLE, "sqlite"), Path(directory))

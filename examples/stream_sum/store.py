@@ -3,6 +3,8 @@
 json                     one file: good for some hundred open streams
 sqlite                   a table of the shard's own
 postgresql://…           a table that all shards share, or any other URL of SQLAlchemy's
+
+The first two are in the shard's recovery log if it has one, else in files that stay where they are.
 """
 
 from __future__ import annotations

@@ -31,16 +31,26 @@ NewHosts = Callable[[ClusterPlan], ProcessHosts | SparkHosts]
 @click.option("--seconds", default=600.0, help="How long streams flow and faults strike.")
 @click.option("--seed", type=int, help="Chooses streams and faults; a random one if absent.")
 @click.option("--hosts", type=click.Choice(["spark", "processes"]), default="spark")
-@click.option("--store", default="json", help="json, sqlite, or a database URL.")
+@click.option("--store", default="sqlite", help="sqlite, json, or a database URL.")
+@click.option("--recorded/--unrecorded", default=True, help="Whether shards have recovery logs.")
 @click.option("--pause", default=5.0, help="Mean seconds from one fault to the next.")
 @click.option("--keep", is_flag=True, help="Keep logs and data also after a good run.")
 def main(
-    seconds: float, seed: int | None, hosts: str, store: str, pause: float, *, keep: bool
+    seconds: float,
+    seed: int | None,
+    hosts: str,
+    store: str,
+    pause: float,
+    *,
+    recorded: bool,
+    keep: bool,
 ) -> None:
     """Run chaos, and say whether every sum came out right, once."""
     chosen = secrets.randbelow(1 << 31) if seed is None else seed
     directory = Path(tempfile.mkdtemp(prefix="broadsheet-chaos-"))
-    click.echo(f"seed {chosen}, {seconds:g} s on {hosts}, store {store}; logs in {directory}")
+    click.echo(
+        f"seed {chosen}, {seconds:g} s on {hosts}, store {store}, recorded {recorded}; logs in {directory}"
+    )
     try:
         with ExitStack() as stack:
             log = stack.enter_context((directory / "harness.log").open("w"))
@@ -53,6 +63,7 @@ def main(
                 broker_address=services.broker.address,
                 directory=directory,
                 store=store,
+                recorded=recorded,
             )
             report = asyncio.run(_run(plan, services, new_hosts, chosen, seconds, pause))
     except ChaosError as error:
@@ -101,6 +112,7 @@ async def _run(
             seed=seed,
             seconds=seconds,
             schedule=schedule,
+            plan=plan,
             services=services,
             hosts=hosts,
             tell=click.echo,

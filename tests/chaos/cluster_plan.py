@@ -15,8 +15,10 @@ class ClusterPlan:
     directory: Path
     """Holds logs, and the states that no recovery log has; members share it."""
     root: str = "/chaos"
-    store: str = "json"
+    store: str = "sqlite"
     """See `examples.stream_sum.app`."""
+    recorded: bool = True
+    """Whether shards have a recovery log and a standby; else their state stays in `states`, or in the database."""
     members: int = 2
     lease_seconds: float = 5.0
 

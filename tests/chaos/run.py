@@ -21,6 +21,7 @@ from consumer.journal.client import JournalClient
 from examples.stream_sum.check import Comparison, all_sums, compare
 from examples.stream_sum.messages import CHUNK_JOURNALS
 from examples.stream_sum.publish import Producers
+from tests.chaos.cluster_plan import ClusterPlan
 from tests.chaos.hosts import Hosts
 from tests.chaos.report import ChaosError, ChaosReport, forbidden_lines
 from tests.chaos.schedule import Fault
@@ -43,6 +44,7 @@ class ChaosRun:
     seed: int
     seconds: float
     schedule: tuple[Fault, ...]
+    plan: ClusterPlan
     services: ChaosServices
     hosts: Hosts
     """Entered."""
@@ -82,6 +84,10 @@ class ChaosRun:
         await journals.apply(journal_space.changes_of(tree))
         text = (EXAMPLE / "shards.yaml").read_text()
         space = shard_space.parse_shard_space(text, "shards.yaml")
+        if not self.plan.recorded:
+            common = space.common
+            common.recovery_log_prefix = common.hint_prefix = ""
+            common.hint_backups = common.hot_standbys = 0
         changes = shard_space.changes_of(shard_space.push_down(space))
         async with ShardClient(await self.hosts.address()) as client:
             await client.apply(changes)

@@ -5,11 +5,14 @@ by others has a cause on that member: a full disk, a library missing, a network 
 
 Only replicas that the application does not count as consistent are watched: if the primary itself has failed, moving
 standbys about would not help anyone.
+
+Invariants: a look at the clock costs as much as there are replicas whose time is up, however many have failed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
 
 from allocator.core.consistency import Consistency
 from allocator.core.model import Assignment, Item, ItemId, MemberId
@@ -33,6 +36,11 @@ class FailedSince:
         self._consistency = consistency
         self._after_seconds = after_seconds
         self._since: dict[ItemId, dict[_Identity, tuple[float, MemberId]]] = {}
+        self._due: list[tuple[float, ItemId, _Identity]] = []
+        """Since when, for those that have not failed for too long; a heap, in which those that recovered remain."""
+        self._too_long: dict[tuple[ItemId, _Identity], MemberId] = {}
+        self._is_stale = False
+        """Whether `avoided` is not what follows from `_too_long`."""
         self.avoided: Avoided = frozenset()
         """Replicas that have failed for too long, as of the last look at the clock."""
 
@@ -45,45 +53,55 @@ class FailedSince:
     ) -> None:
         """Look at the replicas of one item; `item` is None if there is no such item any more."""
         before = self._since.pop(item_id, {})
-        if item is None:
-            return
         failed: dict[_Identity, tuple[float, MemberId]] = {}
-        for assignment in group:
-            if not self._counts(item, assignment, group):
-                continue
+        for assignment in () if item is None else self._failing(item, group):
             identity = (assignment.kv.key, assignment.kv.create_revision)
             since, _ = before.get(identity, (now_monotonic_seconds, None))
             failed[identity] = (since, assignment.member_id)
+            if identity not in before:
+                heappush(self._due, (since, item_id, identity))
+        for identity in before.keys() - failed.keys():
+            if self._too_long.pop((item_id, identity), None) is not None:
+                self._is_stale = True
         if failed:
             self._since[item_id] = failed
 
     def expire(self, now_monotonic_seconds: float) -> bool:
         """Look at the clock. Return whether other replicas than before have failed for too long."""
         since_latest = now_monotonic_seconds - self._after_seconds
-        avoided = frozenset(
-            (item_id, member_id)
-            for item_id, failed in self._since.items()
-            for since, member_id in failed.values()
-            if since <= since_latest
+        while self._due and self._due[0][0] <= since_latest:
+            since, item_id, identity = heappop(self._due)
+            if self._fails_since(item_id, identity, since):
+                _, member_id = self._since[item_id][identity]
+                self._too_long[item_id, identity] = member_id
+                self._is_stale = True
+        if not self._is_stale:
+            return False
+        self._is_stale = False
+        before = self.avoided
+        self.avoided = frozenset(
+            (item_id, member_id) for (item_id, _), member_id in self._too_long.items()
         )
-        changed = avoided != self.avoided
-        self.avoided = avoided
-        return changed
+        return self.avoided != before
 
     def next_seconds(self, now_monotonic_seconds: float) -> float | None:
         """Return how long until the next one has failed for too long; None if nothing waits for that."""
+        while self._due and not self._fails_since(
+            self._due[0][1], self._due[0][2], self._due[0][0]
+        ):
+            heappop(self._due)
         since_latest = now_monotonic_seconds - self._after_seconds
-        waiting = [
-            since
-            for failed in self._since.values()
-            for since, _ in failed.values()
-            if since > since_latest
-        ]
-        return min(waiting) - since_latest if waiting else None
+        return max(0.0, self._due[0][0] - since_latest) if self._due else None
 
-    def _counts(self, item: Item, assignment: Assignment, group: Sequence[Assignment]) -> bool:
-        return (
-            assignment.slot != PRIMARY_SLOT
+    def _fails_since(self, item_id: ItemId, identity: _Identity, since: float) -> bool:
+        known = self._since.get(item_id, {}).get(identity)
+        return known is not None and known[0] == since
+
+    def _failing(self, item: Item, group: Sequence[Assignment]) -> list[Assignment]:
+        return [
+            assignment
+            for assignment in group
+            if assignment.slot != PRIMARY_SLOT
             and self._is_failed(assignment)
             and not self._consistency.is_consistent(item, assignment, group)
-        )
+        ]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
+
 from allocator.core.failed_replicas import FailedSince
 from allocator.core.model import Assignment, ItemId, MemberId
 from allocator.core.ops import Compare, Delete, TxnCheckpoint
@@ -130,6 +133,56 @@ def test_failures_failed_primary_is_not_moved_about() -> None:
     _observe(failed, cluster, 10.0)
 
     assert not failed.expire(100.0)
+
+
+def test_failures_look_at_the_clock_costs_nothing_however_many_fail() -> None:
+    """Every standby of an application fails: each round of the leader looks at the clock, and must not at all of them.
+
+    Plan: count the functions that are called, before their time is up and after.
+    """
+    cluster, failed = _failing_cluster(), _failed_since()
+    state = cluster.state()
+    (item,), (group,) = state.items.values(), state.assignments.values()
+    for number in range(1000):
+        failed.observe(ItemId(f"i{number}"), item, group, 0.0)
+    calls = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    for now in (1.0, 61.0):
+        failed.expire(now)
+        sys.setprofile(count)
+        try:
+            failed.expire(now + 1.0)
+            failed.next_seconds(now + 1.0)
+        finally:
+            sys.setprofile(None)
+
+    assert calls < 20
+    assert len(failed.avoided) == 1000
+
+
+def test_failures_one_that_recovers_is_avoided_no_longer() -> None:
+    """It was given up, and works after all; or its item is deleted. Both are told at the next look at the clock."""
+    cluster, failed = _failing_cluster(), _failed_since()
+    _observe(failed, cluster, 0.0)
+    assert failed.expire(60.0)
+    cluster.mark_consistent()
+    _observe(failed, cluster, 61.0)
+
+    assert failed.expire(61.0)
+    assert failed.avoided == frozenset()
+    assert not failed.expire(62.0)
+
+    cluster.etcd.put(cluster.keys.assignment(ItemId("i"), MemberId("a", "two"), 1), b"failed")
+    _observe(failed, cluster, 62.0)
+    assert failed.expire(122.0)
+    failed.observe(ItemId("i"), None, (), 123.0)
+
+    assert failed.expire(123.0)
+    assert failed.avoided == frozenset()
 
 
 class _BrokenSolver:

@@ -1,13 +1,14 @@
 """Looks at a primary's progress now and then, and says when it stands still though there is work.
 
 A stalled primary is reported (log with the stack of its thread, status FAILED with the same in short, metric); and, if
-so configured, gives its assignment up: its fence makes whatever it still does harmless, and another member goes on.
+so configured, gives its assignment up: its fence makes whatever it still does harmless, and another member goes on. Not
+while no broker answers, for then it would stand still anywhere.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 import structlog
@@ -67,6 +68,8 @@ class StallWatch:
         self._say_stalled = say_stalled
         self._say_moving = say_moving
         self._told = False
+        self._silent: list[str] = []
+        """Sources of which no broker told the head at the last look."""
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -86,9 +89,12 @@ class StallWatch:
     async def _heads(self, *, timeout_seconds: float) -> dict[str, int]:
         if isinstance(self._environment.application, MessageProducer):
             return {}  # What it reads, and how far, is its own business.
-        return await write_heads(
-            self._environment.journals, self._sources(), timeout_seconds=timeout_seconds
+        sources = self._sources()
+        heads = await write_heads(
+            self._environment.journals, sources, timeout_seconds=timeout_seconds
         )
+        self._silent = [source for source in sources if source not in heads]
+        return heads
 
     async def _tell(self, stall: Stall | None) -> None:
         self._environment.metrics.record_stalled(self._fqn, stall is not None)
@@ -103,7 +109,7 @@ class StallWatch:
                 in_transaction=stall.in_transaction,
                 stack=stack,
             )
-            await self._say_stalled(description(stall, stack))
+            await self._say_stalled(description(stall, stack, silent=self._silent))
         elif stall is None and self._told:
             self._told = False
             _log.info("shard.moving_again", shard=self._shard_id)
@@ -113,6 +119,10 @@ class StallWatch:
 
     async def _give_up(self) -> None:
         """Delete our assignment, so that the shard is placed anew; each look tries again while etcd is gone."""
+        if self._silent:
+            # What the primary publishes waits for the broker, too; so it would anywhere else.
+            _log.warning("shard.not_given_up", shard=self._shard_id, cause=_no_broker(self._silent))
+            return
         kv = self._assignment().kv
         _log.warning("shard.gives_up", shard=self._shard_id)
         still_ours = Compare.create_revision(kv.key, kv.create_revision)
@@ -122,14 +132,25 @@ class StallWatch:
             _log.warning("shard.not_given_up", shard=self._shard_id, cause=str(error))
 
 
-def description(stall: Stall, stack: str) -> str:
-    """Return what a status says of a stall."""
+def description(stall: Stall, stack: str, *, silent: Sequence[str] = ()) -> str:
+    """Return what a status says of a stall.
+
+    Args:
+        stall: What was observed.
+        stack: Of the application's thread.
+        silent: Sources of which no broker told the head.
+    """
     where = "in a transaction" if stall.in_transaction else "reading"
     lines = "\n".join(stack.rstrip().splitlines()[-STACK_LINES_IN_STATUS:])
     return (
         f"STALLED: no progress for {stall.seconds:.0f} s {where}, {stall.bytes_behind} bytes behind; "
-        f"its thread is at:\n{lines}"
+        f"{_no_broker(silent) + '; ' if silent else ''}its thread is at:\n{lines}"
     )
+
+
+def _no_broker(silent: Sequence[str]) -> str:
+    more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
+    return f"no broker serves {silent[0]}{more}"
 
 
 async def write_heads(

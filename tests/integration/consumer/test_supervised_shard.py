@@ -21,6 +21,7 @@ from allocator.etcd.api import TxnResult
 from allocator.etcd.client import EtcdClient
 from allocator.etcd.config import EtcdConfig
 from consumer.application import Shard
+from consumer.embedded.broker import EmbeddedBroker
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.journal.client import JournalClient
 from consumer.message.batch import MessageBatch
@@ -445,6 +446,40 @@ async def test_heads_of_an_unreachable_broker_are_unknown() -> None:
             assert await write_heads(unreachable, [SOURCE], timeout_seconds=0.2) == {}
     async with JournalClient(f"http://127.0.0.1:{port}", patience_seconds=0.0) as unreachable:
         assert await write_heads(unreachable, [SOURCE], timeout_seconds=10.0) == {}
+
+
+async def test_stall_for_lack_of_a_broker_is_told_but_not_handed_over(
+    host: ShardHost, broker: EmbeddedBroker, journals: JournalClient, tmp_path: Path
+) -> None:
+    """What a primary publishes waits for the broker, which is gone. So it would be anywhere else: a hand-over of every
+    shard, again and again, would help nobody.
+    """
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec)
+    proceed, entered = threading.Event(), threading.Event()
+
+    def hold(key: str) -> None:
+        if key == "a":
+            entered.set()
+            assert proceed.wait(30)
+
+    config = replace(QUICK_STALL, stall_hand_over=True)
+    application = Counting(tmp_path, output=OUTPUT, fail=hold)
+    shard = host.start(spec, application, config=config)
+    await eventually(lambda: host.says(SHARD, ReplicaStatus.PRIMARY))
+    await Producer(journals).publish(SOURCE, ["a"])
+    await eventually(entered.is_set)
+    with structlog.testing.capture_logs() as logs:
+        await broker.stop()
+        proceed.set()
+
+        await eventually(
+            lambda: host.says(SHARD, ReplicaStatus.FAILED, "STALLED", f"no broker serves {SOURCE}")
+        )
+        await eventually(lambda: [log["event"] for log in logs].count("shard.not_given_up") > 1)
+    assert len(host.key_space.assignments) == 1
+    assert len(application.stores) == 1
+    await shard.stop(grace_seconds=0)
 
 
 async def test_idle_primary_is_not_stalled(

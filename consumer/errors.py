@@ -8,6 +8,7 @@ ConsumerError
 │   └── ShardStoppedError(cause)
 ├── PlanNotAppliedError(plan_id, problem)   a plan was refused, or overtaken; says what to do
 ├── RewindRefusedError(shard_id, problem)   a shard's hints were left as they are; says what to do
+├── PruneIncompleteError(fragments)         dead fragments of recovery logs could not be removed
 ├── ApplyConflictError(header)              another writer changed a spec in between
 ├── ResolverStoppedError
 ├── NotAuthorizedError(detail)              valid credentials, but not for this
@@ -111,6 +112,18 @@ class RewindRefusedError(ConsumerError):
         super().__init__(f"shard {shard_id} was not rewound: {problem}")
         self.shard_id = shard_id
         self.problem = problem
+
+
+class PruneIncompleteError(ConsumerError):
+    """Some fragments should have been removed from recovery logs, and were not."""
+
+    def __init__(self, fragments: int, size_bytes: int) -> None:
+        super().__init__(
+            f"{fragments} dead fragments of {size_bytes} bytes together could not be removed; the notes say why, and "
+            "the next prune tries again"
+        )
+        self.fragments = fragments
+        self.size_bytes = size_bytes
 
 
 class ApplyConflictError(ConsumerError):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from allocator.errors import AllocatorError
-from consumer.client import AllocationClient, ShardClient
+from consumer.client import AllocationClient, RecoveryClient, ShardClient
 from consumer.errors import ConsumerError, RpcFailedError
 from consumer.journal.client import JournalClient
 from consumer.protocol.auth import ClientAuth, KeyedAuth
@@ -39,6 +39,10 @@ class Connection:
     def allocation(self) -> AllocationClient:
         """Return a client of the members' Allocation service."""
         return AllocationClient(self.address, auth=_auth(self.auth_keys))
+
+    def recovery(self) -> RecoveryClient:
+        """Return a client of the members' Recovery service."""
+        return RecoveryClient(self.address, auth=_auth(self.auth_keys))
 
     def journals(self) -> JournalClient:
         """Return a client of the brokers' Journal service."""

@@ -8,6 +8,8 @@ from consumer.cli.dev import dev
 from consumer.cli.journals import journals
 from consumer.cli.logs import log_to_stderr
 from consumer.cli.plan import explain, plan
+from consumer.cli.recover import recover_shard
+from consumer.cli.recovery import prune_shards, rewind_shard
 from consumer.cli.serve import serve
 from consumer.cli.shards import shards
 
@@ -28,6 +30,8 @@ def main() -> None:
     log_to_stderr("error")
 
 
+for command in (prune_shards, recover_shard, rewind_shard):
+    shards.add_command(command)
 main.add_command(shards)
 main.add_command(journals)
 main.add_command(plan)

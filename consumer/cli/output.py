@@ -60,9 +60,21 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def print_message(message: Message, output_format: OutputFormat = OutputFormat.JSON) -> None:
     """Print a protobuf message as JSON or YAML: field names as in the .proto, zero values included."""
-    fields = MessageToDict(
+    _print_document(_fields_of(message), output_format)
+
+
+def print_messages(name: str, messages: Sequence[Message], output_format: OutputFormat) -> None:
+    """Print protobuf messages as one JSON or YAML document, in a list called `name`."""
+    _print_document({name: [_fields_of(message) for message in messages]}, output_format)
+
+
+def _fields_of(message: Message) -> dict[str, Any]:
+    return MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
+
+
+def _print_document(fields: dict[str, Any], output_format: OutputFormat) -> None:
     if output_format is OutputFormat.YAML:
         click.echo(encode_yaml(fields), nl=False)
     else:

@@ -35,6 +35,8 @@ class Process:
     stopped: bool = False
     stuck_in_work: bool = False
     """While set, work that is given to an executor does not come back; everything else goes on."""
+    _steps_left: int = -1
+    """Callbacks that it still runs before it stands still; negative: no end is set."""
     _kept: list[_Guarded] = field(default_factory=list)
     _unfinished: list[asyncio.Future[None]] = field(default_factory=list)
 
@@ -42,9 +44,21 @@ class Process:
         """Stand still from now on."""
         self.stopped = True
 
+    def stop_after(self, steps: int) -> None:
+        """Stand still after so many more callbacks: between any two steps of any of its tasks."""
+        self._steps_left = steps
+        self.note_step()
+
+    def note_step(self) -> None:
+        """Count a callback that was run; for the loop."""
+        if self._steps_left == 0:
+            self.stopped = True
+        self._steps_left = max(-1, self._steps_left - 1)
+
     def go_on(self) -> None:
         """Run what was kept back, in its order, and go on."""
         self.stopped = False
+        self._steps_left = -1
         kept, self._kept = self._kept, []
         for guarded in kept:
             guarded.reschedule()
@@ -109,6 +123,7 @@ class _Guarded:
             self._process.keep(self)
         else:
             self._callback(*self._args)
+            self._process.note_step()
 
     def reschedule(self) -> None:
         """Call soon what was kept back; unless it was cancelled meanwhile, as a timer may be."""

@@ -1,1 +1,1 @@
-"""A deterministic simulator of shards: the real runtime, brokers and stores in memory, one seed for all that happens."""
+"""A deterministic simulator of shards: the real runtime, a broker and stores in memory, one seed for everything."""

@@ -9,17 +9,20 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from consumer.simulation.stores import RecordedStore
 from consumer.stores.conformance.recorded_suite import RecordedStoreConformance
 from consumer.stores.conformance.subject import RecordedSubject
 from consumer.stores.conformance.suite import StoreConformance
 from consumer.stores.json_file import JsonFileStore
 from tests.support.store_subjects import (
+    FencedRowSubject,
     JsonSubject,
     RocksDbSubject,
     SqliteSubject,
     SqlSubject,
     committed_rows,
     committed_values,
+    put_number,
     put_row,
     put_value,
     recorded_rocksdb,
@@ -123,3 +126,26 @@ class TestRecordedRocksDbStore(RecordedStoreConformance):
         return RecordedSubject(
             tmp_path, new_store=recorded_rocksdb, put=put_value, committed=committed_values
         )
+
+
+class TestSimulatedRecordedStore(RecordedStoreConformance):
+    """The simulator's, in a recovery log."""
+
+    @pytest.fixture
+    def subject(self, tmp_path: Path) -> RecordedSubject:
+        """A log in memory."""
+        return RecordedSubject(
+            tmp_path,
+            new_store=RecordedStore,
+            put=put_number,
+            committed=RecordedStore.committed_state,
+        )
+
+
+class TestSimulatedFencedRowStore(StoreConformance):
+    """The simulator's, in a table in memory."""
+
+    @pytest.fixture
+    def subject(self) -> FencedRowSubject:
+        """A table of the test's own."""
+        return FencedRowSubject()

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from consumer.application import Shard
 from consumer.local_state import LocalState
+from consumer.simulation.stores import FencedRowStore, Table
 from consumer.stores.json_file import JsonFileStore
 from consumer.stores.rocksdb import RocksDbStore
 from consumer.stores.sql import SqlStore
@@ -198,3 +199,35 @@ class RocksDbSubject:
         """Open files."""
         del shard
         return descriptors_under(self._directory)
+
+
+def put_number(store: Any, key: str, value: int) -> None:
+    """Set a key of a simulated store."""
+    store.state[key] = value
+
+
+class FencedRowSubject:
+    """The simulator's store in a table."""
+
+    excludes = False
+    open_txn_blocks = False
+
+    def __init__(self) -> None:
+        self._table = Table()
+
+    def open(self, shard: Shard) -> FencedRowStore:
+        """Open it."""
+        return FencedRowStore(shard, self._table)
+
+    def put(self, store: FencedRowStore, key: str, value: int) -> None:
+        """Set a key."""
+        put_number(store, key, value)
+
+    def committed(self, store: FencedRowStore) -> dict[str, int]:
+        """Read it back."""
+        return store.committed_state()
+
+    def leftovers(self, shard: Shard) -> list[str]:
+        """Nothing could be left."""
+        del shard
+        return []

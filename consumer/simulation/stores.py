@@ -1,0 +1,342 @@
+"""Two stores that need no thread: a file in the shard's recovery log, and a row with a fence, in a table in memory.
+
+Both keep a state of whole numbers by key, and pass the suite for any store. Both commit from callbacks, when all that
+they wait for is done: so they run on a virtual loop, where nothing may block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from consumer.application import Shard
+from consumer.errors import CommitFencedError, StoreClosedError
+from consumer.local_state import local_state_of
+from consumer.op_future import OpFuture
+from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.stores.json_document import decode_documents, encode_documents
+from consumer.stores.recorded_files import remove_if_there
+from consumer.stores.state_file import RecordedStateFile
+
+State = dict[str, int]
+T = TypeVar("T")
+
+_NEXT = "next.json"
+
+
+class StoreObserver(Protocol):
+    """Is told what stores rely on."""
+
+    def on_restored(self, state: Mapping[str, int]) -> None:
+        """A store begins with this state."""
+        ...
+
+    def on_believed(self, state: Mapping[str, int]) -> None:
+        """A store was told that this state is durable."""
+        ...
+
+
+class Unobserved:
+    """Nobody listens."""
+
+    def on_restored(self, state: Mapping[str, int]) -> None:
+        """Nothing."""
+
+    def on_believed(self, state: Mapping[str, int]) -> None:
+        """Nothing."""
+
+
+def after_all(
+    futures: Collection[Future[object]], then: Callable[[BaseException | None], None]
+) -> None:
+    """Call `then` once, with the first failure as soon as there is one, or with None when all have succeeded."""
+    left = len(futures)
+    told = False
+
+    def on_done(done: Future[object]) -> None:
+        nonlocal left, told
+        left -= 1
+        error = done.exception()
+        if not told and (error is not None or left == 0):
+            told = True
+            then(error)
+
+    for future in futures:
+        future.add_done_callback(on_done)
+    if not futures:
+        then(None)
+
+
+class RecordedStore:
+    """Keeps its state in one file, which the recovery log has; a `JsonFileStore` whose waiting is given to it."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        *,
+        result_of: Callable[[OpFuture], None] = Future.result,
+        observer: StoreObserver | None = None,
+    ) -> None:
+        """Take the directory and the recorder of the shard.
+
+        Args:
+            shard: Has a recovery log.
+            result_of: Waits for a future, or raises what has the call made again.
+            observer: Is told what this store relies on.
+        """
+        local_state = local_state_of(shard, None)
+        assert local_state.recorder is not None, "a recovery log brings its recorder"
+        self._fqn = shard.fqn
+        self._directory = local_state.directory
+        self._recorder = local_state.recorder
+        self._file = RecordedStateFile(shard.fqn, local_state.directory, local_state.recorder)
+        self._observer = observer or Unobserved()
+        self._result_of = result_of
+        self._proof: OpFuture | None = None
+        """Resolves once it is known that the log is ours."""
+        self._committed: State = {}
+        self._commit: OpFuture | None = None
+        self._closed = False
+        self.state: State = {}
+        """The state of the running transaction."""
+
+    def committed_state(self) -> State:
+        """Return a copy of the state as of the last commit."""
+        return dict(self._committed)
+
+    def restore_checkpoint(self, shard: Shard) -> Checkpoint:
+        """Prove to be the log's newest writer; read what was played, or committed since."""
+        del shard
+        if self._proof is None:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            remove_if_there(self._recorder, self._directory, _NEXT)
+            self._proof = self._recorder.barrier()
+        self._result_of(self._proof)
+        self._proof = None
+        checkpoint = Checkpoint()
+        self._committed = {}
+        if self._file.path.exists():
+            state, checkpoint = decode_documents(self._file.path.read_bytes())
+            self._committed = msgspec.json.decode(state, type=State)
+        self.state = dict(self._committed)
+        self._observer.on_restored(self._committed)
+        return checkpoint
+
+    def start_commit(
+        self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
+    ) -> OpFuture:
+        """Replace the file once all of `wait_for` has succeeded."""
+        del shard
+        if self._closed:
+            raise StoreClosedError(self._fqn)
+        state = dict(self.state)
+        content = encode_documents(msgspec.json.encode(state), checkpoint)
+        self._commit = commit = _new_commit()
+        after_all(wait_for, partial(self._replace, commit, state, content))
+        return commit
+
+    def destroy(self) -> None:
+        """Give up a commit under way; remove the files."""
+        self._closed = True
+        self._file.close()
+        if self._commit is not None and not self._commit.done():
+            self._commit.set_exception(StoreClosedError(self._fqn))
+
+    def _replace(
+        self, commit: OpFuture, state: State, content: bytes, failure: BaseException | None
+    ) -> None:
+        if commit.done():
+            return
+        if failure is not None:
+            commit.set_exception(failure)
+            return
+        self._file.replace(content).add_done_callback(partial(self._settle, commit, state))
+
+    def _settle(self, commit: OpFuture, state: State, durable: OpFuture) -> None:
+        if commit.done():
+            return
+        failure = durable.exception()
+        if failure is not None:
+            commit.set_exception(failure)
+            return
+        self._committed = state
+        self._observer.on_believed(state)
+        commit.set_result(None)
+
+
+def _new_commit() -> OpFuture:
+    """Return a future that nobody can cancel: the application is given it, too."""
+    commit: OpFuture = Future()
+    commit.set_running_or_notify_cancel()
+    return commit
+
+
+@dataclass(slots=True)
+class Row:
+    """What a table holds of one shard."""
+
+    fence: int = 0
+    state: State = field(default_factory=dict)
+    checkpoint: bytes = b""
+
+
+class Table:
+    """Rows by shard, a fence each. What goes wrong on the way to it is put in front of it (`Way`)."""
+
+    def __init__(self, on_commit: Callable[[str, State], object] = lambda _, __: None) -> None:
+        """Begin empty.
+
+        Args:
+            on_commit: Called with each shard and state that becomes durable.
+        """
+        self._rows: dict[str, Row] = {}
+        self._on_commit = on_commit
+
+    def restore(self, fqn: str) -> Row:
+        """Raise the fence, and return a copy of the row."""
+        row = self._rows.setdefault(fqn, Row())
+        row.fence += 1
+        return Row(row.fence, dict(row.state), row.checkpoint)
+
+    def commit(self, fqn: str, fence: int, state: State, checkpoint: bytes) -> None:
+        """Replace the row.
+
+        Raises:
+            CommitFencedError: the fence was raised since.
+        """
+        row = self._rows.setdefault(fqn, Row())
+        if row.fence != fence:
+            raise CommitFencedError(fqn, fence, row.fence)
+        row.state, row.checkpoint = dict(state), checkpoint
+        self._on_commit(fqn, state)
+
+
+Answer = Callable[[BaseException | None], None]
+
+
+class Way(Protocol):
+    """How a store reaches its table."""
+
+    def check(self) -> None:
+        """Fail if the table cannot be reached.
+
+        Raises:
+            StoreError: it cannot.
+        """
+        ...
+
+    def send(self, action: Callable[[], None], answer: Answer) -> None:
+        """Have `action` done at the table, and `answer` called with what it raised."""
+        ...
+
+
+class DirectWay:
+    """Everything is done at once."""
+
+    def check(self) -> None:
+        """It is always there."""
+
+    def send(self, action: Callable[[], None], answer: Answer) -> None:
+        """Do it, and answer."""
+        answer(raised_by(action))
+
+
+def raised_by(action: Callable[[], None]) -> BaseException | None:
+    """Do something, and return what it raises."""
+    try:
+        action()
+    except Exception as error:
+        return error
+    return None
+
+
+class FencedRowStore:
+    """Keeps its state in a row, as `SqlStore` does: each restore raises the fence, each commit demands it."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        table: Table,
+        way: Way | None = None,
+        observer: StoreObserver | None = None,
+    ) -> None:
+        """Take the table, and the way to it."""
+        self._fqn = shard.fqn
+        self._table = table
+        self._way = way or DirectWay()
+        self._observer = observer or Unobserved()
+        self._fence = 0
+        self._committed: State = {}
+        self._commit: OpFuture | None = None
+        self._closed = False
+        self.state: State = {}
+        """The state of the running transaction."""
+
+    def committed_state(self) -> State:
+        """Return a copy of the state as of the last commit."""
+        return dict(self._committed)
+
+    def restore_checkpoint(self, shard: Shard) -> Checkpoint:
+        """Fence older holders, and read the row."""
+        del shard
+        self._way.check()
+        row = self._table.restore(self._fqn)
+        self._fence = row.fence
+        self._committed = row.state
+        self.state = dict(row.state)
+        self._observer.on_restored(row.state)
+        return Checkpoint.FromString(row.checkpoint)
+
+    def start_commit(
+        self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
+    ) -> OpFuture:
+        """Replace the row once all of `wait_for` has succeeded."""
+        del shard
+        if self._closed:
+            raise StoreClosedError(self._fqn)
+        state = dict(self.state)
+        self._commit = commit = _new_commit()
+        action = partial(
+            self._table.commit,
+            self._fqn,
+            self._fence,
+            state,
+            checkpoint.SerializeToString(deterministic=True),
+        )
+        after_all(wait_for, partial(self._send, commit, state, action))
+        return commit
+
+    def destroy(self) -> None:
+        """Give up a commit that still waits; one on its way may arrive."""
+        self._closed = True
+        if self._commit is not None and not self._commit.done():
+            self._commit.set_exception(StoreClosedError(self._fqn))
+
+    def _send(
+        self,
+        commit: OpFuture,
+        state: State,
+        action: Callable[[], None],
+        failure: BaseException | None,
+    ) -> None:
+        if commit.done():
+            return
+        if failure is not None:
+            commit.set_exception(failure)
+            return
+        self._way.send(action, partial(self._settle, commit, state))
+
+    def _settle(self, commit: OpFuture, state: State, failure: BaseException | None) -> None:
+        if commit.done():
+            return
+        if failure is not None:
+            commit.set_exception(failure)
+            return
+        self._committed = state
+        self._observer.on_believed(state)
+        commit.set_result(None)

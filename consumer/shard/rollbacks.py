@@ -11,19 +11,25 @@ Only the first append of a producer in a journal waits, for one write to etcd; n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 
 import structlog
 
 from allocator.core.model import Assignment
 from allocator.runtime.clock import Clock
-from consumer.errors import ConsumerError, JournalNotFoundError
+from consumer.errors import (
+    AppendOutcomeUnknownError,
+    JournalNotFoundError,
+    JournalUnavailableError,
+)
 from consumer.journal.append_service import AppendService
 from consumer.message.clock import unix_seconds_of
 from consumer.message.rollback import Rollback, brought_forward
 from consumer.message.sequencer import PRUNE_HORIZON_SECONDS
+from consumer.protocol.journal_pb2 import AppendResponse
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.shard.progress import UNDONE, Progress
 from consumer.shard.rollback_records import RollbackRecords
@@ -62,7 +68,8 @@ class Rollbacks:
             appends: Appends them; not the service that publishes, for a journal may be gone.
             progress: Learns where former producers' messages end.
             clock: Tells wall time.
-            again_seconds: When to undo a second time: a process that slept may have published after the first.
+            again_seconds: When to undo a second time: a process that slept may have published after the first. Also the
+                longest wait for journals that cannot be appended to.
         """
         self._records = records
         self._shard_id = shard_id
@@ -73,6 +80,8 @@ class Rollbacks:
         self._again_seconds = again_seconds
         self._left: list[Rollback] = []
         """Of producers of other attempts, which may have left messages pending."""
+        self._gone: set[Rollback] = set()
+        """Those whose journal is gone."""
         self._finished: dict[str, Rollback] = {}
         """By journal, of producers of this attempt whose transactions all ended well."""
         self._current: dict[str, Rollback] = {}
@@ -130,30 +139,48 @@ class Rollbacks:
     async def undo(self) -> None:
         """Roll back what former producers left, now and once more later; then drop what is not needed any more."""
         left = list(self._left)
-        gone = await self._append(left)
+        await self._append(left)
         self._progress.told(UNDONE)
         if not left:
             return
         await asyncio.sleep(self._again_seconds)
-        await self._append([each for each in left if each not in gone])
-        drop = [each for each in left if each in gone or self._is_superseded(each)]
+        await self._append([each for each in left if each not in self._gone])
+        drop = [each for each in left if each in self._gone or self._is_superseded(each)]
         await self._records.write(self._assignment(), drop=drop)
         self._left = [each for each in self._left if each not in drop]
 
-    async def _append(self, rollbacks: Sequence[Rollback]) -> list[Rollback]:
-        """Append rollbacks; return those whose journal is gone."""
-        appended = [(each, self._appends.append(each.journal, each.content)) for each in rollbacks]
-        gone: list[Rollback] = []
-        for rollback, future in appended:
+    async def _append(self, rollbacks: Collection[Rollback]) -> None:
+        """Append rollbacks, and wait for them; but not for ever: one journal's brokers must not hold up all answers."""
+        waiting, done = set(rollbacks), asyncio.Event()
+        for rollback in rollbacks:
+            future = self._appends.append(rollback.journal, rollback.content)
+            future.add_done_callback(partial(self._on_appended, rollback, waiting, done))
+        if waiting:
             try:
-                response = await asyncio.wrap_future(future)
-            except JournalNotFoundError:
-                gone.append(rollback)
-            except ConsumerError as error:
-                _log.warning("rollbacks.not_undone", journal=rollback.journal, cause=str(error))
-            else:
-                self._progress.update({}, {rollback.journal: response.commit.end})
-        return gone
+                async with asyncio.timeout(self._again_seconds):
+                    await done.wait()
+            except TimeoutError:
+                journals = sorted(rollback.journal for rollback in waiting)
+                _log.warning("rollbacks.still_waiting", shard=self._shard_id, journals=journals)
+
+    def _on_appended(
+        self,
+        rollback: Rollback,
+        waiting: set[Rollback],
+        done: asyncio.Event,
+        future: Future[AppendResponse],
+    ) -> None:
+        error = future.exception()
+        if error is None:
+            self._progress.update({}, {rollback.journal: future.result().commit.end})
+        elif isinstance(error, JournalNotFoundError):
+            self._gone.add(rollback)
+        elif not isinstance(error, (JournalUnavailableError, AppendOutcomeUnknownError)):
+            # Those two say that we are ending.
+            _log.warning("rollbacks.not_undone", journal=rollback.journal, cause=str(error))
+        waiting.discard(rollback)
+        if not waiting:
+            done.set()
 
     def _is_superseded(self, rollback: Rollback) -> bool:
         """Whether nobody will ask any more where this producer's messages end in its journal."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,11 +11,14 @@ from pathlib import Path
 import pytest
 
 from allocator.core.keys import AuxiliaryKeys
+from allocator.core.model import ItemId
 from allocator.core.ops import prefix_range_end
 from allocator.etcd.client import EtcdClient
+from allocator.runtime.clock import SystemClock
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Shard
 from consumer.errors import AssignmentLostError, CommitFencedError
+from consumer.journal.append_service import AppendService
 from consumer.journal.client import JournalClient
 from consumer.message.batch import Envelope
 from consumer.message.framing import NDJSON
@@ -22,14 +26,18 @@ from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.outcome import Outcome
 from consumer.message.publisher import Publisher
+from consumer.message.rollback import Rollback
 from consumer.protocol.journal_pb2 import ApplyRequest
 from consumer.protocol.shard_pb2 import ReplicaStatus
 from consumer.shard.environment import ShardConfig
 from consumer.shard.live_shard import LiveShard
+from consumer.shard.progress import UNDONE, Progress
 from consumer.shard.rollback_records import RollbackRecords
+from consumer.shard.rollbacks import Rollbacks
 from consumer.stores.json_file import JsonFileStore
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
+    MEMBER,
     OUTPUT,
     SECOND_SOURCE,
     SHARD,
@@ -308,6 +316,37 @@ async def test_records_of_other_shards_and_broken_ones_are_passed_over(
     assert len(await kept(host)) == 1
     result = await etcd.get_range(prefix, prefix_range_end(prefix))
     assert len(result.kvs) == 3
+
+
+async def test_journal_that_cannot_be_appended_to_holds_up_answers_for_a_while_only(
+    host: ShardHost, journals: JournalClient
+) -> None:
+    """Who waits for offsets waits for all rollbacks, lest it be told too little; but not for ever for one of them."""
+    await host.assign(spec_of(SHARD, SOURCE))
+    records = RollbackRecords(host.etcd, AuxiliaryKeys(host.key_space.keys.root))
+    assignment = host.key_space.assignments[ItemId(SHARD), MEMBER, 0]
+    left = Rollback(journal=OUTPUT, producer=1 << 40, clock=1600, content=b"an acknowledgement\n")
+    await records.write(assignment, keep=[left])
+    progress = Progress([SOURCE], awaits=(UNDONE,))
+    progress.update({SOURCE: 5}, {})
+    rollbacks = Rollbacks(
+        records,
+        shard_id=SHARD,
+        assignment=lambda: assignment,
+        appends=AppendService(journals),  # Never run: it takes appends, and performs none.
+        progress=progress,
+        clock=SystemClock(),
+        again_seconds=0.1,
+    )
+    await rollbacks.take_over()
+    ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+    async with TaskGroup() as group:
+        group.start_soon(rollbacks.undo(), name="undo")
+
+        assert await progress.wait_for({SOURCE: 5}, ended=ended)
+        group.stop()
+    assert progress.copies() == ({SOURCE: 5}, {})
+    assert await records.of_shard(SHARD) == [left]
 
 
 def fail_on(name: str) -> Callable[[str], None]:

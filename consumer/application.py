@@ -69,7 +69,10 @@ class Shard(Protocol):
         ...
 
     def progress(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """Return (read_through, publish_at) of completed transactions, bytes by journal."""
+        """Return (read_through, publish_at) of completed transactions, bytes by journal.
+
+        What was read, and where what was published ends: by this process, and by those before it.
+        """
         ...
 
 
@@ -158,24 +161,35 @@ class BeginFinisher(Protocol[StoreT_contra]):
 
 @runtime_checkable
 class MessageProducer(Protocol[StoreT_contra]):
-    """Optional: brings messages from elsewhere than journals. Its methods run on the event loop."""
+    """Optional: brings messages from elsewhere than journals. Its methods run on the event loop, and must not block it.
+
+    Messages are sequenced, consumed and committed like those of a journal; those whose producer, clock and flags are 0
+    count as committed. Offsets grow within the name of a batch, and mean the same in each life of the shard.
+    """
 
     def read_messages(
         self, shard: Shard, store: StoreT_contra, checkpoint: shard_pb2.Checkpoint
     ) -> AsyncIterator[MessageBatch]:
-        """Yield batches from `checkpoint` on. When it ends, the shard restores its checkpoint and starts over."""
+        """Yield batches from `checkpoint` on.
+
+        When it ends, what it brought is committed, the checkpoint restored, and this called again: after a pause, if
+        nothing was committed since. So it should not end between a producer's messages and their acknowledgement.
+        """
         ...
 
     def replay_range(
         self, shard: Shard, store: StoreT_contra, *, journal: str, begin: int, end: int
     ) -> AsyncIterator[MessageBatch]:
-        """Yield once more the messages of `journal` in [begin, end), bytes."""
+        """Yield once more the messages of `journal` in [begin, end), all of them and no others.
+
+        Asked for where a transaction of a producer's is longer than memory, or began before the checkpoint.
+        """
         ...
 
     def read_through(
         self, shard: Shard, store: StoreT_contra, offsets: Mapping[str, int]
     ) -> Mapping[str, int]:
-        """Return the offsets that a Stat with `offsets` must wait for."""
+        """Return the offsets, by names of batches, that a Stat with `offsets` must wait for; these may be of any kind."""
         ...
 
 

@@ -45,6 +45,7 @@ class LogFeed:
         self._on_arrival = on_arrival
         self._spans: deque[ReadSpan] = deque()
         self._bytes = 0
+        self._limit: int | None = None
         self._error: ConsumerError | None = None
         self._room = asyncio.Event()
         self._room.set()
@@ -79,8 +80,14 @@ class LogFeed:
     def reaches(self, position: Position) -> bool:
         """Tell whether a position is read, or so near that it soon will be."""
         return (
-            position.log == self.begin.log and position.offset <= self._reader.offset + JUMP_BYTES
+            position.log == self.begin.log
+            and position.offset <= self._reader.offset + JUMP_BYTES
+            and (self._limit is None or position.offset < self._limit)
         )
+
+    def end_at(self, offset: int) -> None:
+        """Read no more than up to `offset`, apart from what is read beyond it already."""
+        self._limit = offset
 
     def close(self) -> None:
         """Read no more."""
@@ -93,6 +100,8 @@ class LogFeed:
                     self._spans.append(span)
                     self._bytes += len(span.content)
                     self._on_arrival()
+                    if self._limit is not None and span.end >= self._limit:
+                        return
                     if self._bytes > AHEAD_BYTES:
                         self._room.clear()
                         await self._room.wait()
@@ -118,13 +127,31 @@ class LogFeeds:
         self.current = self._open(position)
         self.next: LogFeed | None = None
 
-    def prepare(self, jump: Position | None) -> None:
-        """Begin to read where the player will jump to, if that is known and not done yet."""
-        wanted = None if jump is None or self.current.reaches(jump) else jump
-        if self.next is not None and self.next.begin != wanted:
-            self._close_next()
-        if self.next is None and wanted is not None:
-            self.next = self._open(wanted)
+    def take(self, played_to: int) -> ReadSpan | None:
+        """Return the next bytes of the current feed, if some have arrived; of the next feed if it is time for that.
+
+        Args:
+            played_to: Offset in the current log up to where what was taken is played.
+
+        Raises:
+            ConsumerError: the log cannot be read, and all that was read is taken.
+        """
+        span = self.current.take()
+        following = self.next
+        if span is not None or following is None:
+            return span
+        if following.begin.log == self.current.begin.log and following.begin.offset <= played_to:
+            self.jump(following.begin)
+            return self.current.take()
+        return None
+
+    def prepare(self, upcoming: Position | None) -> None:
+        """Begin to read where the player will jump to, if that is known; one jump at a time."""
+        if upcoming is None or self.next is not None or self.current.reaches(upcoming):
+            return
+        self.next = self._open(upcoming)
+        if upcoming.log == self.current.begin.log:
+            self.current.end_at(upcoming.offset)
 
     def jump(self, position: Position) -> None:
         """Go on at a position that the current feed does not reach."""
@@ -138,12 +165,8 @@ class LogFeeds:
     def close(self) -> None:
         """Read no more."""
         self.current.close()
-        self._close_next()
-
-    def _close_next(self) -> None:
         if self.next is not None:
             self.next.close()
-            self.next = None
 
     def _open(self, position: Position) -> LogFeed:
         return LogFeed(self._journals, position, self._group, self._on_arrival)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 from consumer.errors import LogDataLossError
@@ -60,6 +59,9 @@ class Playback:
         self._target: _Target | None = None
         self.handed_over = False
         """Whether the operation of the new author applied: everything is recovered."""
+        self.strayed = 0
+        """Operations since the newest one that took its number which follow from something else: a recorder wrote them
+        that knew of operations which we do not have."""
         self.ignored: Counter[Verdict] = Counter()
         """Operations that did not apply, and should have, by why."""
         self.skipped_bytes = 0
@@ -92,10 +94,12 @@ class Playback:
     @property
     def upcoming(self) -> Position | None:
         """Where the hints will have us go once we have read up to where nothing is live for long; None: nowhere."""
-        for segment, after in pairwise(self.fsm.hinted_segments):
-            end = max(segment.last_offset, self._fed_to)
-            if after.log != segment.log or after.first_offset > end + JUMP_BYTES:
-                return Position(after.log, after.first_offset)
+        log = self._at.log
+        end = max(self._fed_to, self._decoder.offset + self._decoder.raw_bytes)
+        for segment in self.fsm.hinted_segments:
+            if segment.log != log or segment.first_offset > end + JUMP_BYTES:
+                return Position(segment.log, segment.first_offset)
+            end = max(segment.last_offset, end)
         return None
 
     @property
@@ -194,6 +198,7 @@ class Playback:
         verdict = self.fsm.apply(op, found.payload, Place(self._at.log, found.begin, found.end))
         if verdict.stepped:
             self._hole = None
+            self.strayed = 0
         elif verdict is Verdict.SEQUENCE_SKIPPED and self._hole is not None:
             raise self._loss(
                 self._hole, f"and with them operations {self.fsm.next_seq} to {op.seq_no - 1}"
@@ -201,6 +206,7 @@ class Playback:
         if verdict is not Verdict.APPLIED:
             if not verdict.expected:
                 self.ignored[verdict] += 1
+                self.strayed += 1
             return
         self.handed_over = self._author != 0 and op.author == self._author
         if op.HasField("write"):

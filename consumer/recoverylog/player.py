@@ -178,7 +178,7 @@ class Player:
         changes: list[FileChange] = []
         played_bytes = 0
         while not self._finished:
-            span = feeds.current.take()
+            span = feeds.take(self._playback.position.offset)
             if span is None:
                 break
             played_bytes += len(span.content)
@@ -235,12 +235,24 @@ class Player:
         if not self._ending:
             return
         if self._author:
+            self._check_followed()
             self._check_heard()
             self._heads[self._log] = await self._inject()
             return
         head = await self._write_head(self._log)
         self._finished = head <= self._playback.position.offset
         self._heads[self._log] = max(head, self._head())
+
+    def _check_followed(self) -> None:
+        """Check that the log does not go on with operations that we could not follow: a hand-over would undo them."""
+        strayed = self._playback.strayed
+        if strayed:
+            raise LogDataLossError(
+                self._log,
+                f"its last {strayed} operations follow from others than those played so far "
+                f"({dict(self._playback.ignored)}); taking it over would lose them. Look who else records there, and "
+                "recover from a backup of the hints (shardctl shards rewind)",
+            )
 
     def _check_heard(self) -> None:
         """Check that what we appended is read as an operation, though perhaps not as the next one."""

@@ -189,8 +189,9 @@ class FileStateMachine:
         path = op.create.path
         if self._taken(path):
             return Verdict.PATH_TAKEN
-        if self.hinted_fnodes:
-            if self.hinted_fnodes[0] != op.seq_no:
+        if self.hinted_segments:
+            # What the hints do not name was gone when they were made. Its end may stand where they have us skip.
+            if not self.hinted_fnodes or self.hinted_fnodes[0] != op.seq_no:
                 return _NOT_TRACKED
             self.hinted_fnodes.popleft()
         self.fnodes[op.seq_no] = Fnode(path)

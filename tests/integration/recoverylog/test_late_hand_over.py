@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from consumer.errors import AppendOutcomeUnknownError, LogFencedError
+from consumer.errors import AppendOutcomeUnknownError, LogDataLossError, LogFencedError
 from consumer.journal.append_service import AppendService
 from consumer.journal.client import JournalClient
 from consumer.protocol.journal_pb2 import AppendResponse, ApplyRequest
@@ -18,6 +18,7 @@ from consumer.protocol.recorded_op_pb2 import FSMHints
 from consumer.recoverylog.player import Player, Recovered
 from consumer.recoverylog.recorder import Recorder
 from tests.support.broker import journal_spec
+from tests.support.recorded_ops import OpChain
 
 LOG = "logs/late"
 
@@ -71,3 +72,17 @@ async def test_copy_of_a_hand_over_that_arrives_late_gives_the_log_back_to_nobod
         third = await _handed_over(journals, 2000, tmp_path / "third")
 
     assert not third.fsm.links
+
+
+async def test_log_whose_end_follows_from_something_else_is_not_taken_over(
+    journals: JournalClient, tmp_path: Path
+) -> None:
+    """Operations at the end bear numbers that come later: a hand-over would give their numbers to others, and undo what
+    somebody may have committed.
+    """
+    await journals.apply([ApplyRequest.Change(upsert=journal_spec(LOG))])
+    stray = OpChain(7, seq=9, checksum=1)
+    await journals.append(LOG, OpChain(6).create("/a").framed + stray.create("/b").framed)
+
+    with pytest.raises(LogDataLossError, match="would lose them"):
+        await _handed_over(journals, 1, tmp_path / "first")

@@ -264,3 +264,27 @@ def test_properties_alone_are_played_from_the_beginning() -> None:
     fsm, verdicts = played(log.hints(), ops)
     assert verdicts == [APPLIED] * 3
     assert fsm.properties == {"/p": "1"}
+
+
+def test_file_that_dies_where_hints_skip_is_not_taken_for_live() -> None:
+    """A file came and went while another was written, and its end is between two segments. Its path is free for the next
+    file, though nobody who starts from these hints sees it go.
+    """
+    log, first = FileLog.empty(), OpChain(1)
+    log.append(first.create("/db"), first.create("/wal"), first.write(1, 0, b"a"))
+    log.append(first.unlink(2, "/wal"))
+    second = first.branch(2)
+    log.append(second.nothing(), second.write(1, 1, b"b"))
+    ops = [second.create("/wal"), second.write(1, 2, b"c")]
+    hints = log.hints()
+    assert [len(node.segments) for node in hints.live_nodes] == [2]
+
+    again = OpChain(1)
+    history = [again.create("/db"), again.create("/wal"), again.write(1, 0, b"a")]
+    history += [again.unlink(2, "/wal")]
+    after = again.branch(2)
+    history += [after.nothing(), after.write(1, 1, b"b")]
+    fsm, _ = played(hints, [*history, *ops])
+
+    assert fsm.links == {"/db": 1, "/wal": 7}
+    assert fsm.next_seq == 9

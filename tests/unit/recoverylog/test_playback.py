@@ -302,3 +302,24 @@ def test_bytes_that_are_fed_twice_count_once() -> None:
     played.perform(played.playback.feed(half - 20, log.content[half - 20 : half]))
     played.perform(played.playback.feed(half - 20, log.content[half - 20 :]))
     assert played.files == files
+
+
+def test_operations_that_follow_from_others_are_told_until_the_log_goes_on() -> None:
+    """Whoever takes a log over must know that its end is of a branch it has not seen; copies are none."""
+    log, chain, _ = some_files()
+    whole = log.content
+    log.append(chain.branch(1).nothing())
+    stray = OpChain(2, seq=chain.seq + 5, checksum=1)
+    log.append(stray.create("/x"), stray.create("/y"))
+    playback = Playback(FSMHints(log=LOG))
+    playback.feed(0, whole)
+    assert playback.strayed == 0
+
+    playback.feed(len(whole), log.content[len(whole) :])
+    assert playback.strayed == 2
+
+    end = len(log.content)
+    goes_on = OpChain(3, seq=log.fsm.next_seq, checksum=log.fsm.next_checksum)
+    log.append(goes_on.nothing())
+    playback.feed(end, log.content[end:])
+    assert playback.strayed == 0

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from structlog.testing import capture_logs
 
-from allocator.core.keys import AuxiliaryKeys, Keys
+from allocator.core.keys import AssignmentKey, AuxiliaryKeys, Keys
 from allocator.core.model import Assignment, Item, ItemId, MemberId
 from allocator.core.ops import Put, TxnCheckpoint
 from allocator.core.placement.flow import FlowSolver
+from allocator.core.policy import AllocationPolicy, TransitionPolicy
 from allocator.core.transition.converge import Step, Tally
 from allocator.execute import Executor
 from allocator.key_space import KeySpace
@@ -23,20 +24,21 @@ from allocator.session import Session, SessionConfig
 from allocator.simulation import Scenario
 from allocator.simulation.cluster import Cluster
 from allocator.simulation.etcd import FakeEtcd
+from allocator.simulation.member import SimulatedMember
 from allocator.simulation.store import Commit, key_of
 from allocator.simulation.trace import Trace
 from allocator.simulation.values import SimulatedDecoder, SimulatedItem, SimulatedMemberValue
 from allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
 
 
-def _new_cluster(group: TaskGroup) -> Cluster:
+def _new_cluster(group: TaskGroup, policy: AllocationPolicy | None = None) -> Cluster:
     scenario = Scenario(
         zones=(1, 1),
         limit=(4, 4),
         lease_ttl_seconds=20,
         latencies_seconds=((0.001, 0.01),),
         skews_seconds=(0.0,),
-        policies=(Scenario().allocation.policy,),
+        policies=(policy or AllocationPolicy(),),
     )
     return Cluster(1, scenario, group, Trace(running_loop().time), on_defect=lambda _: None)
 
@@ -86,15 +88,7 @@ def test_leader_without_an_answer_to_a_write_leads_anew_before_it_decides_again(
             await asyncio.sleep(3.0)
             before = _epoch(cluster)
 
-            def cut_once(commit: Commit) -> None:
-                if any(
-                    key_of(e).startswith(cluster.keys.assignments_prefix) for e in commit.events
-                ):
-                    cluster.etcd.observers.remove(cut_once)
-                    member.link.cut_off(refuses=False)
-                    running_loop().call_later(5.5, member.link.mend)
-
-            cluster.etcd.observers.append(cut_once)
+            _lose_an_answer_of(member, cluster)
             cluster.put_item(ItemId("item"), 1)
             await asyncio.sleep(30.0)
             after = _epoch(cluster)
@@ -105,6 +99,65 @@ def test_leader_without_an_answer_to_a_write_leads_anew_before_it_decides_again(
 
     assert after == before + 1
     assert assignments == 1
+
+
+def _lose_an_answer_of(member: SimulatedMember, cluster: Cluster) -> None:
+    """Cut a member off as soon as its next step is performed, for as long as the answer travels."""
+
+    def cut_once(commit: Commit) -> None:
+        if any(key_of(e).startswith(cluster.keys.assignments_prefix) for e in commit.events):
+            cluster.etcd.observers.remove(cut_once)
+            member.link.cut_off(refuses=False)
+            running_loop().call_later(0.1, member.link.mend)
+
+    cluster.etcd.observers.append(cut_once)
+
+
+def test_leader_that_takes_leadership_anew_remembers_since_when_a_drain_waits() -> None:
+    """A drain may wait twenty seconds for a replacement. Half of that is over when the leader loses an answer, and so
+    begins a new epoch: the drain begins when it would have, not twenty seconds after the new epoch.
+    """
+
+    async def drain() -> tuple[int, float]:
+        patient = AllocationPolicy(transition=TransitionPolicy(drain_patience_seconds=20.0))
+        async with TaskGroup() as group:
+            cluster = _new_cluster(group, patient)
+            leader = cluster.join()
+            await asyncio.sleep(3.0)
+            leaving = cluster.join()
+            await asyncio.sleep(3.0)
+            for name in ("one", "two"):
+                cluster.put_item(ItemId(name), 1)
+            await asyncio.sleep(30.0)
+            epoch = _epoch(cluster)
+            held = _held_by(leaving, cluster)
+            leaving.change(replace(leaving.value, exiting=True))
+            since = running_loop().time()
+            await asyncio.sleep(10.0)
+            _lose_an_answer_of(leader, cluster)
+            cluster.put_item(ItemId("three"), 1)
+            waited = 0.0
+            while not held <= _held_by(leader, cluster) and waited < 60.0:
+                await asyncio.sleep(0.1)
+                waited = running_loop().time() - since
+            epochs = _epoch(cluster) - epoch
+            cluster.shut_down()
+            return epochs, waited
+
+    epochs, waited = run_virtual(drain())
+
+    assert epochs == 1
+    assert 20.0 <= waited <= 22.0
+
+
+def _held_by(member: SimulatedMember, cluster: Cluster) -> set[str]:
+    prefix = cluster.keys.assignments_prefix
+    parsed = [cluster.keys.parse(k) for k in cluster.etcd.store.kvs if k.startswith(prefix)]
+    return {
+        key.item_id
+        for key in parsed
+        if isinstance(key, AssignmentKey) and key.member_id == member.member_id
+    }
 
 
 def test_leader_whose_decision_fails_stays_and_decides_again() -> None:

@@ -267,8 +267,8 @@ def test_properties_alone_are_played_from_the_beginning() -> None:
 
 
 def test_file_that_dies_where_hints_skip_is_not_taken_for_live() -> None:
-    """A file came and went while another was written, and its end is between two segments. Its path is free for the next
-    file, though nobody who starts from these hints sees it go.
+    """A file came and went while another was written, and its end is between two segments. Its path is free for the
+    next file, though nobody who starts from these hints sees it go.
     """
     log, first = FileLog.empty(), OpChain(1)
     log.append(first.create("/db"), first.create("/wal"), first.write(1, 0, b"a"))

@@ -189,7 +189,7 @@ class MessageProducer(Protocol[StoreT_contra]):
     def read_through(
         self, shard: Shard, store: StoreT_contra, offsets: Mapping[str, int]
     ) -> Mapping[str, int]:
-        """Return the offsets, by names of batches, that a Stat with `offsets` must wait for; these may be of any kind."""
+        """Return the offsets, by names of batches, that a Stat must wait for. What is asked for may be of any kind."""
         ...
 
 

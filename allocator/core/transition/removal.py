@@ -106,19 +106,19 @@ def _refusal(
 ) -> Reason | None:
     if replicas.replication == 0 or key in replicas.surplus:
         return None
-    consistent = {k: m for k, m in staying.items() if k in reliable}
+    others = [m for k, m in staying.items() if k in reliable and k != key]
     if key not in replicas.live:
-        return None if consistent else Reason.STANDBY_NOT_CAUGHT_UP
-    if len(consistent) - (key in consistent) < replicas.replication:
+        return None if others else Reason.STANDBY_NOT_CAUGHT_UP
+    if len(others) < replicas.replication:
         return Reason.STANDBY_NOT_CAUGHT_UP
-    zones_wanted = zones_spanned(replicas.desired)
-    for each in (consistent, staying):
-        spanned = zones_spanned(each.values())
-        if _zones_without(each, key) < min(zones_wanted, spanned):
-            return Reason.ZONE
-    return None
+    zones_wanted, zone = zones_spanned(replicas.desired), staying[key].zone
+    if key in reliable and _loses_a_zone(others, zone, zones_wanted):
+        return Reason.ZONE
+    rest = (m for k, m in staying.items() if k != key)
+    return Reason.ZONE if _loses_a_zone(rest, zone, zones_wanted) else None
 
 
-def _zones_without(members: Mapping[bytes, MemberId], key: bytes) -> int:
-    others: Iterable[MemberId] = (m for k, m in members.items() if k != key)
-    return zones_spanned(others)
+def _loses_a_zone(others: Iterable[MemberId], zone: str, zones_wanted: int) -> bool:
+    """Return whether the others span too few zones, for want of one that goes."""
+    zones = {member_id.zone for member_id in others}
+    return zone not in zones and len(zones) < zones_wanted

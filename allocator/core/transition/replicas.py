@@ -31,6 +31,9 @@ class Risk(IntEnum):
     """It is safe where it is."""
 
 
+_NO_KEYS: frozenset[bytes] = frozenset()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicas:
     """An item's assignments, sorted out."""
@@ -63,21 +66,22 @@ class Replicas:
         current = state.assignments.get(item.item_id, ())
         members, avoided = state.members, state.avoided
         holders = {a.member_id for a in current}
-        surplus = frozenset(_surplus_keys(current)) if len(holders) < len(current) else frozenset()
-        unwanted: set[bytes] = set(surplus)
-        live: set[bytes] = set()
-        consistent: set[bytes] = set()
+        surplus = frozenset(_surplus_keys(current)) if len(holders) < len(current) else _NO_KEYS
+        unwanted: list[bytes] = []
+        live: list[bytes] = []
+        consistent: list[bytes] = []
         for assignment in current:
             key, member_id = assignment.kv.key, assignment.member_id
-            if member_id not in desired:
-                unwanted.add(key)
-            if member_id not in members or key in surplus:
+            is_surplus = key in surplus
+            if is_surplus or member_id not in desired:
+                unwanted.append(key)
+            if is_surplus or member_id not in members:
                 continue
             if avoided and (assignment.item_id, member_id) in avoided:
                 continue
-            live.add(key)
+            live.append(key)
             if consistency.is_consistent(item, assignment, current):
-                consistent.add(key)
+                consistent.append(key)
         present = tuple(m for m in desired if m in members)
         return cls(
             replication=item.value.desired_replication(),
@@ -153,13 +157,12 @@ def is_settled(current: Sequence[Assignment], desired: Sequence[MemberId]) -> bo
         current: Sorted by member.
         desired: Sorted.
     """
-    if len(current) != len(desired):
+    size = len(current)
+    if size != len(desired):
         return False
     slots = 0
     for assignment, member_id in zip(current, desired, strict=True):
-        if assignment.member_id is not member_id and assignment.member_id != member_id:
-            return False
-        if assignment.slot >= len(current):
+        if assignment.member_id != member_id or assignment.slot >= size:
             return False
         slots |= 1 << assignment.slot
-    return slots == (1 << len(current)) - 1
+    return slots == (1 << size) - 1

@@ -41,9 +41,11 @@ def told_apart(
         keep: What does not go now, by slot.
         promoted: The one of them that becomes primary; None if one is primary, or none can be.
     """
-    if promoted is None and len({a.slot for a in keep}) == len(keep):
-        return [Move(assignment, assignment.slot) for assignment in keep]
     placed = [] if promoted is None else [Move(promoted, PRIMARY_SLOT)]
+    others = keep if promoted is None else [a for a in keep if a is not promoted]
+    if len({a.slot for a in others}) == len(others):
+        # If one is promoted, none of them has slot 0.
+        return [*placed, *(Move(assignment, assignment.slot) for assignment in others)]
     # Slots of replicas that go in the same step are left alone: their keys may not be written twice in one transaction.
     taken = {assignment.slot for assignment in replicas.current} | {PRIMARY_SLOT}
     used = {move.slot for move in placed}
@@ -54,9 +56,7 @@ def told_apart(
         is_behind, is_unwanted = key not in replicas.consistent, key in replicas.unwanted
         return (assignment.slot, is_behind, is_unwanted, assignment.kv.create_revision)
 
-    for assignment in sorted(keep, key=claim):
-        if assignment is promoted:
-            continue
+    for assignment in sorted(others, key=claim):
         slot = assignment.slot
         counts = slot == PRIMARY_SLOT or assignment.kv.key not in going
         if counts and slot in used:
@@ -92,4 +92,4 @@ def slots_for_newcomers(replicas: Replicas, placed: Iterable[Move]) -> Iterator[
         for move in placed
         if move.slot == PRIMARY_SLOT or move.assignment.kv.key not in going
     }
-    return (slot for slot in count() if slot not in taken)
+    yield from (slot for slot in count() if slot not in taken)

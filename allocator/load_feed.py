@@ -4,21 +4,24 @@
 
 Reports are rounded, and count only once they persist, so they need no watch.
 
+Reading what thousands of shards weigh takes seconds, so that is done away from the event loop.
+
 Invariants: a leader knows the reports before it makes its first plan, so that a change of leader is no change of loads;
 later, an etcd that does not answer leaves what was known. A report that cannot be read counts as none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import structlog
 
+from allocator.config import Offload
 from allocator.core.keys import AuxiliaryKeys, member_id_below
 from allocator.core.load.measured import MeasuredLoads
 from allocator.core.load.report import MemberReport
-from allocator.core.model import MemberId
-from allocator.core.ops import prefix_range_end
+from allocator.core.model import ItemId, MemberId
+from allocator.core.ops import KeyValue, prefix_range_end
 from allocator.core.policy import LoadPolicy
 from allocator.core.tracker import Tracker
 from allocator.errors import EtcdError, KeyDecodeError, ValidationError
@@ -27,7 +30,7 @@ from allocator.key_space import KeySpace
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
 
-LOOK_SECONDS = 30.0
+LOOK_SECONDS = 15.0
 """Time between two reads of the reports."""
 
 _log = structlog.get_logger()
@@ -47,6 +50,7 @@ class LoadFeed:
         policy: LoadPolicy,
         clock: Clock,
         decode: DecodeReport,
+        offload: Offload,
     ) -> None:
         """Bind the feed; nothing is read yet.
 
@@ -55,7 +59,8 @@ class LoadFeed:
             key_space: Tells which items there are, and below which root.
             policy: Whether and how measurements are used.
             clock: Time.
-            decode: Reads a report.
+            decode: Reads a report; called wherever `offload` runs it.
+            offload: Runs what takes long, away from the event loop.
         """
         self._etcd = etcd
         self._key_space = key_space
@@ -63,14 +68,16 @@ class LoadFeed:
         self._policy = policy
         self._clock = clock
         self._decode = decode
+        self._offload = offload
         self._tracker: Tracker | None = None
         self._measured = MeasuredLoads(policy)
+        self._loads: Mapping[ItemId, int] | None = None
         self._read_at_monotonic_seconds: float | None = None
 
     async def update(self, tracker: Tracker) -> None:
         """Give a tracker what is known now. For a new one, reports are read first, however long that takes."""
         if tracker is not self._tracker:
-            self._measured = MeasuredLoads(self._policy)
+            self._measured, self._loads = MeasuredLoads(self._policy), None
             self._read_at_monotonic_seconds = None
             await self._look()
             self._tracker = tracker
@@ -83,10 +90,11 @@ class LoadFeed:
         read_at = self._read_at_monotonic_seconds
         if read_at is not None and self._clock.monotonic_seconds() - read_at < LOOK_SECONDS:
             return False
+        prefix = self._keys.loads_prefix
         backoff = Backoff()
         while True:
             try:
-                reports = await self._read()
+                kvs = (await self._etcd.get_range(prefix, prefix_range_end(prefix))).kvs
                 break
             except EtcdError as error:
                 _log.warning("loads.not_read", cause=str(error))
@@ -95,19 +103,30 @@ class LoadFeed:
                     return False
             await backoff.sleep()
         now = self._read_at_monotonic_seconds = self._clock.monotonic_seconds()
-        self._measured.forget_all_but(self._key_space.items.keys())
-        return self._measured.observe(reports, now)
+        item_ids = frozenset(self._key_space.items)
+        return await self._offload(lambda: self._take_over(kvs, item_ids, now))
 
-    async def _read(self) -> Mapping[MemberId, MemberReport]:
+    def _take_over(
+        self, kvs: Collection[KeyValue], item_ids: Collection[ItemId], now: float
+    ) -> bool:
+        """Add what was read to what is known. Return whether anything that is in force changed."""
+        self._measured.forget_all_but(item_ids)
+        changed = self._measured.observe(self._decoded(kvs), now)
+        if changed or self._loads is None:
+            self._loads = self._measured.loads
+        return changed
+
+    def _decoded(self, kvs: Collection[KeyValue]) -> Mapping[MemberId, MemberReport]:
         prefix = self._keys.loads_prefix
         found: dict[MemberId, MemberReport] = {}
-        for kv in (await self._etcd.get_range(prefix, prefix_range_end(prefix))).kvs:
+        for kv in kvs:
             try:
                 found[member_id_below(prefix, kv.key)] = self._decode(kv.value)
             except (KeyDecodeError, ValidationError) as error:
-                _log.warning("loads.undecodable", key=kv.key.decode("replace"), cause=str(error))
+                _log.warning(
+                    "loads.undecodable", key=kv.key.decode(errors="replace"), cause=str(error)
+                )
         return found
 
     def _give(self, tracker: Tracker) -> None:
-        measured = self._measured
-        tracker.set_loads(measured.loads, measured.capacities, self._policy)
+        tracker.set_loads(self._loads, self._measured.capacities, self._policy)

@@ -112,8 +112,12 @@ class Rounds:
     async def perform(self, term: Term) -> float:
         """Decide and act once. Return how long to wait at most for a change."""
         tracker = self._observation.tracker
+        times = self._leadership.config
         if self._loads is not None:
+            # Of very many shards it may take as long as a solve.
+            self._leadership.vouch(times.solve_seconds_max)
             await self._loads.update(tracker)
+            self._leadership.vouch(times.turn_seconds_max)
         started = self._clock.monotonic_seconds()
         tracker.observe_failures(started)
         term.steering.observe(tracker, started)

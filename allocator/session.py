@@ -131,7 +131,7 @@ class Session:
             solver=WeightedSolver(solver or best_solver()),
             random=random,
             offload=offload,
-            loads=None if decode_load is None else self._load_feed(decode_load),
+            loads=None if decode_load is None else self._load_feed(decode_load, offload),
         )
 
     @property
@@ -303,13 +303,14 @@ class Session:
             random=random,
         )
 
-    def _load_feed(self, decode: DecodeReport) -> LoadFeed:
+    def _load_feed(self, decode: DecodeReport, offload: Offload) -> LoadFeed:
         return LoadFeed(
             self._etcd,
             self._key_space,
             policy=self._config.allocation.policy.loads,
             clock=self._clock,
             decode=decode,
+            offload=offload,
         )
 
     async def _hold_still(self) -> None:

@@ -33,6 +33,8 @@ class Drift:
         """Return what is in force once `value` is measured now."""
         bucket = held_bucket(self.bucket, value, ratio, least=least)
         if self.measured and bucket == self.bucket:
+            if self.since_monotonic_seconds is None:
+                return self
             return replace(self, since_monotonic_seconds=None)
         since = self.since_monotonic_seconds
         if since is None:

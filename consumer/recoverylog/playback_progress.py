@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-_WEIGHT = 0.2
+WINDOW_SECONDS: Final = 0.2
+"""Time over which a rate is taken: what is read comes in bursts."""
+_WEIGHT: Final = 0.3
 """Of the newest rate in the smoothed one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlayingTime:
+    """When a step of playing began and ended, monotonic seconds."""
+
+    began: float
+    ended: float
 
 
 @dataclass(slots=True)
@@ -19,9 +30,11 @@ class PlaybackProgress:
     played_bytes: int = 0
     """Read and played so far."""
     bytes_per_second: float = 0.0
-    """Smoothed rate of playing."""
+    """Smoothed rate of playing while there was something to play."""
     tailing: bool = False
     """Whether it has been at the head."""
+    _window_began: float | None = None
+    _window_bytes: int = 0
 
     @property
     def behind_bytes(self) -> int:
@@ -35,11 +48,20 @@ class PlaybackProgress:
             return 0.0
         return self.behind_bytes / self.bytes_per_second if self.bytes_per_second else None
 
-    def on_played(self, offset: int, head: int, *, played_bytes: int, seconds: float) -> None:
-        """Take note of a step that took `seconds`."""
+    def on_idle(self) -> None:
+        """Take note that all is played: waiting for somebody to write is no time of ours."""
+        self._window_began = None
+
+    def on_played(self, offset: int, head: int, *, played_bytes: int, time: PlayingTime) -> None:
+        """Take note that `played_bytes` more are played."""
         self.offset, self.head = offset, max(head, offset)
         self.played_bytes += played_bytes
-        if seconds > 0 and played_bytes:
-            rate = played_bytes / seconds
+        if self._window_began is None:
+            self._window_began, self._window_bytes = time.began, 0
+        self._window_bytes += played_bytes
+        seconds = time.ended - self._window_began
+        if seconds >= WINDOW_SECONDS or (seconds > 0 and not self.bytes_per_second):
+            rate = self._window_bytes / seconds
             smoothed = self.bytes_per_second or rate
             self.bytes_per_second = smoothed + _WEIGHT * (rate - smoothed)
+            self._window_began, self._window_bytes = time.ended, 0

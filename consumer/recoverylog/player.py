@@ -44,7 +44,7 @@ from consumer.recoverylog.file_thread import FileThread
 from consumer.recoverylog.fsm import FileStateMachine
 from consumer.recoverylog.log_feed import LogFeeds
 from consumer.recoverylog.playback import Playback
-from consumer.recoverylog.playback_progress import PlaybackProgress
+from consumer.recoverylog.playback_progress import PlaybackProgress, PlayingTime
 from consumer.recoverylog.played_files import PlayedFiles
 
 STEP_SECONDS: Final = 0.01
@@ -158,18 +158,20 @@ class Player:
             began = self._clock.monotonic_seconds()
             changes, played_bytes = self._step(feeds, until=began + STEP_SECONDS)
             if not played_bytes:
+                if not self.progress.behind_bytes:
+                    self.progress.on_idle()
                 await self._wait()
                 continue
-            await thread.write(changes)
-            await asyncio.sleep(
-                0
-            )  # The thread may have been done, and then nobody else had a turn.
+            await thread.write(changes, played_bytes)
+            ended = self._clock.monotonic_seconds()
             self.progress.on_played(
                 self._playback.position.offset,
                 max(self._head(), feeds.current.write_head),
                 played_bytes=played_bytes,
-                seconds=self._clock.monotonic_seconds() - began,
+                time=PlayingTime(began, ended),
             )
+            if ended >= began + STEP_SECONDS:
+                await asyncio.sleep(0)
         feeds.close()
         await thread.drain()
 

@@ -21,12 +21,16 @@ from consumer.cli.shards import read_shard_changes
 from consumer.cli.specs_file import read_text
 from consumer.protocol.allocation_pb2 import (
     ChangeKind,
+    ExplainedReplica,
     ExplainResponse,
     NewMembers,
     PlanResponse,
     WaitingChange,
     WaitReason,
 )
+
+NUMBER_MAX = 2**32 - 1
+"""What the protocol can say; the leader accepts less, and says so."""
 
 
 @click.command("plan")
@@ -123,6 +127,8 @@ def parse_new_members(text: str) -> NewMembers:
     if not zone or len(numbers) not in (1, 2) or not all(n.isdecimal() for n in numbers):
         raise ValidationError("--add", f"expected ZONE:N or ZONE:N:LIMIT, got {text!r}")
     count, limit = int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else 0
+    if max(count, limit) > NUMBER_MAX:
+        raise ValidationError("--add", f"expected numbers up to {NUMBER_MAX}, got {text!r}")
     return NewMembers(zone=zone, count=count, limit=limit)
 
 
@@ -142,7 +148,8 @@ def _print_plan(made: PlanResponse) -> None:
         rows = [
             [
                 str(change.round),
-                _name(ChangeKind.Name(change.kind), "CHANGE_KIND_"),
+                _name(ChangeKind.Name(change.kind), "CHANGE_KIND_")
+                + (" (cold)" if change.cold else ""),
                 change.shard,
                 change.member,
                 change.from_member,
@@ -172,14 +179,23 @@ def _print_plan(made: PlanResponse) -> None:
         say("nothing was changed; it cannot be applied, for it supposes members that are not there")
 
 
+def _behind(replica: ExplainedReplica) -> str:
+    """Return what a standby has yet to play, and how long that takes."""
+    if not replica.behind_bytes:
+        return ""
+    amount = f"{replica.behind_bytes / (1 << 20):.0f} MiB"
+    return amount if replica.behind_seconds < 0 else f"{amount}, {replica.behind_seconds:.0f} s"
+
+
 def _print_explanation(shard: str, explained: ExplainResponse) -> None:
     print_table(
-        ["SLOT", "MEMBER", "CAUGHT UP", "WANTED", "WHY"],
+        ["SLOT", "MEMBER", "CAUGHT UP", "BEHIND", "WANTED", "WHY"],
         [
             [
                 str(replica.slot),
                 replica.member,
                 "yes" if replica.consistent else "no",
+                _behind(replica),
                 "yes" if replica.desired else "no",
                 replica.why,
             ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from uuid import uuid4
@@ -24,6 +25,7 @@ from allocator.runtime.task_group import TaskGroup
 from bench.allocator.cluster import Cluster, put_all, replicas_catching_up
 from bench.report import Params, emit
 from consumer.embedded.etcd import EmbeddedEtcdProcess
+from consumer.member.garbage import collect_rarely
 
 ITEMS = int(os.environ.get("BENCH_LOOP_ITEMS", "10000"))
 REPLICAS = 3
@@ -41,14 +43,17 @@ SETTLE_SECONDS = 600.0
 class Writes:
     """What a run wrote below its root."""
 
-    keys: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    """Changes of assignments' keys: added, status, rekeyed (the put of a new slot), deleted (of an old one, too)."""
     revision: int = 0
     """Of the last one."""
     grown: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 def run(bench: str) -> None:
-    """Measure and print `rolling_wall_s`, `rolling_key_writes`, `rolling_txns`, `rolling_moves` and `cold_start_s`."""
+    """Measure and print `rolling_wall_s`, `rolling_key_writes` by kind, `rolling_revisions` and `cold_start_s`."""
+    # As members do: `shardctl serve`, and tasks of a ShardCluster.
+    collect_rarely()
     with EmbeddedEtcdProcess() as server:
         asyncio.run(_cold_start(bench, server.endpoint))
     with EmbeddedEtcdProcess() as server:
@@ -102,18 +107,20 @@ async def _rolling(bench: str, endpoint: str) -> None:
                     writes.grown.clear()
                 group.stop()
             done = {k: v - before[k] for k, v in _counters(cluster).items()}
-        bound = await _bare_writes(etcd, writes.keys)
+        bound = await _bare_writes(etcd, writes.kinds.total())
     params: Params = {"items": ITEMS, "members": MEMBERS, "replicas": REPLICAS, "mode": "up-first"}
     emit(bench, "rolling_wall_s", seconds, "s", **params)
     emit(bench, "rolling_wall_s_limit", bound, "s", limit="the same puts, bare client", **params)
     emit(bench, "rolling_cpu_s", cpu_seconds, "s", **params)
-    emit(bench, "rolling_key_writes", writes.keys, "1", **params)
+    emit(bench, "rolling_key_writes", writes.kinds.total(), "1", **params)
+    for kind, count in sorted(writes.kinds.items()):
+        emit(bench, f"rolling_key_writes_{kind}", count, "1", **params)
     emit(
         bench,
         "rolling_key_writes_limit",
-        ITEMS * REPLICAS * 3,
+        ITEMS * (REPLICAS * 3 + 2),
         "1",
-        limit="add, status, delete",
+        limit="add, status and delete of each replica; put and delete of each shard's next primary",
         **params,
     )
     emit(bench, "rolling_revisions", revision - first_revision, "1", **params)
@@ -166,9 +173,21 @@ async def _count(endpoint: str, root: str, after: int, writes: Writes) -> None:
         await call.write(rpc_pb2.WatchRequest(create_request=create))
         async for response in call:
             if response.events:
-                writes.keys += sum(e.kv.key.startswith(assignments) for e in response.events)
+                writes.kinds.update(
+                    _kind(event)
+                    for event in response.events
+                    if event.kv.key.startswith(assignments)
+                )
                 writes.revision = response.events[-1].kv.mod_revision
                 writes.grown.set()
+
+
+def _kind(event: rpc_pb2.Event) -> str:
+    if event.type == rpc_pb2.Event.DELETE:
+        return "deleted"
+    if event.kv.version > 1:
+        return "status"
+    return "rekeyed" if event.kv.value else "added"
 
 
 async def _bare_writes(etcd: EtcdClient, count: int) -> float:

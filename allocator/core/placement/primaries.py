@@ -127,8 +127,11 @@ class _Election:
             if not placed:
                 continue
             home = item.primary if item.primary in placed else None
+            if home is not None and not hand_over:
+                fixed[item.item_id] = home
+                continue
             choices = self._choices(item, placed)
-            if home is not None and (not hand_over or home not in choices):
+            if home is not None and home not in choices:
                 fixed[item.item_id] = home
             elif len(choices) == 1:
                 fixed[item.item_id] = choices[0]

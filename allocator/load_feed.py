@@ -84,6 +84,8 @@ class LoadFeed:
             self._give(tracker)
         elif await self._look():
             self._give(tracker)
+        else:
+            tracker.lags = self._measured.lags
 
     async def _look(self) -> bool:
         """Read reports if it is time. Return whether anything that is in force changed."""
@@ -130,3 +132,4 @@ class LoadFeed:
 
     def _give(self, tracker: Tracker) -> None:
         tracker.set_loads(self._loads, self._measured.capacities, self._policy)
+        tracker.lags = self._measured.lags

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from allocator.core.load.lag import Lags
 from allocator.core.load.weights import ItemWeights
 from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
 from allocator.core.policy import Objective
@@ -29,6 +30,7 @@ class Snapshot:
     avoided: Avoided
     weights: ItemWeights
     capacities: Mapping[MemberId, int]
+    lags: Lags
     objective: Objective
     is_whole: bool
 
@@ -49,6 +51,7 @@ class Snapshot:
             # Only plans ask for loads.
             item_loads=self.weights.loads(self.items) if self.is_whole else {},
             capacities=self.capacities,
+            lags=self.lags,
             objective=self.objective,
             is_whole=self.is_whole,
         )

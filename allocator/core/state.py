@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from allocator.core.load.lag import CAUGHT_UP, Lag, Lags
 from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
 from allocator.core.placement.problem import ZONES_WANTED, Problem, ProblemItem, ProblemMember
 from allocator.core.policy import Objective
@@ -75,6 +76,8 @@ class AllocState:
     """Replicas that have failed for too long: better placed elsewhere."""
     item_loads: Mapping[ItemId, int] = field(default_factory=dict)
     """What one replica weighs on its member, from 1; items that are absent weigh 1."""
+    lags: Lags = field(default_factory=dict)
+    """Standbys that are behind."""
     capacities: Mapping[MemberId, int] = field(default_factory=dict)
     """Load that each member can carry, in units of its own against other members; absent ones: their limit."""
     objective: Objective = field(default_factory=Objective)
@@ -171,6 +174,10 @@ class AllocState:
         """Whether the local member is exiting and holds nothing any more."""
         local = self.local
         return local is not None and local.value.is_exiting() and not self.local_items
+
+    def lag(self, assignment: Assignment) -> Lag:
+        """Return how far a replica is behind."""
+        return self.lags.get((assignment.item_id, assignment.member_id), CAUGHT_UP)
 
     def is_leaving(self, member_id: MemberId) -> bool:
         """Return whether a member is gone, going, or takes nothing: no one to rely on."""

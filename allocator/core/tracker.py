@@ -22,6 +22,7 @@ from typing import Protocol
 from allocator.core.consistency import Consistency
 from allocator.core.failed_replicas import FailedSince
 from allocator.core.keys import AssignmentKey
+from allocator.core.load.lag import Lags
 from allocator.core.load.weights import ItemWeights, declared_weight
 from allocator.core.mirror import Changes
 from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
@@ -109,6 +110,8 @@ class Tracker:
         self._inherited: Mapping[MemberId, int] = {}
         self._drains_waiting: frozenset[MemberId] = frozenset()
         self._capacities: Mapping[MemberId, int] = {}
+        self.lags: Lags = {}
+        """Standbys that are behind; kept, and not to be changed afterwards."""
         self._objective = Objective()
         self._demand_changes = 0
         self._shape = 0
@@ -282,6 +285,7 @@ class Tracker:
             avoided=self._failed.avoided,
             weights=self._item_weights(),
             capacities={**self._capacities, **self._inherited},
+            lags=self.lags,
             objective=self._objective,
             is_whole=is_whole,
         )

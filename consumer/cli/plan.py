@@ -21,6 +21,7 @@ from consumer.cli.shards import read_shard_changes
 from consumer.cli.specs_file import read_text
 from consumer.protocol.allocation_pb2 import (
     ChangeKind,
+    ExplainedReplica,
     ExplainResponse,
     NewMembers,
     PlanResponse,
@@ -147,7 +148,8 @@ def _print_plan(made: PlanResponse) -> None:
         rows = [
             [
                 str(change.round),
-                _name(ChangeKind.Name(change.kind), "CHANGE_KIND_"),
+                _name(ChangeKind.Name(change.kind), "CHANGE_KIND_")
+                + (" (cold)" if change.cold else ""),
                 change.shard,
                 change.member,
                 change.from_member,
@@ -177,14 +179,23 @@ def _print_plan(made: PlanResponse) -> None:
         say("nothing was changed; it cannot be applied, for it supposes members that are not there")
 
 
+def _behind(replica: ExplainedReplica) -> str:
+    """Return what a standby has yet to play, and how long that takes."""
+    if not replica.behind_bytes:
+        return ""
+    amount = f"{replica.behind_bytes / (1 << 20):.0f} MiB"
+    return amount if replica.behind_seconds < 0 else f"{amount}, {replica.behind_seconds:.0f} s"
+
+
 def _print_explanation(shard: str, explained: ExplainResponse) -> None:
     print_table(
-        ["SLOT", "MEMBER", "CAUGHT UP", "WANTED", "WHY"],
+        ["SLOT", "MEMBER", "CAUGHT UP", "BEHIND", "WANTED", "WHY"],
         [
             [
                 str(replica.slot),
                 replica.member,
                 "yes" if replica.consistent else "no",
+                _behind(replica),
                 "yes" if replica.desired else "no",
                 replica.why,
             ]

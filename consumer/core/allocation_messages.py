@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -194,6 +195,8 @@ def explain_response(explanation: Explanation) -> ExplainResponse:
                 consistent=each.consistent,
                 desired=each.desired,
                 why=each.why,
+                behind_bytes=each.lag.behind_bytes,
+                behind_seconds=each.lag.seconds if math.isfinite(each.lag.seconds) else -1.0,
             )
             for each in sorted(explanation.replicas, key=lambda replica: replica.slot)
         ],
@@ -213,6 +216,7 @@ def _planned_change(happening: Happening) -> PlannedChange:
         shard=happening.item_id,
         member=str(happening.member_id),
         from_member=str(former) if former is not None else "",
+        cold=happening.cold,
     )
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from google.protobuf.message import DecodeError
 
-from allocator.core.load.quantise import Bucket, held_bucket, value_of
+from allocator.core.load.lag import Lag
+from allocator.core.load.quantise import Bucket, bucket_of, held_bucket, value_of
 from allocator.core.load.report import MemberReport, ReplicaLoad
 from allocator.core.model import ItemId
 from allocator.errors import ValidationError
@@ -23,6 +24,9 @@ STEP_RATIO = 1.25
 BYTES_PER_SECOND_LEAST = 1_000.0
 CPU_RATIO_LEAST = 0.001
 """Less than these is told as nothing."""
+LAG_STEP_RATIO = 2.0
+LAG_BYTES_LEAST = 1 << 20
+"""A standby that is behind by less than this has caught up, for all that anybody cares."""
 CAPACITY_MAX = 1 << 40
 
 
@@ -52,11 +56,26 @@ class RoundedReport:
 
     capacity: int = 0
     replicas: Mapping[ItemId, Rounded] = field(default_factory=dict)
+    lags: Mapping[ItemId, Lag] = field(default_factory=dict)
+
+    def after_lags(self, lags: Mapping[ItemId, Lag]) -> RoundedReport:
+        """Return what to tell once standbys are seen to be so far behind."""
+        told: dict[ItemId, Lag] = {}
+        for item_id, lag in sorted(lags.items()):
+            before = self.lags.get(item_id)
+            held = None
+            if before is not None:
+                held = bucket_of(before.behind_bytes, LAG_STEP_RATIO, least=LAG_BYTES_LEAST)
+            bucket = held_bucket(held, lag.behind_bytes, LAG_STEP_RATIO, least=LAG_BYTES_LEAST)
+            if bucket is not None:
+                # The time is told as it was when the bytes were: rounding both would double the writes.
+                told[item_id] = before if before is not None and bucket == held else lag
+        return replace(self, lags=told)
 
     def after(self, loads: Mapping[ItemId, ReplicaLoad]) -> RoundedReport:
         """Return what to tell once these are measured; replicas that are not here any more are left out."""
-        return RoundedReport(
-            capacity=self.capacity,
+        return replace(
+            self,
             replicas={
                 item_id: self.replicas.get(item_id, Rounded()).after(load)
                 for item_id, load in sorted(loads.items())
@@ -74,9 +93,17 @@ class RoundedReport:
             for item_id, each in self.replicas.items()
             if each != Rounded()
         ]
-        return MemberLoad(capacity=self.capacity, shards=shards).SerializeToString(
-            deterministic=True
-        )
+        standbys = [
+            MemberLoad.StandbyLag(
+                shard_id=item_id,
+                behind_bytes=lag.behind_bytes,
+                behind_seconds=lag.seconds if math.isfinite(lag.seconds) else -1.0,
+            )
+            for item_id, lag in self.lags.items()
+        ]
+        return MemberLoad(
+            capacity=self.capacity, shards=shards, standbys=standbys
+        ).SerializeToString(deterministic=True)
 
 
 def decode_report(value: bytes) -> MemberReport:
@@ -109,4 +136,10 @@ def decode_report(value: bytes) -> MemberReport:
             )
             for shard in message.shards
         },
+        lags={ItemId(each.shard_id): _lag(each) for each in message.standbys},
     )
+
+
+def _lag(message: MemberLoad.StandbyLag) -> Lag:
+    seconds = message.behind_seconds
+    return Lag(seconds if seconds >= 0.0 else math.inf, message.behind_bytes)

@@ -3,7 +3,7 @@
     shards' sums ──every `REPORT_SECONDS`──► rates ──► rounded ──► written, if it differs from what was written
 
 The key stands beside the cluster's root on the member's lease, so it goes with the member. A member that declares no
-capacity and does not measure writes nothing at all, and one that is idle writes once at most.
+capacity, does not measure and whose standbys keep up writes nothing at all.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from allocator.core.keys import AuxiliaryKeys
+from allocator.core.load.lag import Lag
 from allocator.core.load.report import ReplicaLoad
 from allocator.core.model import ItemId, MemberId
 from allocator.core.ops import LeaseId, Put
@@ -40,6 +41,7 @@ class LoadReporter:
         member_id: MemberId,
         lease: Callable[[], LeaseId],
         usages: Callable[[], Mapping[ItemId, Usage]],
+        lags: Callable[[], Mapping[ItemId, Lag]],
         capacity: int,
         measure: bool,
         clock: Clock,
@@ -53,6 +55,7 @@ class LoadReporter:
             member_id: This process.
             lease: Returns the session's lease.
             usages: Returns what each shard here has taken so far.
+            lags: Returns how far each standby here is behind.
             capacity: Load that this process can carry; 0: its limit.
             measure: Whether to tell what shards take.
             clock: Time.
@@ -62,6 +65,7 @@ class LoadReporter:
         self._key = keys.load(member_id)
         self._lease = lease
         self._usages = usages
+        self._lags = lags
         self._measure = measure
         self._clock = clock
         self._report_seconds = report_seconds
@@ -77,6 +81,7 @@ class LoadReporter:
         while True:
             await self._tell()
             await asyncio.sleep(self._report_seconds)
+            self._report = self._report.after_lags(self._lags())
             if self._measure:
                 self._look()
 

@@ -228,6 +228,11 @@ def _load_reporter(
         member_id=given.config.member_id,
         lease=lambda: session.lease,
         usages=lambda: {item_id: shard.usage for item_id, shard in local_shards.shards.items()},
+        lags=lambda: {
+            item_id: lag
+            for item_id, shard in local_shards.shards.items()
+            if (lag := shard.lag) is not None
+        },
         capacity=given.config.capacity,
         measure=given.config.allocation.loads.measure,
         clock=given.clock,

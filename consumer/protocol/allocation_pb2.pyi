@@ -222,6 +222,7 @@ class PlannedChange(_message.Message):
     SHARD_FIELD_NUMBER: _builtins.int
     MEMBER_FIELD_NUMBER: _builtins.int
     FROM_MEMBER_FIELD_NUMBER: _builtins.int
+    COLD_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     """Pass of the schedule in which it happens, from 0; between two passes replicas catch up."""
     kind: Global___ChangeKind.ValueType
@@ -230,6 +231,8 @@ class PlannedChange(_message.Message):
     """The member that gets the replica, loses it, or becomes primary, as `zone#suffix`."""
     from_member: _builtins.str
     """The former primary, of a promotion or hand-over."""
+    cold: _builtins.bool
+    """The new primary has yet to catch up, and nobody serves the shard in the meantime."""
     def __init__(
         self,
         *,
@@ -238,10 +241,11 @@ class PlannedChange(_message.Message):
         shard: _builtins.str = ...,
         member: _builtins.str = ...,
         from_member: _builtins.str = ...,
+        cold: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_member", b"from_member", "kind", b"kind", "member", b"member", "round", b"round", "shard", b"shard"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cold", b"cold", "from_member", b"from_member", "kind", b"kind", "member", b"member", "round", b"round", "shard", b"shard"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -455,6 +459,8 @@ class ExplainedReplica(_message.Message):
     CONSISTENT_FIELD_NUMBER: _builtins.int
     DESIRED_FIELD_NUMBER: _builtins.int
     WHY_FIELD_NUMBER: _builtins.int
+    BEHIND_BYTES_FIELD_NUMBER: _builtins.int
+    BEHIND_SECONDS_FIELD_NUMBER: _builtins.int
     member: _builtins.str
     slot: _builtins.int
     """0 is the primary."""
@@ -464,6 +470,10 @@ class ExplainedReplica(_message.Message):
     """It should be there."""
     why: _builtins.str
     """For people."""
+    behind_bytes: _builtins.int
+    """What it has yet to play of its recovery log, bytes, as its member told last; 0: next to nothing."""
+    behind_seconds: _builtins.float
+    """How long that takes at its present rate, seconds; negative: nobody knows."""
     def __init__(
         self,
         *,
@@ -472,10 +482,12 @@ class ExplainedReplica(_message.Message):
         consistent: _builtins.bool = ...,
         desired: _builtins.bool = ...,
         why: _builtins.str = ...,
+        behind_bytes: _builtins.int = ...,
+        behind_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consistent", b"consistent", "desired", b"desired", "member", b"member", "slot", b"slot", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["behind_bytes", b"behind_bytes", "behind_seconds", b"behind_seconds", "consistent", b"consistent", "desired", b"desired", "member", b"member", "slot", b"slot", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -56,23 +56,57 @@ class MemberLoad(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class StandbyLag(_message.Message):
+        """StandbyLag is what one standby has yet to play of its recovery log. Those that are nearly there are not told."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        SHARD_ID_FIELD_NUMBER: _builtins.int
+        BEHIND_BYTES_FIELD_NUMBER: _builtins.int
+        BEHIND_SECONDS_FIELD_NUMBER: _builtins.int
+        shard_id: _builtins.str
+        """Id of the shard."""
+        behind_bytes: _builtins.int
+        """Bytes of the log, from 0."""
+        behind_seconds: _builtins.float
+        """How long that takes at its present rate, seconds from 0; negative: it does not get on."""
+        def __init__(
+            self,
+            *,
+            shard_id: _builtins.str = ...,
+            behind_bytes: _builtins.int = ...,
+            behind_seconds: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["behind_bytes", b"behind_bytes", "behind_seconds", b"behind_seconds", "shard_id", b"shard_id"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     CAPACITY_FIELD_NUMBER: _builtins.int
     SHARDS_FIELD_NUMBER: _builtins.int
+    STANDBYS_FIELD_NUMBER: _builtins.int
     capacity: _builtins.int
     """Load that the member can carry beside other members; 0: its limit of shards."""
     @_builtins.property
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberLoad.ShardLoad]:
         """Replicas that take anything worth telling, by shard id, ascending."""
 
+    @_builtins.property
+    def standbys(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberLoad.StandbyLag]:
+        """Standbys that are behind, by shard id, ascending."""
+
     def __init__(
         self,
         *,
         capacity: _builtins.int = ...,
         shards: _abc.Iterable[Global___MemberLoad.ShardLoad] | None = ...,
+        standbys: _abc.Iterable[Global___MemberLoad.StandbyLag] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "shards", b"shards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "shards", b"shards", "standbys", b"standbys"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

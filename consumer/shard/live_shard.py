@@ -15,12 +15,14 @@ Source: gazette/core consumer/shard.go (what a shard does, and when it tells etc
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 
 import structlog
 
+from allocator.core.load.lag import Lag
 from allocator.core.model import Assignment, ItemId
 from allocator.runtime.task_group import TaskGroup
 from consumer.core.failure_kind import FailureKind, failure_kind
@@ -126,6 +128,15 @@ class LiveShard:
     def usage(self) -> Usage:
         """What the current attempt has taken so far."""
         return self._attempt.usage
+
+    @property
+    def lag(self) -> Lag | None:
+        """How far a standby is behind in its recovery log; None if it has none, or is no standby."""
+        if self._recovery is None or self.primary:
+            return None
+        progress = self._recovery.progress
+        seconds = progress.behind_seconds
+        return Lag(seconds if seconds is not None else math.inf, progress.behind_bytes)
 
     @property
     def primary(self) -> bool:

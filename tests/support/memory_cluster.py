@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from allocator.core.keys import AssignmentKey, ItemKey, Keys, MemberKey
+from allocator.core.load.lag import Lags
 from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
 from allocator.core.ops import Compare, CompareTarget, Delete, Get, KeyValue, Put, TxnCheckpoint
 from allocator.core.placement.flow import FlowSolver
@@ -141,6 +142,7 @@ class MemoryCluster:
     policy: TransitionPolicy = field(default_factory=TransitionPolicy)
     etcd: MemoryEtcd = field(default_factory=MemoryEtcd)
     avoided: Avoided = frozenset()
+    lags: Lags = field(default_factory=dict)
     now_monotonic_seconds: float = 0.0
     settling: Settling = field(default_factory=Settling)
     demand: Demand | None = None
@@ -230,6 +232,7 @@ class MemoryCluster:
             state,
             local_id=local_id or state.local_id,
             avoided=self.avoided,
+            lags=self.lags,
             capacities=self.settling.capacities,
             objective=self.settling.objective(Objective()),
         )

@@ -18,6 +18,7 @@ from tests.support.memory_cluster import MemoryCluster, ValueConsistency
 def snapshot_of(state: AllocState) -> Snapshot:
     """Return the snapshot that gives this state."""
     return Snapshot(
+        lags=state.lags,
         revision=state.revision,
         basis=(state.revision, 0),
         local_id=state.local_id,
@@ -57,7 +58,12 @@ def standing_of(
         assignments=(a for group in state.assignments.values() for a in group),
         drains_waiting=settling.drains_waiting,
     )
-    state = replace(state, avoided=cluster.avoided, objective=settling.objective(policy.objective))
+    state = replace(
+        state,
+        avoided=cluster.avoided,
+        lags=cluster.lags,
+        objective=settling.objective(policy.objective),
+    )
     return Standing(
         snapshot=snapshot_of(state),
         plan=plan,

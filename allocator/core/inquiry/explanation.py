@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from allocator.core.inquiry.standing import Standing
+from allocator.core.load.lag import Lag
 from allocator.core.model import Assignment, Item, ItemId, MemberId
 from allocator.core.placement.primaries import wanted_hand_overs
 from allocator.core.placement.problem import Problem, ProblemItem
@@ -26,6 +27,8 @@ class ReplicaExplained:
     consistent: bool
     desired: bool
     """It should be there."""
+    lag: Lag
+    """What it has yet to play."""
     why: str
 
 
@@ -126,6 +129,7 @@ def _replica(
         member_id=assignment.member_id,
         slot=assignment.slot,
         consistent=assignment.kv.key in replicas.consistent,
+        lag=state.lag(assignment),
         desired=wanted,
         why=_why(standing, state, assignment, replicas, wanted=wanted),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -31,10 +31,17 @@ class Happening:
     """The member that gets the replica, loses it, or becomes primary."""
     from_member: MemberId | None = None
     """The former primary, of a promotion or hand-over."""
+    cold: bool = False
+    """The new primary has yet to catch up: nobody serves the item in the meantime."""
 
 
 def happenings(
-    number: int, item_id: ItemId, old: Sequence[Assignment], new: Sequence[Assignment]
+    number: int,
+    item_id: ItemId,
+    old: Sequence[Assignment],
+    new: Sequence[Assignment],
+    *,
+    behind: Container[tuple[ItemId, MemberId]] = (),
 ) -> Iterator[Happening]:
     """Yield what became of an item's replicas.
 
@@ -43,6 +50,7 @@ def happenings(
         item_id: The item.
         old: Its assignments before.
         new: Its assignments after.
+        behind: Replicas that have yet to catch up.
     """
     had, has = {a.member_id for a in old}, {a.member_id for a in new}
     was, now = _primary(old), _primary(new)
@@ -57,6 +65,7 @@ def happenings(
             item_id=item_id,
             member_id=now,
             from_member=was,
+            cold=(item_id, now) in behind,
         )
 
 

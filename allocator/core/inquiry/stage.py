@@ -64,6 +64,8 @@ class Stage:
                 if not consistency.is_consistent(item, a, group)
             }
         )
+        self._lagging = set(state.lags)
+        """Standbys that would serve, but have much of their log to play first."""
         everything = state.items.keys() | state.assignments.keys()
         self._pending = {item_id for item_id in everything if not self._is_done(item_id)}
         self._hand_overs: list[HandOver] = []
@@ -135,8 +137,10 @@ class Stage:
     def catch_up(self) -> bool:
         """Let every replica catch up; False if all had."""
         if not self._behind.replicas:
+            self._lagging.clear()
             return False
         self._behind.replicas.clear()
+        self._lagging.clear()
         return True
 
     def hand_over(self) -> bool:
@@ -200,7 +204,11 @@ class Stage:
     def _note(self, item_id: ItemId, old: Sequence[Assignment], new: Sequence[Assignment]) -> None:
         had = {a.member_id for a in old}
         self._behind.replicas |= {(item_id, a.member_id) for a in new if a.member_id not in had}
-        self.happenings += happenings(self.round, item_id, old, new)
+        replicas = {(item_id, a.member_id) for a in old}
+        behind = {
+            each for each in replicas if each in self._behind.replicas or each in self._lagging
+        }
+        self.happenings += happenings(self.round, item_id, old, new, behind=behind)
 
 
 def performed(

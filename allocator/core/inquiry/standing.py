@@ -106,6 +106,7 @@ def supposed(standing: Standing, hypothesis: Hypothesis) -> tuple[AllocState, Se
             avoided=snapshot.avoided,
             item_loads=_weights(snapshot.weights, hypothesis).loads(items),
             capacities=capacities | dict(settling.capacities),
+            lags=snapshot.lags,
             objective=settling.objective(standing.policy.objective),
         ),
         settling,

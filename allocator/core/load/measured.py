@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from allocator.core.load.drift import Drift
+from allocator.core.load.lag import Lags
 from allocator.core.load.quantise import bucket_of, value_of
 from allocator.core.load.report import MemberReport, ReplicaLoad
 from allocator.core.load.smooth import Smoothed
@@ -44,6 +45,8 @@ class MeasuredLoads:
         self.policy = policy
         self.capacities: Mapping[MemberId, int] = {}
         """By member; those that declare none are absent."""
+        self.lags: Lags = {}
+        """Of the standbys that are behind. They decide about promotions, and place nothing."""
         self._items: dict[ItemId, _Item] = {}
         self._observed = False
 
@@ -66,6 +69,11 @@ class MeasuredLoads:
         capacities = {m: report.capacity for m, report in reports.items() if report.capacity > 0}
         changed = capacities != self.capacities
         self.capacities = capacities
+        self.lags = {
+            (item_id, member_id): lag
+            for member_id, report in reports.items()
+            for item_id, lag in report.lags.items()
+        }
         if self.policy.measure:
             for item_id, load in self._busiest(reports).items():
                 changed |= self._measure(item_id, load, now_monotonic_seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from allocator.core.load.lag import Lag
 from allocator.core.model import ItemId
 
 
@@ -25,3 +26,5 @@ class MemberReport:
     capacity: int = 0
     """Load that the member can carry beside others; 0: its limit."""
     replicas: Mapping[ItemId, ReplicaLoad] = field(default_factory=dict)
+    lags: Mapping[ItemId, Lag] = field(default_factory=dict)
+    """Of standbys here that are behind."""

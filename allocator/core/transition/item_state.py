@@ -24,6 +24,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from allocator.core.load.lag import Lag
 from allocator.core.model import Assignment, Item, MemberId
 from allocator.core.state import PRIMARY_SLOT, AllocState
 from allocator.core.transition.blocked import Blocked, Change, Reason
@@ -120,15 +121,16 @@ def _slot(assignment: Assignment) -> int:
 def _promotion(
     state: AllocState, pending: Pending, keep: Sequence[Assignment], room: Room
 ) -> Assignment | None:
-    """Return the replica to make primary; None if there is a primary, or no live replica."""
+    """Return the replica to make primary, the warmest first; None if there is a primary, or no live replica."""
     if keep and keep[0].slot == PRIMARY_SLOT:
         return None
     replicas = pending.replicas
 
-    def rank(assignment: Assignment) -> tuple[bool, bool, bool, float, int]:
+    def rank(assignment: Assignment) -> tuple[bool, Lag, bool, bool, float, int]:
         member_id, key = assignment.member_id, assignment.kv.key
         return (
             key not in replicas.consistent,
+            state.lag(assignment),
             key in replicas.unwanted or state.is_leaving(member_id),
             member_id != pending.planned_primary,
             room.primary_ratio(member_id),

@@ -149,6 +149,7 @@ async def test_reporter_tells_what_a_shard_takes_and_then_nothing_more(
         member_id=MEMBER,
         lease=lambda: lease,
         usages=lambda: {ItemId(SHARD): running.usage},
+        lags=dict,
         capacity=0,
         measure=True,
         clock=SystemClock(),

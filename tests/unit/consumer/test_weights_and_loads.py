@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from allocator.core.load.lag import Lag
 from allocator.core.load.report import MemberReport, ReplicaLoad
 from allocator.core.load.weights import declared_weight
 from allocator.core.model import ItemId
@@ -120,3 +123,15 @@ def test_member_config_checks_load_settings(loads: LoadPolicy, name: str) -> Non
             broker_address="http://broker:8080",
             allocation=AllocationPolicy(loads=loads),
         )
+
+
+def test_lags_are_told_where_anybody_would_act_upon_them() -> None:
+    """A standby that is nearly there is not told; one that gets on is told anew when it has half as much to play."""
+    told = RoundedReport().after_lags({I: Lag(0.1, 1000), J: Lag(8.0, 64 << 20)})
+    again = told.after_lags({J: Lag(7.0, 60 << 20)})
+    later = again.after_lags({J: Lag(math.inf, 20 << 20)})
+
+    assert decode_report(told.encode()).lags == {J: Lag(8.0, 64 << 20)}
+    assert again.encode() == told.encode()
+    assert decode_report(later.encode()).lags == {J: Lag(math.inf, 20 << 20)}
+    assert later.after_lags({J: Lag(0.0, 0)}).encode() == RoundedReport().encode()

@@ -90,8 +90,8 @@ _KINDS: tuple[tuple[FailureKind, tuple[type[BaseException], ...]], ...] = (
 
 
 _OPERATIONAL = "OperationalError"
-_SAYS_MORE = frozenset({"sqlite3", "sqlalchemy"})
-"""Modules whose errors of that name do not mean an outage by themselves."""
+_PASSING_OF_SQLITE = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL")
+"""Beginnings of the names of its codes, which go on with what exactly was met."""
 
 
 def failure_kind(error: BaseException) -> FailureKind:
@@ -132,9 +132,19 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _is_database_in_the_way(error: BaseException) -> bool:
     """Tell a deadlock, a lock held for too long or a server that goes down by the name that PEP 249 gives it.
 
-    Not SQLite's: it says the same of statements that are wrong. Nor SQLAlchemy's, which repeats what the driver said.
+    SQLite says the same of statements that are wrong, but has a code. SQLAlchemy only repeats what the driver said.
     """
-    return any(
-        kind.__name__ == _OPERATIONAL and kind.__module__.partition(".")[0] not in _SAYS_MORE
+    modules = {
+        kind.__module__.partition(".")[0]
         for kind in type(error).__mro__
-    )
+        if kind.__name__ == _OPERATIONAL
+    }
+    if "sqlite3" in modules:
+        return is_passing_sqlite_error(error)
+    return bool(modules - {"sqlalchemy"})
+
+
+def is_passing_sqlite_error(error: BaseException | None) -> bool:
+    """Return whether an error of SQLite tells that others hold the database, or that there is no room for now."""
+    name: str = getattr(error, "sqlite_errorname", "")
+    return name.startswith(_PASSING_OF_SQLITE)

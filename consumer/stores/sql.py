@@ -11,6 +11,7 @@ Source: gazette/core consumer/store_sql.go (table, fence). Locking the fence at 
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from functools import partial
@@ -22,6 +23,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
 from consumer.application import Shard
+from consumer.core.failure_kind import is_passing_sqlite_error
 from consumer.errors import (
     CommitFencedError,
     StoreClosedError,
@@ -205,10 +207,15 @@ class SqlStore:
         return connection.scalar(self._dialect.lock_rows(query))
 
     def _error(self, what: str, error: sa.exc.DBAPIError) -> StoreError:
-        # Operational errors are of the server: it is gone, it restarts, its locks are held, its disk is full.
-        passing = isinstance(error, sa.exc.OperationalError) or error.connection_invalidated
-        kind = StoreUnavailableError if passing else StoreError
+        kind = StoreUnavailableError if _is_passing(error) else StoreError
         return kind(self._fqn, f"{what}: {error.orig or error}")
+
+
+def _is_passing(error: sa.exc.DBAPIError) -> bool:
+    """Return whether an error is of the server: it is gone, it restarts, its locks are held, its disk is full."""
+    if isinstance(error.orig, sqlite3.Error):
+        return is_passing_sqlite_error(error.orig)
+    return isinstance(error, sa.exc.OperationalError) or error.connection_invalidated
 
 
 class _OpenTxn:

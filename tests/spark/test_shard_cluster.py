@@ -11,6 +11,7 @@ from uuid import uuid4
 import psutil
 import pytest
 
+from consumer.shard.environment import ShardConfig
 from examples.flights.app import FlightsApplication
 from examples.flights.client import list_aircraft
 from examples.flights.messages import ALERT_JOURNALS, FLIGHT_JOURNALS
@@ -18,6 +19,7 @@ from spark_bridge.cluster import ShardCluster
 from spark_bridge.errors import ClusterStartError, SparkConfError
 from spark_bridge.publish import PublishTarget, publish_dataframe
 from spark_bridge.services import Services
+from tests.support.eventually import eventually_sync
 from tests.support.spark import executor_of, make_journals, process_listening_at, shard_specs
 
 if TYPE_CHECKING:
@@ -192,6 +194,35 @@ def test_shard_cluster_stop_leaves_no_key(spark: SparkSession, services: Service
     assert time.monotonic() - stopped < 20
     assert _keys_at(services, root) == []
     cluster.stop()
+
+
+def test_shard_cluster_settings_reach_the_shards_on_executors(
+    spark: SparkSession, services: Services
+) -> None:
+    """What the driver says of failures holds where the shards are: a store without a place is given up at once."""
+    nowhere = functools.partial(FlightsApplication, "sqlite:////no/such/directory/{shard}.db")
+    with ShardCluster(
+        spark,
+        nowhere,
+        members=1,
+        root=f"/test/{uuid4().hex}",
+        etcd=services.etcd,
+        broker=services.broker_address,
+        watch_peers=False,
+        shards=ShardConfig(attempts_max=1, quarantine_seconds=0),
+    ) as cluster:
+        make_journals(services.broker_address, JOURNALS[:1])
+        cluster.apply(shard_specs("settings", JOURNALS[:1]))
+
+        def is_quarantined() -> bool:
+            (listed,) = cluster.client.list().shards
+            said = [error for status in listed.status for error in status.errors]
+            assert "attempt 1 failed (application); QUARANTINED; not retried" in "; ".join(said), (
+                said
+            )
+            return True
+
+        eventually_sync(is_quarantined, timeout_seconds=30)
 
 
 def test_shard_cluster_application_fails_error_says_why(

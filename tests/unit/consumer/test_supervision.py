@@ -102,19 +102,22 @@ class _DriverError(Exception):
     """As each database's driver names its own, by PEP 249."""
 
 
-def _of_driver(module: str, name: str) -> Exception:
-    kind = type(name, (_DriverError,), {"__module__": module})
+def _of_driver(module: str, name: str, **fields: str) -> Exception:
+    kind = type(name, (_DriverError,), {"__module__": module, **fields})
     made: Exception = kind("deadlock detected")
     return _caused(ApplicationError("s", "consume_message", made), made)
 
 
 def test_database_that_is_in_the_way_of_the_application_is_an_outage() -> None:
     """A deadlock, a lock that is held for long, a server that goes down in the middle: the message is not to blame.
-    What SQLite calls by that name may as well be a statement that is wrong.
+    What SQLite calls by that name may as well be a statement that is wrong; it says more in its code.
     """
     assert failure_kind(_of_driver("psycopg", "OperationalError")) is FailureKind.TRANSIENT
     assert failure_kind(_of_driver("psycopg", "IntegrityError")) is FailureKind.APPLICATION
-    assert failure_kind(_of_driver("sqlite3", "OperationalError")) is FailureKind.APPLICATION
+    busy = _of_driver("sqlite3", "OperationalError", sqlite_errorname="SQLITE_BUSY_SNAPSHOT")
+    wrong = _of_driver("sqlite3", "OperationalError", sqlite_errorname="SQLITE_ERROR")
+    assert failure_kind(busy) is FailureKind.TRANSIENT
+    assert failure_kind(wrong) is FailureKind.APPLICATION
     assert failure_kind(_of_driver("sqlalchemy.exc", "OperationalError")) is FailureKind.APPLICATION
 
 

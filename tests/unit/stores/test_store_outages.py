@@ -65,6 +65,20 @@ def test_database_that_is_none_is_no_outage(tmp_path: Path) -> None:
     engine.dispose()
 
 
+def test_database_without_a_place_is_no_outage(tmp_path: Path) -> None:
+    """SQLite calls a directory that does not exist an operational error; nobody makes it by waiting."""
+    shard = FixedShard("shard-1")
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'nowhere' / 'states.db'}")
+    store = SqlStore(shard, engine)
+
+    with pytest.raises(StoreError, match="unable to open database file") as raised:
+        store.restore_checkpoint(shard)
+
+    assert failure_kind(raised.value) is FailureKind.APPLICATION
+    store.destroy()
+    engine.dispose()
+
+
 def test_file_that_an_older_process_holds_is_unavailable(tmp_path: Path) -> None:
     """A primary that is stopped in the middle of a commit keeps its lock until it goes on, or ends."""
     shard = FixedShard("shard-1")

@@ -171,16 +171,17 @@ class FileStateMachine:
         return _APPLIED
 
     def _effect(self, op: pb.RecordedOp, place: Place) -> Verdict:
-        if op.HasField("create"):
-            return self._create(op, place)
-        if self.hinted_fnodes and self.hinted_fnodes[0] == op.seq_no:
+        creates = op.HasField("create")
+        if self.hinted_fnodes and self.hinted_fnodes[0] == op.seq_no and not creates:
             return Verdict.HINTED_FNODE_NOT_CREATED
+        if op.HasField("write"):  # Most are.
+            return self._touch(op.write.fnode, op, place)
+        if creates:
+            return self._create(op, place)
         if op.HasField("link"):
             return self._link(op, place)
         if op.HasField("unlink"):
             return self._unlink(op, place)
-        if op.HasField("write"):
-            return self._touch(op.write.fnode, op, place)
         if op.HasField("property"):
             return self._set_property(op.property)
         return _APPLIED  # It does nothing but take its number.

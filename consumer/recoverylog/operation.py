@@ -19,6 +19,7 @@ from consumer.message.framing import FIXED_MAGIC, FRAME_BYTES_MAX
 from consumer.protocol.recorded_op_pb2 import RecordedOp
 
 _HEADER = struct.Struct("<4sI")
+_HEADER_BYTES = _HEADER.size
 
 
 def next_checksum(checksum: int, payload: bytes) -> int:
@@ -49,15 +50,15 @@ class DecodedOp:
     """Offset of the frame, bytes."""
     end: int
     """Offset after the frame and after the raw bytes that follow a write."""
+    content: memoryview
+    """Of a write, those of its raw bytes that came with it: all of them, or the first ones. Nobody else keeps them."""
 
 
 @dataclass(slots=True)
 class WrittenBytes:
-    """Some of the raw bytes of the write that was decoded last; nobody keeps them."""
+    """More raw bytes of the write that was decoded last; nobody else keeps them."""
 
     content: memoryview
-    done: bool
-    """They end the write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,50 +112,48 @@ class OperationDecoder:
         view = memoryview(self._pending + content if self._pending else content)
         self._pending = b""
         at, size = 0, len(view)
-        while at < size:
-            if self._raw_bytes:
-                taken = min(self._raw_bytes, size - at)
-                self._raw_bytes -= taken
-                self._offset += taken
-                yield WrittenBytes(view[at : at + taken], done=not self._raw_bytes)
-                at += taken
+        if self._raw_bytes:
+            at = min(self._raw_bytes, size)
+            self._raw_bytes -= at
+            self._offset += at
+            yield WrittenBytes(view[:at])
+        while size - at >= _HEADER_BYTES:
+            magic, length = _HEADER.unpack_from(view, at)
+            if magic != FIXED_MAGIC:
+                skipped, desync = self._skip(view, at)
+                at += skipped
+                self._offset += skipped
+                yield desync
                 continue
-            used, found = self._decode(view, at)
-            if not used:
+            self._check_length(length)
+            payload_at = at + _HEADER_BYTES
+            content_at = payload_at + length
+            if content_at > size:
                 break
-            at += used
-            self._offset += used
-            if found is not None:
-                yield found
-        self._pending = bytes(view[at:])
+            payload = bytes(view[payload_at:content_at])
+            op = _decoded_or_none(payload)
+            begin = self._offset
+            end = begin + content_at - at
+            if op is None:
+                at, self._offset = content_at, end
+                yield Desync(begin, end)
+                continue
+            raw_bytes = op.write.length if op.HasField("write") else 0
+            at = min(content_at + raw_bytes, size)
+            here = at - content_at
+            self._offset = end + here
+            self._raw_bytes, self._write_begin = raw_bytes - here, begin
+            yield DecodedOp(op, payload, begin, end + raw_bytes, view[content_at:at])
+        if at < size:
+            self._pending = bytes(view[at:])
 
-    def _decode(self, view: memoryview, at: int) -> tuple[int, DecodedOp | Desync | None]:
-        """Return how many bytes from `at` on are dealt with, and what they are."""
-        if len(view) - at < _HEADER.size:
-            return 0, None
-        magic, length = _HEADER.unpack_from(view, at)
-        if magic != FIXED_MAGIC:
-            return self._skip(view, at)
+    def _check_length(self, length: int) -> None:
         if length > FRAME_BYTES_MAX:
             raise FramingError(
                 self._log,
                 offset=self._offset,
                 detail=f"an operation of {length} bytes; at most {FRAME_BYTES_MAX} are sound",
             )
-        used = _HEADER.size + length
-        if len(view) - at < used:
-            return 0, None
-        payload = bytes(view[at + _HEADER.size : at + used])
-        try:
-            op = RecordedOp.FromString(payload)
-        except DecodeError:
-            return used, Desync(self._offset, self._offset + used)
-        if op.write.length < 0:
-            return used, Desync(self._offset, self._offset + used)
-        begin = self._offset
-        if op.HasField("write"):
-            self._raw_bytes, self._write_begin = op.write.length, begin
-        return used, DecodedOp(op, payload, begin, begin + used + self._raw_bytes)
 
     def _skip(self, view: memoryview, at: int) -> tuple[int, Desync]:
         """Pass over bytes up to what may be the next frame."""
@@ -163,3 +162,12 @@ class OperationDecoder:
         # The last three bytes may be the beginning of a magic number.
         skipped = found if found > 0 else max(1, len(rest) - len(FIXED_MAGIC) + 1)
         return skipped, Desync(self._offset, self._offset + skipped)
+
+
+def _decoded_or_none(payload: bytes) -> RecordedOp | None:
+    """Return the operation that a frame holds, unless it holds something else."""
+    try:
+        op = RecordedOp.FromString(payload)
+    except DecodeError:
+        return None
+    return op if op.write.length >= 0 else None

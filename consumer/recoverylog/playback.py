@@ -23,6 +23,7 @@ from consumer.recoverylog.operation import (
     WrittenBytes,
     framed,
 )
+from consumer.recoverylog.segments import Segment
 
 JUMP_BYTES: Final = 1 << 20
 """Dead bytes up to which reading them costs less than asking for what is behind them."""
@@ -36,12 +37,7 @@ class Position:
     offset: int
 
 
-@dataclass(slots=True)
-class _Target:
-    """Where the raw bytes go that come next."""
-
-    fnode: int
-    offset: int
+_APPLIED = Verdict.APPLIED
 
 
 class Playback:
@@ -56,7 +52,11 @@ class Playback:
         self.fsm = FileStateMachine(hints)
         self._log = hints.log
         self._author = 0
-        self._target: _Target | None = None
+        self._target_fnode = 0
+        """The file that the raw bytes go to which come next."""
+        self._target_offset = 0
+        self._target_bytes = 0
+        """How many come yet; 0: they are nobody's."""
         self.handed_over = False
         """Whether the operation of the new author applied: everything is recovered."""
         self.strayed = 0
@@ -69,6 +69,9 @@ class Playback:
         self._at = self._hinted() or Position(hints.log, 0)
         self._decoder = OperationDecoder(self._at.log, self._at.offset)
         self._fed_to = self._at.offset
+        self._entered: Segment | None = None
+        """The hinted segment that reading has come to."""
+        self._place = Place(self._at.log, 0, 0)
         self._hole: tuple[int, int] | None = None
         """Bytes that were gone, since which no operation followed in sequence."""
 
@@ -112,6 +115,7 @@ class Playback:
         self._at = position
         self._decoder = OperationDecoder(position.log, position.offset)
         self._fed_to = position.offset
+        self._place.log = position.log
         self._hole = None
 
     def hand_over_to(self, author: int) -> bytes:
@@ -132,11 +136,11 @@ class Playback:
         elif offset < self._fed_to:
             content = content[self._fed_to - offset :]
             offset = self._fed_to
-        while content and not self._is_done():
+        while content and not self.handed_over:
             self._fed_to = offset + len(content)
             for found in self._decoder.feed(content):
                 self._on_found(found, changes)
-                if self._is_done() or (self.fsm.hinted_segments and self.seek is not None):
+                if self._must_stop():
                     break
             target = self.seek
             if target is None or target.log != self._at.log or target.offset >= self._fed_to:
@@ -146,9 +150,17 @@ class Playback:
             self.go_to(target)
         return changes
 
-    def _is_done(self) -> bool:
-        # A method, for `_on_found` changes what type checkers believe to be constant in a loop.
-        return self.handed_over
+    def _must_stop(self) -> bool:
+        """Tell whether all is done, or goes on elsewhere. Asked often, it knows the segment that we are in."""
+        if self.handed_over:
+            return True
+        segments = self.fsm.hinted_segments
+        if not segments or segments[0] is self._entered or self._decoder.raw_bytes:
+            return False
+        if self.seek is not None:
+            return True
+        self._entered = segments[0]
+        return False
 
     def _hinted(self) -> Position | None:
         if not self.fsm.hinted_segments:
@@ -161,7 +173,7 @@ class Playback:
         segment = self.fsm.hinted_segments[0] if self.fsm.hinted_segments else None
         live = segment is not None and segment.last_offset and offset >= segment.last_offset
         hole = self._fed_to, offset
-        if live or self._target is not None:
+        if live or self._target_bytes:
             raise self._loss(hole, f"of which some are live ({segment or 'content of a file'})")
         self.go_to(Position(self._at.log, offset))
         self._hole = hole
@@ -177,25 +189,43 @@ class Playback:
     def _on_found(
         self, found: DecodedOp | WrittenBytes | Desync, changes: list[FileChange]
     ) -> None:
-        if isinstance(found, WrittenBytes):
-            self._on_written(found, changes)
-        elif isinstance(found, DecodedOp):
+        if isinstance(found, DecodedOp):
             self._on_op(found, changes)
+        elif isinstance(found, WrittenBytes):
+            self._on_written(found.content, changes)
         else:
             self.skipped_bytes += found.end - found.begin
 
-    def _on_written(self, found: WrittenBytes, changes: list[FileChange]) -> None:
-        target = self._target
-        if target is None:
-            return
-        changes.append(WriteFile(target.fnode, target.offset, found.content))
-        target.offset += len(found.content)
-        if found.done:
-            self._target = None
-
     def _on_op(self, found: DecodedOp, changes: list[FileChange]) -> None:
         op = found.op
-        verdict = self.fsm.apply(op, found.payload, Place(self._at.log, found.begin, found.end))
+        self._place.first_offset, self._place.last_offset = found.begin, found.end
+        verdict = self.fsm.apply(op, found.payload, self._place)
+        if verdict is not _APPLIED:
+            self._on_not_applied(op, verdict)
+            return
+        self._hole = None
+        self.strayed = 0
+        if op.HasField("write"):
+            write = op.write
+            if write.length:
+                self._target_fnode, self._target_offset = write.fnode, write.offset
+                self._target_bytes = write.length
+                self._on_written(found.content, changes)
+        elif op.HasField("create"):
+            changes.append(CreateFile(op.seq_no))
+        elif op.HasField("unlink") and op.unlink.fnode not in self.fsm.fnodes:
+            changes.append(RemoveFile(op.unlink.fnode))
+        elif self._author:
+            self.handed_over = op.author == self._author
+
+    def _on_written(self, content: memoryview, changes: list[FileChange]) -> None:
+        size = len(content)
+        if self._target_bytes and size:
+            changes.append(WriteFile(self._target_fnode, self._target_offset, content))
+            self._target_offset += size
+            self._target_bytes -= size
+
+    def _on_not_applied(self, op: RecordedOp, verdict: Verdict) -> None:
         if verdict.stepped:
             self._hole = None
             self.strayed = 0
@@ -203,16 +233,6 @@ class Playback:
             raise self._loss(
                 self._hole, f"and with them operations {self.fsm.next_seq} to {op.seq_no - 1}"
             )
-        if verdict is not Verdict.APPLIED:
-            if not verdict.expected:
-                self.ignored[verdict] += 1
-                self.strayed += 1
-            return
-        self.handed_over = self._author != 0 and op.author == self._author
-        if op.HasField("write"):
-            if op.write.length:
-                self._target = _Target(op.write.fnode, op.write.offset)
-        elif op.HasField("create"):
-            changes.append(CreateFile(op.seq_no))
-        elif op.HasField("unlink") and op.unlink.fnode not in self.fsm.fnodes:
-            changes.append(RemoveFile(op.unlink.fnode))
+        if not verdict.expected:
+            self.ignored[verdict] += 1
+            self.strayed += 1

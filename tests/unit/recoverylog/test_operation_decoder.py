@@ -31,23 +31,17 @@ def decoded(*pieces: bytes) -> list[Found]:
             if isinstance(each, DecodedOp):
                 found.append(("op", each.begin, each.end, each.payload))
                 assert RecordedOp.FromString(each.payload) == each.op
+                if each.op.write.length:
+                    found.append(("bytes", each.begin, each.end, bytes(each.content)))
+                else:
+                    assert not each.content
             elif isinstance(each, WrittenBytes):
-                kind, begin, end, content = found[-1]
-                before = content if kind == "bytes" else b""
-                if kind == "bytes":
-                    found.pop()
-                found.append(("bytes", begin, end, before + bytes(each.content)))
-                assert each.done == (
-                    len(found[-1][3]) == RecordedOp.FromString(payload_of(found)).write.length
-                )
+                kind, begin, end, content = found.pop()
+                assert kind == "bytes"
+                found.append((kind, begin, end, content + bytes(each.content)))
             else:
                 found.append(("none", each.begin, each.end, b""))
     return found
-
-
-def payload_of(found: list[Found]) -> bytes:
-    """Return the payload of the last operation found."""
-    return next(content for kind, _, _, content in reversed(found) if kind == "op")
 
 
 def log_of_each_kind() -> tuple[bytes, list[Found]]:

@@ -20,7 +20,7 @@ from consumer.recoverylog.author import (
     holds_fence,
 )
 from consumer.recoverylog.fsm import FileStateMachine
-from consumer.recoverylog.operation import DecodedOp, OperationDecoder, WrittenBytes
+from consumer.recoverylog.operation import DecodedOp, OperationDecoder
 from consumer.recoverylog.recorder import FLUSH_BYTES, Recorder
 from tests.support.memory_log import MemoryLog
 from tests.support.recorded_ops import LOG
@@ -38,10 +38,8 @@ async def recorded(log: MemoryLog, recorder: Recorder) -> list[str]:
     await asyncio.wrap_future(recorder.barrier())
     told: list[str] = []
     for found in OperationDecoder(LOG, 0).feed(log.content):
-        if isinstance(found, WrittenBytes):
-            told[-1] += f" {bytes(found.content).decode()}"
-        elif isinstance(found, DecodedOp):
-            told.append(in_words(found.op))
+        assert isinstance(found, DecodedOp)
+        told.append(f"{in_words(found.op)} {bytes(found.content).decode()}".strip())
     return told
 
 

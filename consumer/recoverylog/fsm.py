@@ -138,8 +138,8 @@ class FileStateMachine:
         verdict = self._check(op)
         if verdict is _APPLIED:
             verdict = self._effect(op, place)
-        if verdict is _APPLIED or verdict is _NOT_TRACKED:
-            self._step(payload, place.log)
+            if verdict is _APPLIED or verdict is _NOT_TRACKED:
+                self._step(payload, place.log)
         return verdict
 
     def hints(self, log: str) -> pb.FSMHints:
@@ -164,8 +164,9 @@ class FileStateMachine:
     def _check(self, op: pb.RecordedOp) -> Verdict:
         if self.hinted_segments and self.hinted_segments[0].author != op.author:
             return Verdict.NOT_HINTED_AUTHOR
-        if op.seq_no != self.next_seq:
-            return Verdict.STALE if op.seq_no < self.next_seq else Verdict.SEQUENCE_SKIPPED
+        seq = op.seq_no
+        if seq != self.next_seq:
+            return Verdict.STALE if seq < self.next_seq else Verdict.SEQUENCE_SKIPPED
         if op.checksum != self.next_checksum:
             return Verdict.CHECKSUM_MISMATCH
         return _APPLIED

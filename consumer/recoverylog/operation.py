@@ -20,6 +20,7 @@ from consumer.protocol.recorded_op_pb2 import RecordedOp
 
 _HEADER = struct.Struct("<4sI")
 _HEADER_BYTES = _HEADER.size
+_unpack_header = _HEADER.unpack_from
 
 
 def next_checksum(checksum: int, payload: bytes) -> int:
@@ -109,28 +110,30 @@ class OperationDecoder:
         Raises:
             FramingError: an operation is longer than a frame may be.
         """
-        view = memoryview(self._pending + content if self._pending else content)
+        content = self._pending + content if self._pending else content
+        view = memoryview(content)
         self._pending = b""
-        at, size = 0, len(view)
+        at, size = 0, len(content)
         if self._raw_bytes:
             at = min(self._raw_bytes, size)
             self._raw_bytes -= at
             self._offset += at
             yield WrittenBytes(view[:at])
         while size - at >= _HEADER_BYTES:
-            magic, length = _HEADER.unpack_from(view, at)
+            magic, length = _unpack_header(content, at)
             if magic != FIXED_MAGIC:
-                skipped, desync = self._skip(view, at)
+                skipped, desync = self._skip(content, at)
                 at += skipped
                 self._offset += skipped
                 yield desync
                 continue
-            self._check_length(length)
+            if length > FRAME_BYTES_MAX:
+                raise self._too_long(length)
             payload_at = at + _HEADER_BYTES
             content_at = payload_at + length
             if content_at > size:
                 break
-            payload = bytes(view[payload_at:content_at])
+            payload = content[payload_at:content_at]
             op = _decoded_or_none(payload)
             begin = self._offset
             end = begin + content_at - at
@@ -138,29 +141,29 @@ class OperationDecoder:
                 at, self._offset = content_at, end
                 yield Desync(begin, end)
                 continue
-            raw_bytes = op.write.length if op.HasField("write") else 0
-            at = min(content_at + raw_bytes, size)
-            here = at - content_at
-            self._offset = end + here
-            self._raw_bytes, self._write_begin = raw_bytes - here, begin
+            raw_bytes = op.write.length
+            at = content_at + raw_bytes
+            if at > size:
+                at = size
+            here_bytes = at - content_at
+            self._offset = end + here_bytes
+            self._raw_bytes, self._write_begin = raw_bytes - here_bytes, begin
             yield DecodedOp(op, payload, begin, end + raw_bytes, view[content_at:at])
         if at < size:
-            self._pending = bytes(view[at:])
+            self._pending = content[at:]
 
-    def _check_length(self, length: int) -> None:
-        if length > FRAME_BYTES_MAX:
-            raise FramingError(
-                self._log,
-                offset=self._offset,
-                detail=f"an operation of {length} bytes; at most {FRAME_BYTES_MAX} are sound",
-            )
+    def _too_long(self, length: int) -> FramingError:
+        return FramingError(
+            self._log,
+            offset=self._offset,
+            detail=f"an operation of {length} bytes; at most {FRAME_BYTES_MAX} are sound",
+        )
 
-    def _skip(self, view: memoryview, at: int) -> tuple[int, Desync]:
+    def _skip(self, content: bytes, at: int) -> tuple[int, Desync]:
         """Pass over bytes up to what may be the next frame."""
-        rest = bytes(view[at:])
-        found = rest.find(FIXED_MAGIC, 1)
+        found = content.find(FIXED_MAGIC, at + 1)
         # The last three bytes may be the beginning of a magic number.
-        skipped = found if found > 0 else max(1, len(rest) - len(FIXED_MAGIC) + 1)
+        skipped = found - at if found > 0 else max(1, len(content) - at - len(FIXED_MAGIC) + 1)
         return skipped, Desync(self._offset, self._offset + skipped)
 
 

@@ -49,6 +49,11 @@ class ShardHints:
     """As its spec names it."""
     values: tuple[HintsValue, ...]
 
+    @property
+    def is_based(self) -> bool:
+        """Whether there is a backup."""
+        return any(each.is_backup for each in self.values)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogNeeds:
@@ -62,8 +67,8 @@ class LogNeeds:
     intervals: tuple[tuple[int, int], ...] = ()
     """[begin, end) in bytes, ascending, apart from each other."""
     based: bool = False
-    """Each of its shards has a backup: what any hints need that were written since that recovery, the backup needs
-    as well. So nobody can be playing what is dead, unless the shard failed over in the meantime."""
+    """Each shard whose hints name it has a backup: what any hints need that were written since that recovery, the
+    backup needs as well. So nobody can be playing what is dead, unless the shard failed over in the meantime."""
 
     def needs(self, begin: int, end: int) -> bool:
         """Tell whether a byte of [begin, end) must stay."""
@@ -109,7 +114,7 @@ def _add_shard(drafts: dict[str, _Draft], shard: ShardHints) -> list[str]:
     """Add what a shard's hints need; return why that may be anything."""
     own = drafts.setdefault(shard.log, _Draft())
     own.shards.append(shard.shard)
-    own.based = own.based and any(each.is_backup for each in shard.values)
+    own.based = own.based and shard.is_based
     if not shard.values:
         own.spare(f"shard {shard.shard} has no hints: it is recovered from the whole log")
     doubts: list[str] = []
@@ -140,7 +145,9 @@ def _add_hints(drafts: dict[str, _Draft], shard: ShardHints, name: str, hints: F
     if not segments:
         drafts[shard.log].spare(f"hints at {name} name no files: the whole log is played")
     for segment in segments:
-        drafts.setdefault(segment.log, _Draft()).segments.append(segment)
+        draft = drafts.setdefault(segment.log, _Draft())
+        draft.segments.append(segment)
+        draft.based = draft.based and shard.is_based
 
 
 def _needed(hints: FSMHints) -> Sequence[Segment]:

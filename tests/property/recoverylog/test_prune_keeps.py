@@ -52,7 +52,7 @@ def hints_of(life: RecordedLife, kept: int) -> ShardHints:
     return ShardHints(shard=life.log.rpartition("/")[2], log=life.log, values=tuple(values))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), backups=st.integers(0, 3), forks=st.booleans())
 def test_every_hint_plays_the_same_after_a_prune(seed: int, backups: int, forks: bool) -> None:
     """Recorders come and go, old ones write on, a second shard may fork off; logs are cut into fragments anywhere. From

@@ -101,6 +101,17 @@ def test_hints_of_a_fork_protect_the_log_that_it_came_from() -> None:
     assert needs["logs/shard-b"].intervals == ((5, ENDLESS),)
 
 
+@pytest.mark.parametrize("has_backup", [True, False])
+def test_log_is_based_if_all_that_name_it_are(*, has_backup: bool) -> None:
+    """Its own shard has a backup; so must one that forked from it."""
+    own = hints(segment(7, 900, 0))
+    forked = hints(segment(1, 10, 20, log=LOG), segment(2, 5, 0, author=2), log="logs/shard-b")
+    fork = shard(forked, *([forked] if has_backup else []), name="shard-b")
+
+    for order in ((shard(own, own), fork), (fork, shard(own, own))):
+        assert needs_of(*order)[LOG].based is has_backup
+
+
 def test_hints_of_another_log_than_the_spec_spare_both() -> None:
     """They may be what somebody recovers from yet."""
     stranger = hints(segment(1, 10, 20), log=LOG)

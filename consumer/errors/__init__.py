@@ -1,0 +1,196 @@
+"""Every exception that the consumer framework raises.
+
+ConsumerError
+├── ShardError(shard_id, header)
+│   ├── ShardNotFoundError
+│   ├── NotShardPrimaryError
+│   ├── NoShardPrimaryError
+│   └── ShardStoppedError(cause)
+├── PlanNotAppliedError(plan_id, problem)   a plan was refused, or overtaken; says what to do
+├── RewindRefusedError(shard_id, problem)   a shard's hints were left as they are; says what to do
+├── PruneIncompleteError(fragments)         dead fragments of recovery logs could not be removed
+├── ApplyConflictError(header)              another writer changed a spec in between
+├── ResolverStoppedError
+├── NotAuthorizedError(detail)              valid credentials, but not for this
+├── UnauthenticatedError(detail)            missing or bad credentials
+├── ProxyHeaderError(detail)                a request proxied to the wrong cluster or process
+├── BoundExceededError(detail)              more than one request may carry; says how to split it
+├── UnsupportedSpecError(field_path, problem)   also a ValidationError: only another spec helps
+├── ShardHeldBackError(members, seconds)    its primaries died one after another; it waits
+├── AssignmentLostError                     etcd no longer has the assignment that this process believes in
+├── CommitFencedError(shard_fqn, held, current)
+├── RecoveryLogError(log, detail)           a recovery log cannot be played, or recorded into
+│   ├── HintsError                          hints contradict themselves, or the log
+│   ├── LogDataLossError                    the log lacks what its hints say it holds
+│   └── LogFencedError                      another recorder took the log over
+├── StoreError(shard_fqn, detail)           a store cannot be opened, read or committed
+│   ├── StoreUnavailableError               its database does not answer now; nothing of it is wrong
+│   └── StoreClosedError                    it was destroyed; the commit was not made
+├── ApplicationError(shard_id, operation)   wraps what the application raised
+├── EndpointError(address, detail)          a server cannot be reached
+├── BrokerDataError(path, detail)           a broker's data directory cannot be used
+├── RpcFailedError(address, code, detail)   a server answered a request with an unexpected gRPC status
+├── EmbeddedServerError(server, detail)     a server of our own cannot be found or started
+└── JournalError(journal)
+    ├── JournalNotFoundError
+    ├── JournalNotAllowedError              the journal's flags forbid it
+    ├── JournalSuspendedError
+    ├── JournalUnavailableError(detail)     no broker serves it now; safe to retry
+    ├── JournalStoreUnhealthyError(detail)
+    ├── WrongAppendOffsetError(offset)
+    ├── IndexHasGreaterOffsetError
+    ├── RegisterMismatchError(registers)    fenced
+    ├── OffsetNotYetAvailableError(offset, write_head)
+    ├── AppendOutcomeUnknownError(detail)   the commit was sent, its answer was lost
+    ├── JournalProtocolError(detail)        the broker broke the protocol
+    ├── FramingError(offset, detail)        bytes that are no message of the journal's content type
+    ├── PublishError(content_type, detail)  a message cannot be written there
+    └── ReplayError(detail)                 re-reading gave other messages than those asked for
+"""
+
+from __future__ import annotations
+
+from consumer.errors.journals import (
+    AppendOutcomeUnknownError as AppendOutcomeUnknownError,
+)
+from consumer.errors.journals import (
+    BrokerDataError as BrokerDataError,
+)
+from consumer.errors.journals import (
+    ContentTypeError as ContentTypeError,
+)
+from consumer.errors.journals import (
+    FramingError as FramingError,
+)
+from consumer.errors.journals import (
+    IndexHasGreaterOffsetError as IndexHasGreaterOffsetError,
+)
+from consumer.errors.journals import (
+    JournalError as JournalError,
+)
+from consumer.errors.journals import (
+    JournalNotAllowedError as JournalNotAllowedError,
+)
+from consumer.errors.journals import (
+    JournalNotFoundError as JournalNotFoundError,
+)
+from consumer.errors.journals import (
+    JournalProtocolError as JournalProtocolError,
+)
+from consumer.errors.journals import (
+    JournalStoreUnhealthyError as JournalStoreUnhealthyError,
+)
+from consumer.errors.journals import (
+    JournalSuspendedError as JournalSuspendedError,
+)
+from consumer.errors.journals import (
+    JournalUnavailableError as JournalUnavailableError,
+)
+from consumer.errors.journals import (
+    NoPartitionsError as NoPartitionsError,
+)
+from consumer.errors.journals import (
+    OffsetNotYetAvailableError as OffsetNotYetAvailableError,
+)
+from consumer.errors.journals import (
+    PublishError as PublishError,
+)
+from consumer.errors.journals import (
+    RegisterMismatchError as RegisterMismatchError,
+)
+from consumer.errors.journals import (
+    ReplayError as ReplayError,
+)
+from consumer.errors.journals import (
+    WrongAppendOffsetError as WrongAppendOffsetError,
+)
+from consumer.errors.root import (
+    ConsumerError as ConsumerError,
+)
+from consumer.errors.services import (
+    BoundExceededError as BoundExceededError,
+)
+from consumer.errors.services import (
+    EmbeddedServerError as EmbeddedServerError,
+)
+from consumer.errors.services import (
+    EndpointError as EndpointError,
+)
+from consumer.errors.services import (
+    NotAuthorizedError as NotAuthorizedError,
+)
+from consumer.errors.services import (
+    ProxyHeaderError as ProxyHeaderError,
+)
+from consumer.errors.services import (
+    ResolverStoppedError as ResolverStoppedError,
+)
+from consumer.errors.services import (
+    RpcFailedError as RpcFailedError,
+)
+from consumer.errors.services import (
+    UnauthenticatedError as UnauthenticatedError,
+)
+from consumer.errors.shards import (
+    ApplicationError as ApplicationError,
+)
+from consumer.errors.shards import (
+    ApplyConflictError as ApplyConflictError,
+)
+from consumer.errors.shards import (
+    AssignmentLostError as AssignmentLostError,
+)
+from consumer.errors.shards import (
+    NoShardPrimaryError as NoShardPrimaryError,
+)
+from consumer.errors.shards import (
+    NotShardPrimaryError as NotShardPrimaryError,
+)
+from consumer.errors.shards import (
+    PlanNotAppliedError as PlanNotAppliedError,
+)
+from consumer.errors.shards import (
+    PruneIncompleteError as PruneIncompleteError,
+)
+from consumer.errors.shards import (
+    RewindRefusedError as RewindRefusedError,
+)
+from consumer.errors.shards import (
+    ShardError as ShardError,
+)
+from consumer.errors.shards import (
+    ShardHeldBackError as ShardHeldBackError,
+)
+from consumer.errors.shards import (
+    ShardNotFoundError as ShardNotFoundError,
+)
+from consumer.errors.shards import (
+    ShardStoppedError as ShardStoppedError,
+)
+from consumer.errors.shards import (
+    UnsupportedSpecError as UnsupportedSpecError,
+)
+from consumer.errors.state import (
+    CommitFencedError as CommitFencedError,
+)
+from consumer.errors.state import (
+    HintsError as HintsError,
+)
+from consumer.errors.state import (
+    LogDataLossError as LogDataLossError,
+)
+from consumer.errors.state import (
+    LogFencedError as LogFencedError,
+)
+from consumer.errors.state import (
+    RecoveryLogError as RecoveryLogError,
+)
+from consumer.errors.state import (
+    StoreClosedError as StoreClosedError,
+)
+from consumer.errors.state import (
+    StoreError as StoreError,
+)
+from consumer.errors.state import (
+    StoreUnavailableError as StoreUnavailableError,
+)

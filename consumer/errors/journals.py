@@ -1,0 +1,148 @@
+"""What journals and their brokers refuse, and content that is not as it should be."""
+
+from __future__ import annotations
+
+from consumer.errors.root import ConsumerError
+from consumer.protocol import journal_pb2
+
+
+class NoPartitionsError(ConsumerError):
+    """A mapping's partitions are empty: no journal matches the topic's selector (yet)."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no journal to map the message to: the topic has no partitions; create one, or check its selector"
+        )
+
+
+class ContentTypeError(ConsumerError):
+    """A journal's content type has no message framing, or another one than the message type's."""
+
+    def __init__(self, journal: str, content_type: str, detail: str) -> None:
+        named = f"content type {content_type!r}" if content_type else "missing content type"
+        super().__init__(f"journal {journal or '(unnamed)'} has {named}: {detail}")
+        self.journal = journal
+        self.content_type = content_type
+        self.detail = detail
+
+
+class BrokerDataError(ConsumerError):
+    """A broker's data directory is in use, damaged, or of another version; `path` is where."""
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(f"broker data at {path}: {detail}")
+        self.path = path
+        self.detail = detail
+
+
+class JournalError(ConsumerError):
+    """A journal operation was refused or failed."""
+
+    problem = "failed"
+
+    def __init__(self, journal: str, detail: str = "") -> None:
+        super().__init__(f"journal {journal} {self.problem}{': ' + detail if detail else ''}")
+        self.journal = journal
+        self.detail = detail
+
+
+class JournalNotFoundError(JournalError):
+    """No such journal, or it is hidden from the caller."""
+
+    problem = "does not exist"
+
+
+class JournalNotAllowedError(JournalError):
+    """The journal's flags forbid this."""
+
+    problem = "does not allow this"
+
+
+class JournalSuspendedError(JournalError):
+    """The journal is suspended."""
+
+    problem = "is suspended"
+
+
+class JournalUnavailableError(JournalError):
+    """No broker serves the journal right now; nothing was applied and a retry is safe."""
+
+    problem = "is not available"
+
+
+class JournalStoreUnhealthyError(JournalError):
+    """The broker cannot write the journal's storage."""
+
+    problem = "has an unhealthy store"
+
+
+class WrongAppendOffsetError(JournalError):
+    """The write head is not the offset that the append demanded."""
+
+    problem = "has another write head than the append demanded"
+
+
+class IndexHasGreaterOffsetError(JournalError):
+    """The journal's index is ahead of its broker: acknowledged bytes were lost, an operator must confirm."""
+
+    problem = "has a fragment index beyond its write head"
+
+
+class RegisterMismatchError(JournalError):
+    """The journal's registers do not match: this writer is fenced."""
+
+    problem = "has other registers than the append demands"
+
+    def __init__(self, journal: str, registers: journal_pb2.LabelSet) -> None:
+        held = ", ".join(f"{label.name}={label.value}" for label in registers.labels)
+        super().__init__(journal, f"it holds {held or 'none'}")
+        self.registers = registers
+
+
+class OffsetNotYetAvailableError(JournalError):
+    """A non-blocking read reached the write head."""
+
+    problem = "has no such offset yet"
+
+    def __init__(self, journal: str, *, offset: int, write_head: int) -> None:
+        super().__init__(journal, f"offset {offset}, write head {write_head}")
+        self.offset = offset
+        self.write_head = write_head
+
+
+class AppendOutcomeUnknownError(JournalError):
+    """The commit was sent but its answer was lost: the bytes may or may not be there."""
+
+    problem = "may or may not hold the append"
+
+
+class JournalProtocolError(JournalError):
+    """The broker broke the protocol."""
+
+    problem = "was answered against the protocol"
+
+
+class FramingError(JournalError):
+    """Bytes at `offset` are no message of the journal's content type."""
+
+    problem = "holds bytes that are no message"
+
+    def __init__(self, journal: str, *, offset: int, detail: str) -> None:
+        super().__init__(journal, f"at offset {offset}: {detail}")
+        self.offset = offset
+
+
+class PublishError(JournalError):
+    """A message cannot be written to the journal it was mapped to."""
+
+    problem = "cannot take a message"
+
+    def __init__(self, journal: str, *, content_type: str, detail: str) -> None:
+        super().__init__(journal, f"as {content_type}: {detail}")
+        self.content_type = content_type
+
+
+class ReplayError(JournalError):
+    """Re-reading a range of the journal gave messages outside of it: it is not the journal first read."""
+
+    problem = "was replayed wrongly"

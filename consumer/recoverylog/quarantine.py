@@ -10,6 +10,7 @@ Pure.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -33,10 +34,11 @@ class QuarantineRecord(msgspec.Struct, frozen=True, kw_only=True):
     def dead_since(self, begin: int, end: int) -> int | None:
         """Return the Unix second since which all of [begin, end) is known to be dead; None if some is not."""
         since = 0
-        for span_begin, span_end, span_since in self.spans:
-            if span_end <= begin:
-                continue
-            if span_begin > begin:
+        # The last span that begins no later, and those that follow as long as they touch.
+        first = bisect_right(self.spans, begin, key=lambda span: span[0]) - 1
+        for index in range(max(first, 0), len(self.spans)):
+            span_begin, span_end, span_since = self.spans[index]
+            if not span_begin <= begin < span_end:
                 return None
             since = max(since, span_since)
             begin = span_end

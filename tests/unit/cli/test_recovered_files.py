@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,22 @@ def test_progress_without_a_terminal_is_a_line_now_and_then(
         monkeypatch.setattr("consumer.cli.playback_display.LINE_SECONDS", 60.0)
         display.show(progress)
     assert capsys.readouterr().err == "playing logs/a: 1.5 MB of 4.5 MB\n"
+
+
+class _Screen(StringIO):
+    def isatty(self) -> bool:
+        """Pretend to be a terminal."""
+        return True
+
+
+def test_progress_on_a_terminal_is_a_bar_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also before anything is known of how much there is."""
+    screen = _Screen()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    with playback_display("playing logs/a") as display:
+        display.show(PlaybackProgress())
+        display.show(PlaybackProgress(offset=5_000_000, head=5_000_000, played_bytes=4_500_000))
+    assert "playing logs/a" in screen.getvalue()
+    assert "4.5/4.5 MB" in screen.getvalue()

@@ -8,8 +8,11 @@ Source: gazette/core allocator/metrics (names).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Summary
 
+from allocator.core.model import MemberId
 from allocator.core.placement.primaries import primary_spread
 from allocator.core.state import AllocState
 from allocator.core.transition.converge import Convergence, Tally
@@ -46,6 +49,8 @@ class AllocatorMetrics:
         self._items = self._gauge("items", "Items.")
         self._members = self._gauge("members", "Members.")
         self._adds_blocked = self._gauge("adds_blocked", "Additions that wait for room.")
+        self._primaries: Mapping[MemberId, int] = {}
+        """As last shown."""
         self._unplaced = 0
         """Those of them that not even the plan has a place for: known from a look at everything."""
         self._removes_blocked = self._gauge(
@@ -94,7 +99,10 @@ class AllocatorMetrics:
         self._slots.set(state.item_slots)
         self._items.set(items)
         self._members.set(len(state.members))
-        self._primary_spread.set(primary_spread(state.problem_members(), state.loads.primary))
+        if state.is_whole or state.loads.primary != self._primaries:
+            # In every round there are as many members as there are, and mostly the same primaries.
+            self._primaries = state.loads.primary
+            self._primary_spread.set(primary_spread(state.problem_members(), self._primaries))
         unplaced = convergence.adds_unplaced
         if state.is_whole:
             self._unplaced = unplaced

@@ -144,7 +144,10 @@ class Rounds:
             tracker.open(opened)
             return self._refuse(decision)
         tracker.open(decision.open)
-        term.waiting = decision.waiting | (frozenset() if is_whole else term.waiting - opened)
+        if is_whole:
+            term.waiting.clear()
+        term.waiting -= opened
+        term.waiting |= decision.waiting
         term.is_crowded = decision.is_crowded
         if is_whole:
             term.audited_monotonic_seconds = started

@@ -28,7 +28,7 @@ class Term:
     """The tracker's demand that `plan` answers."""
     ordered: Plan | None = None
     """What an operator ordered, until a plan is made after it."""
-    waiting: frozenset[ItemId] = frozenset()
+    waiting: set[ItemId] = field(default_factory=set)
     """Items that wait for their own replicas: not looked at until those change, unless others wait for them."""
     is_crowded: bool = False
     """Whether something waits for moves that are in flight."""

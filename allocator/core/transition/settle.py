@@ -63,6 +63,10 @@ class Settling:
     """When a member last joined, left or wished to leave; None: never looked."""
     _presences: Mapping[MemberId, _Presence] = field(default_factory=dict)
     _heirs: Mapping[MemberId, _Heir] = field(default_factory=dict)
+    _members: Mapping[MemberId, Member] | None = None
+    """What was looked at."""
+    _same_until_monotonic_seconds: float = float("-inf")
+    """Another look at the same before then finds the same."""
 
     def observed(
         self,
@@ -74,10 +78,12 @@ class Settling:
         """Return what is known after a look.
 
         Args:
-            members: Every member.
+            members: Every member; not changed afterwards.
             now_monotonic_seconds: When this is.
             capacities: Load that members can carry, where it is not their limit.
         """
+        if members is self._members and now_monotonic_seconds < self._same_until_monotonic_seconds:
+            return replace(self, observed_monotonic_seconds=now_monotonic_seconds)
         now, changed = now_monotonic_seconds, self.changed_monotonic_seconds
         if changed is None:
             changed, presences = now, _first_seen(members, now)
@@ -90,13 +96,15 @@ class Settling:
         ):
             presences = {m: replace(p, is_newcomer=False) for m, p in presences.items()}
         heirs = _heirs(presences, self._heirs, capacities or {}) if self._memory_seconds else {}
-        return replace(
+        looked = replace(
             self,
             observed_monotonic_seconds=now,
             changed_monotonic_seconds=changed,
             _presences=self._begun(presences, heirs, now),
             _heirs=heirs,
+            _members=members,
         )
+        return replace(looked, _same_until_monotonic_seconds=looked.rests_until())
 
     @property
     def is_settled(self) -> bool:
@@ -140,6 +148,15 @@ class Settling:
             yield changed + self.policy.settle_seconds
         if self._heirs:
             yield changed + self._memory_seconds
+
+    def rests_until(self) -> float:
+        """Return until when time changes nothing, not even who counts as a newcomer."""
+        upcoming = list(self._deadlines())
+        presences = self._presences.values()
+        if not self._anyone_exits and any(presence.is_newcomer for presence in presences):
+            assert self.changed_monotonic_seconds is not None, "there was a look"
+            upcoming.append(self.changed_monotonic_seconds + self._memory_seconds)
+        return min(upcoming, default=float("inf"))
 
     @property
     def _anyone_exits(self) -> bool:

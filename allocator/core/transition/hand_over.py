@@ -42,7 +42,7 @@ def decide_hand_over(
         detail = f"{wish.to_member} has not caught up"
         return _waits(pending, wish, Reason.STANDBY_NOT_CAUGHT_UP, detail)
     if turns.left <= 0:
-        return _waits(pending, wish, Reason.HAND_OVER_WAITS, "others come first")
+        return _waits(pending, wish, Reason.HAND_OVER_WAITS, "a few are handed over at a time")
     turns.left -= 1
     return ItemDecision(
         pending=pending,

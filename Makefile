@@ -11,10 +11,12 @@ SERVICE_PROTOS := consumer/protocol/allocation.proto consumer/protocol/fragments
 BENCH ?= skeleton
 SEEDS ?= 0:2000
 SIM_JOBS ?= 2
+DURATION ?= 600
+HOSTS ?= spark
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-flaky test-sim lint fmt types proto proto-check proto-accept bench requirements clean
+.PHONY: help setup demo test test-fast test-flaky test-sim chaos lint fmt types proto proto-check proto-accept bench requirements clean
 
 help: ## list targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -45,6 +47,9 @@ fmt: setup ## format
 
 test-sim: setup ## simulate clusters: 2,000 seeds, or SEEDS=first:end, or SEED=n to replay one
 	$(BIN)/python -m allocator.simulation $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS) --jobs $(SIM_JOBS))
+
+chaos: setup ## kill, freeze, drain and restart everything for DURATION=600 seconds; SEED=n to repeat, HOSTS=processes without Spark
+	$(BIN)/python -m tests.chaos --seconds $(DURATION) --hosts $(HOSTS) $(if $(SEED),--seed $(SEED))
 
 lint: setup ## lint, formatting and import contracts
 	$(BIN)/ruff format --check .

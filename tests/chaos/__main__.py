@@ -18,7 +18,7 @@ from tests.chaos.cluster_plan import ClusterPlan
 from tests.chaos.process_hosts import ProcessHosts
 from tests.chaos.report import ChaosError, ChaosReport
 from tests.chaos.run import ChaosRun
-from tests.chaos.schedule import make_schedule
+from tests.chaos.schedule import PAUSE_SECONDS
 from tests.chaos.services import ChaosServices
 from tests.chaos.spark_hosts import SparkHosts
 
@@ -33,7 +33,7 @@ NewHosts = Callable[[ClusterPlan], ProcessHosts | SparkHosts]
 @click.option("--hosts", type=click.Choice(["spark", "processes"]), default="spark")
 @click.option("--store", default="sqlite", help="sqlite, json, or a database URL.")
 @click.option("--recorded/--unrecorded", default=True, help="Whether shards have recovery logs.")
-@click.option("--pause", default=5.0, help="Mean seconds from one fault to the next.")
+@click.option("--pause", default=PAUSE_SECONDS, help="Mean seconds from one fault to the next.")
 @click.option("--keep", is_flag=True, help="Keep logs and data also after a good run.")
 def main(
     seconds: float,
@@ -97,25 +97,14 @@ async def _run(
     pause_seconds: float,
 ) -> ChaosReport:
     async with new_hosts(plan) as hosts:
-        schedule = make_schedule(
+        run = ChaosRun.planned(
             seed,
             seconds=seconds,
-            members=plan.members,
-            lease_seconds=plan.lease_seconds,
-            pause_seconds=pause_seconds,
-            kinds=hosts.kinds,
-        )
-        for fault in schedule:
-            click.echo(str(fault))
-        click.echo("--- it begins")
-        run = ChaosRun(
-            seed=seed,
-            seconds=seconds,
-            schedule=schedule,
             plan=plan,
             services=services,
             hosts=hosts,
             tell=click.echo,
+            pause_seconds=pause_seconds,
         )
         return await run.run()
 

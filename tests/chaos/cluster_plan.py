@@ -26,3 +26,8 @@ class ClusterPlan:
     def states(self) -> Path:
         """Where shards keep their files."""
         return self.directory / "states"
+
+    @property
+    def options(self) -> str:
+        """How to ask for such a cluster on the command line."""
+        return f"--store {self.store} --{'recorded' if self.recorded else 'unrecorded'}"

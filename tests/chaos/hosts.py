@@ -11,6 +11,8 @@ from tests.chaos.schedule import FaultKind
 class Hosts(Protocol):
     """Keeps a number of members alive, and hurts them when asked. Entered and left as an async context manager."""
 
+    name: str
+    """What the command line calls it."""
     kinds: tuple[FaultKind, ...]
     """What can be done to it, and to the services beside it."""
 

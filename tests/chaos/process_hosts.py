@@ -50,6 +50,7 @@ class _Life:
 class ProcessHosts:
     """Hosts members as processes of this machine."""
 
+    name = "processes"
     kinds: tuple[FaultKind, ...] = PROCESS_FAULTS
 
     def __init__(self, plan: ClusterPlan) -> None:

@@ -54,16 +54,22 @@ class ChaosError(Exception):
         self,
         cause: BaseException,
         *,
-        seed: int,
-        seconds: float,
+        replay: str,
         schedule: Sequence[Fault],
         logs: Mapping[str, str],
     ) -> None:
+        """Put the text together.
+
+        Args:
+            cause: What went wrong.
+            replay: The command that runs the same streams and faults again.
+            schedule: The faults.
+            logs: Of every process, by its name.
+        """
         ends = [f"--- {name}\n{log[-LOG_CHARACTERS_MAX:]}" for name, log in logs.items()]
         faults = "\n".join(map(str, schedule))
         super().__init__(
-            f"{type(cause).__name__}: {cause}\nrepeat it: make chaos SEED={seed} DURATION={seconds:g}\n{faults}\n"
-            + "\n".join(ends)
+            f"{type(cause).__name__}: {cause}\nrepeat it: {replay}\n{faults}\n" + "\n".join(ends)
         )
 
 

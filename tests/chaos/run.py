@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from allocator.runtime.task_group import TaskGroup
 from consumer.cli import journal_space, shard_space
@@ -24,7 +26,7 @@ from examples.stream_sum.publish import Producers
 from tests.chaos.cluster_plan import ClusterPlan
 from tests.chaos.hosts import Hosts
 from tests.chaos.report import ChaosError, ChaosReport, forbidden_lines
-from tests.chaos.schedule import Fault
+from tests.chaos.schedule import PAUSE_SECONDS, Fault, make_schedule
 from tests.chaos.services import ChaosServices
 from tests.chaos.witness import Witness
 from tests.support.eventually import eventually
@@ -44,12 +46,63 @@ class ChaosRun:
     seed: int
     seconds: float
     schedule: tuple[Fault, ...]
+    replay: str
+    """The command that runs the same again."""
     plan: ClusterPlan
     services: ChaosServices
     hosts: Hosts
     """Entered."""
     tell: Callable[[str], None]
     """Shows a line of progress."""
+    _hurts: Counter[object] = field(default_factory=Counter)
+    """Faults that last, by victim: one that was hurt twice is healed once, when the last is over."""
+
+    @classmethod
+    def planned(
+        cls,
+        seed: int,
+        *,
+        seconds: float,
+        plan: ClusterPlan,
+        services: ChaosServices,
+        hosts: Hosts,
+        tell: Callable[[str], None],
+        pause_seconds: float = PAUSE_SECONDS,
+    ) -> Self:
+        """Return a run of the faults that a seed makes for these hosts, and show them.
+
+        Args:
+            seed: Chooses streams and faults.
+            seconds: How long streams flow and faults strike.
+            plan: Of the cluster.
+            services: Started.
+            hosts: Entered.
+            tell: Shows a line.
+            pause_seconds: Mean time from one fault to the next.
+        """
+        schedule = make_schedule(
+            seed,
+            seconds=seconds,
+            members=plan.members,
+            lease_seconds=plan.lease_seconds,
+            pause_seconds=pause_seconds,
+            kinds=hosts.kinds,
+        )
+        tell(f"seed {seed}")
+        for fault in schedule:
+            tell(str(fault))
+        tell("it begins")
+        return cls(
+            seed=seed,
+            seconds=seconds,
+            schedule=schedule,
+            replay=f"python -m tests.chaos --hosts {hosts.name} --seed {seed} --seconds {seconds:g} "
+            f"--pause {pause_seconds:g} {plan.options}",
+            plan=plan,
+            services=services,
+            hosts=hosts,
+            tell=tell,
+        )
 
     async def run(self) -> ChaosReport:
         """Run it all.
@@ -74,7 +127,7 @@ class ChaosRun:
         except Exception as error:
             logs = {**self.services.logs(), **self.hosts.logs()}
             raise ChaosError(
-                error, seed=self.seed, seconds=self.seconds, schedule=self.schedule, logs=logs
+                error, replay=self.replay, schedule=self.schedule, logs=logs
             ) from error
         return ChaosReport.of(producers, witness, faults=len(self.schedule))
 
@@ -119,8 +172,11 @@ class ChaosRun:
             await self.services.restart(fault)
             return
         victim = await self.hosts.hurt(fault.kind, fault.member)
+        self._hurts[victim] += 1
         await asyncio.sleep(fault.lasts_seconds)
-        await self.hosts.heal(victim)
+        self._hurts[victim] -= 1
+        if not self._hurts[victim]:
+            await self.hosts.heal(victim)
 
     async def _watch(self, producers: Producers, witness: Witness, *, began: float) -> None:
         """Show how far it has come; end the run early if it cannot come right any more."""

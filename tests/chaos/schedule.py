@@ -9,6 +9,8 @@ from random import Random
 
 FIRST_AT_SECONDS = 3.0
 """So that something is under way."""
+PAUSE_SECONDS = 5.0
+"""Mean time from one fault to the next, unless asked otherwise: long enough for most to be recovered from."""
 QUIET_END_RATIO = 0.1
 """Part of a run, its end, in which no fault begins: what was hurt must be seen to recover under load."""
 
@@ -59,7 +61,7 @@ def make_schedule(
     seconds: float,
     members: int,
     lease_seconds: float,
-    pause_seconds: float = 5.0,
+    pause_seconds: float = PAUSE_SECONDS,
     kinds: Sequence[FaultKind] = PROCESS_FAULTS,
 ) -> tuple[Fault, ...]:
     """Return faults in the order of their times.

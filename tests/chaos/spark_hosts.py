@@ -39,6 +39,7 @@ _LOOK_SECONDS = 0.5
 class SparkHosts:
     """Hosts members on the executors of a standalone Spark."""
 
+    name = "spark"
     kinds: tuple[FaultKind, ...] = tuple(FaultKind)
 
     def __init__(

@@ -23,6 +23,7 @@ from __future__ import annotations
 import posixpath
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from allocator.core.model import ItemId, MemberId
 from allocator.errors import KeyDecodeError, ValidationError
@@ -196,28 +197,26 @@ def member_id_below(prefix: bytes, key: bytes) -> MemberId:
     return MemberId(zone, suffix)
 
 
+@lru_cache(maxsize=4096)
 def _member_part(member_id: MemberId) -> bytes:
     zone, suffix = _checked(member_id.zone, "zone"), _checked(member_id.suffix, "suffix")
     return f"{zone}{SEPARATOR}{suffix}".encode()
 
 
-@dataclass(frozen=True, slots=True)
-class ItemKey:
+class ItemKey(NamedTuple):
     """An item's key, taken apart."""
 
     item_id: ItemId
 
 
-@dataclass(frozen=True, slots=True)
-class MemberKey:
+class MemberKey(NamedTuple):
     """A member's key, taken apart."""
 
     member_id: MemberId
 
 
-@dataclass(frozen=True, slots=True)
-class AssignmentKey:
-    """An assignment's key, taken apart."""
+class AssignmentKey(NamedTuple):
+    """An assignment's key, taken apart. Like the others a tuple, for each change of etcd is looked up by it."""
 
     item_id: ItemId
     member_id: MemberId

@@ -120,12 +120,12 @@ class Mirror:
         if parsed is not None:
             self._changed.add(parsed)
         match parsed:
+            case AssignmentKey():
+                self.assignments.pop(parsed, None)
             case ItemKey(item_id):
                 self.items.pop(item_id, None)
             case MemberKey(member_id):
                 self.members.pop(member_id, None)
-            case AssignmentKey(item_id, member_id, slot):
-                self.assignments.pop((item_id, member_id, slot), None)
             case None:
                 pass
             case unknown:
@@ -136,8 +136,7 @@ class Mirror:
         return self._kv_or_none(key, self._parsed_or_none(key))
 
     def _kv_or_none(self, key: bytes, parsed: ParsedKey | None) -> KeyValue | None:
-        rejected = self.rejected.get(key)
-        if rejected is not None:
+        if self.rejected and (rejected := self.rejected.get(key)) is not None:
             return rejected.kv
         entity = self._entity_or_none(parsed)
         return None if entity is None else entity.kv
@@ -165,17 +164,17 @@ class Mirror:
 
     def _insert(self, parsed: ParsedKey, kv: KeyValue) -> None:
         match parsed:
+            case AssignmentKey(item_id, member_id, slot):
+                value = self._decoder.decode_assignment(item_id, member_id, slot, kv)
+                self.assignments[parsed] = Assignment(
+                    item_id=item_id, member_id=member_id, slot=slot, value=value, kv=kv
+                )
             case ItemKey(item_id):
                 item = self._decoder.decode_item(item_id, kv)
                 self.items[item_id] = Item(item_id=item_id, value=item, kv=kv)
             case MemberKey(member_id):
                 member = self._decoder.decode_member(member_id, kv)
                 self.members[member_id] = Member(member_id=member_id, value=member, kv=kv)
-            case AssignmentKey(item_id, member_id, slot):
-                value = self._decoder.decode_assignment(item_id, member_id, slot, kv)
-                self.assignments[item_id, member_id, slot] = Assignment(
-                    item_id=item_id, member_id=member_id, slot=slot, value=value, kv=kv
-                )
             case _:
                 assert_never(parsed)
         self._changed.add(parsed)
@@ -211,14 +210,14 @@ class Mirror:
     def _entity_or_none(self, parsed: ParsedKey | None) -> Item | Member | Assignment | None:
         found: Item | Member | Assignment | None
         match parsed:
-            case None:
-                return None
+            case AssignmentKey():
+                found = self.assignments.get(parsed)
             case ItemKey(item_id):
                 found = self.items.get(item_id)
             case MemberKey(member_id):
                 found = self.members.get(member_id)
-            case AssignmentKey(item_id, member_id, slot):
-                found = self.assignments.get((item_id, member_id, slot))
+            case None:
+                return None
             case _:
                 assert_never(parsed)
         return found

@@ -173,8 +173,11 @@ def _step(state: AllocState, decision: ItemDecision, keys: Keys) -> Step:
     for more_compares, more_operations in parts:
         compares += more_compares
         operations += more_operations
+    if decision.moves:
+        # What moves is among what is kept.
+        compares = list(dict.fromkeys(compares))
     return Step(
-        TxnCheckpoint(tuple(dict.fromkeys(compares)), tuple(operations), subject=item.item_id),
+        TxnCheckpoint(tuple(compares), tuple(operations), subject=item.item_id),
         _tally(decision),
     )
 

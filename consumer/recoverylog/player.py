@@ -279,6 +279,7 @@ class Player:
             except AppendOutcomeUnknownError:
                 # It may stand there, and then it applies; the next one's number is stale, and it is tried once more.
                 self._author = author_from(self._author)
+                await backoff.sleep()
                 continue
             except (EndpointError, JournalUnavailableError) as error:
                 _log.warning("recovery_log.hand_over_waits", log=self._log, error=str(error))

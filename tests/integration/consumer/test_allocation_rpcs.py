@@ -285,8 +285,44 @@ async def test_who_may_see_only_some_shards_may_not_plan(cluster: Cluster) -> No
                 await client.plan()
 
 
+async def test_who_may_list_may_plan_and_who_may_apply_may_apply_also_over_a_hop(
+    cluster: Cluster,
+) -> None:
+    """Each is asked of a member that does not lead. The hop is signed anew, with what it takes and no more: a token
+    that may only look is refused before it, and one that may only apply is enough for that.
+    """
+    async with (
+        cluster.member("a", auth_keys=KEYS) as leader,
+        cluster.member("b", auth_keys=KEYS) as follower,
+    ):
+        may_look = _Scoped(KeyedAuth(KEYS), Claims(capability=Capability.LIST))
+        may_apply = _Scoped(KeyedAuth(KEYS), Claims(capability=Capability.APPLY))
+        looks = AllocationClient(follower.address, auth=may_look)
+        applies = AllocationClient(follower.address, auth=may_apply)
+        async with looks, applies:
+
+            async def planned() -> bool:
+                try:
+                    return (await looks.plan()).leader == "zone-a#member-a"
+                except EndpointError:
+                    return False  # Nobody leads yet.
+
+            await eventually(planned)
+            plan = await looks.plan(drain=["zone-a#member-b"])
+            with pytest.raises(NotAuthorizedError):
+                await looks.apply_plan(plan.plan_id)
+            with pytest.raises(NotAuthorizedError):
+                await applies.plan()
+            assert follower.is_ready
+
+            await applies.apply_plan(plan.plan_id)
+
+        await eventually(lambda: not follower.is_ready, timeout_seconds=20)
+        assert leader.is_ready
+
+
 class _Scoped:
-    """Signs whatever is asked with claims of one label only."""
+    """Signs whatever is asked with these claims only."""
 
     def __init__(self, auth: KeyedAuth, claims: Claims) -> None:
         self._auth = auth

@@ -17,6 +17,8 @@ from consumer.protocol.allocation_pb2 import PlanRequest
 
 PLANS_KEPT_MAX = 16
 """Plans that a leader remembers; the oldest are forgotten."""
+PLACEMENTS_KEPT_MAX = 1_000_000
+"""Shards whose places are remembered, over all plans; the newest plan is, however large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +61,13 @@ class KeptPlans:
         """
         self._plans[kept.id] = kept
         self._plans.move_to_end(kept.id)
-        while len(self._plans) > PLANS_KEPT_MAX:
-            self._plans.popitem(last=False)
         for plan_id, each in self._plans.items():
             if each is not None and each.basis != basis:
                 self._plans[plan_id] = None
+        while len(self._plans) > 1 and (
+            len(self._plans) > PLANS_KEPT_MAX or self._placements() > PLACEMENTS_KEPT_MAX
+        ):
+            self._plans.popitem(last=False)
 
     def __contains__(self, plan_id: object) -> bool:
         """Return whether there was such a plan, good or not."""
@@ -78,3 +82,6 @@ class KeptPlans:
         """
         kept = self._plans.get(plan_id)
         return kept if kept is not None and kept.basis == basis else None
+
+    def _placements(self) -> int:
+        return sum(len(each.plan.desired) for each in self._plans.values() if each is not None)

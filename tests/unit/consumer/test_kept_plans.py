@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from allocator.core.inquiry.standing import Basis
+from allocator.core.model import ItemId
+from allocator.core.placement.problem import Desired
 from allocator.core.plan import Plan
 from allocator.core.state import Demand
-from consumer.core.kept_plans import PLANS_KEPT_MAX, KeptPlan, KeptPlans
+from consumer.core.kept_plans import PLACEMENTS_KEPT_MAX, PLANS_KEPT_MAX, KeptPlan, KeptPlans
 from consumer.protocol.allocation_pb2 import PlanRequest
 
 BEFORE: Basis = (1, 1, 1)
 NOW: Basis = (1, 2, 1)
 
 
-def _kept(plan_id: str, basis: Basis) -> KeptPlan:
+def _kept(plan_id: str, basis: Basis, *, shards: int = 0) -> KeptPlan:
     return KeptPlan(
         id=plan_id,
         basis=basis,
-        plan=Plan(Demand(members=(), items=(), avoided=frozenset()), {}),
+        plan=Plan(Demand(members=(), items=(), avoided=frozenset()), _desired(shards)),
         drained=frozenset(),
         can_be_applied=True,
         asked=PlanRequest(),
     )
+
+
+def _desired(shards: int) -> Desired:
+    return {ItemId(str(number)): () for number in range(shards)}
 
 
 def test_plan_is_found_while_its_basis_is_what_it_was() -> None:
@@ -57,3 +63,16 @@ def test_only_so_many_are_remembered() -> None:
 
     assert "0" in plans
     assert "1" not in plans
+
+
+def test_plans_of_very_many_shards_are_fewer() -> None:
+    """Two of them are more than a leader should hold beside its own: the newest stays, however large."""
+    plans = KeptPlans()
+    half = PLACEMENTS_KEPT_MAX // 2
+    for name, shards in (("first", half), ("second", half), ("third", half)):
+        plans.keep(_kept(name, NOW, shards=shards), basis=NOW)
+    assert ["first" in plans, "second" in plans, "third" in plans] == [False, True, True]
+
+    plans.keep(_kept("huge", NOW, shards=PLACEMENTS_KEPT_MAX + 1), basis=NOW)
+
+    assert ["third" in plans, "huge" in plans] == [False, True]

@@ -49,7 +49,8 @@ class KeptPlan:
 class KeptPlans:
     """Plans by id."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, placements_max: int = PLACEMENTS_KEPT_MAX) -> None:
+        self._placements_max = placements_max
         self._plans: OrderedDict[str, KeptPlan | None] = OrderedDict()
 
     def keep(self, kept: KeptPlan, *, basis: Basis | None) -> None:
@@ -65,7 +66,7 @@ class KeptPlans:
             if each is not None and each.basis != basis:
                 self._plans[plan_id] = None
         while len(self._plans) > 1 and (
-            len(self._plans) > PLANS_KEPT_MAX or self._placements() > PLACEMENTS_KEPT_MAX
+            len(self._plans) > PLANS_KEPT_MAX or self._placements() > self._placements_max
         ):
             self._plans.popitem(last=False)
 

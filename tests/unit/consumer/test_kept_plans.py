@@ -7,7 +7,7 @@ from allocator.core.model import ItemId
 from allocator.core.placement.problem import Desired
 from allocator.core.plan import Plan
 from allocator.core.state import Demand
-from consumer.core.kept_plans import PLACEMENTS_KEPT_MAX, PLANS_KEPT_MAX, KeptPlan, KeptPlans
+from consumer.core.kept_plans import PLANS_KEPT_MAX, KeptPlan, KeptPlans
 from consumer.protocol.allocation_pb2 import PlanRequest
 
 BEFORE: Basis = (1, 1, 1)
@@ -67,12 +67,11 @@ def test_only_so_many_are_remembered() -> None:
 
 def test_plans_of_very_many_shards_are_fewer() -> None:
     """Two of them are more than a leader should hold beside its own: the newest stays, however large."""
-    plans = KeptPlans()
-    half = PLACEMENTS_KEPT_MAX // 2
-    for name, shards in (("first", half), ("second", half), ("third", half)):
-        plans.keep(_kept(name, NOW, shards=shards), basis=NOW)
+    plans = KeptPlans(placements_max=10)
+    for name in ("first", "second", "third"):
+        plans.keep(_kept(name, NOW, shards=5), basis=NOW)
     assert ["first" in plans, "second" in plans, "third" in plans] == [False, True, True]
 
-    plans.keep(_kept("huge", NOW, shards=PLACEMENTS_KEPT_MAX + 1), basis=NOW)
+    plans.keep(_kept("huge", NOW, shards=11), basis=NOW)
 
     assert ["third" in plans, "huge" in plans] == [False, True]

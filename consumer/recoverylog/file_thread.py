@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from consumer.recoverylog.file_changes import FileChange
+from consumer.recoverylog.file_changes import FileChange, WriteFile
 from consumer.recoverylog.played_files import PlayedFiles
 
 WAITING_BYTES_MAX: Final = 8 << 20
@@ -34,18 +34,16 @@ class FileThread:
         """Run on the thread."""
         await asyncio.get_running_loop().run_in_executor(self._executor, function)
 
-    async def write(self, changes: list[FileChange], played_bytes: int) -> None:
+    async def write(self, changes: list[FileChange]) -> None:
         """Have changes performed behind those before, and wait if too much waits for that.
-
-        Args:
-            changes: In order.
-            played_bytes: About how much memory they hold, bytes.
 
         Raises:
             OSError: one of those before could not be made.
         """
         self._waiting += changes
-        self._waiting_bytes += played_bytes
+        self._waiting_bytes += sum(
+            len(each.content) for each in changes if isinstance(each, WriteFile)
+        )
         self._begin()
         while self._waiting_bytes > WAITING_BYTES_MAX:
             await self._wait()

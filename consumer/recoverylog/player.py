@@ -162,7 +162,7 @@ class Player:
                     self.progress.on_idle()
                 await self._wait()
                 continue
-            await thread.write(changes, played_bytes)
+            await thread.write(changes)
             ended = self._clock.monotonic_seconds()
             self.progress.on_played(
                 self._playback.position.offset,

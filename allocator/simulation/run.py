@@ -51,7 +51,7 @@ def simulate(
     # Jitter that nobody injects comes from the process-wide generator.
     random.seed(seed)
     try:
-        with _logs_to(sink):
+        with logs_to(sink):
             return run_virtual(_Run(seed, scenario or Scenario(), sink).run())
     finally:
         random.setstate(state)
@@ -179,7 +179,7 @@ class _Run:
 
 
 @contextmanager
-def _logs_to(sink: Callable[[str], object] | None) -> Iterator[None]:
+def logs_to(sink: Callable[[str], object] | None) -> Iterator[None]:
     """Send structured logs to `sink`, or nowhere, for a while."""
 
     def show(_: object, method: str, event: structlog.typing.EventDict) -> str:

@@ -116,15 +116,16 @@ class _Wire:
         self.link = link
         self._broker = broker
 
-    def check(self) -> None:
-        """Fail at once if nobody listens."""
+    async def check(self) -> None:
+        """Fail soon if nobody listens."""
         if self.link.cut and self.link.refuses:
+            await asyncio.sleep(self.link.latency_seconds[1])
             detail = "failed to connect to all addresses; connection refused"
             raise rpc_error(grpc.StatusCode.UNAVAILABLE, detail)
 
     async def ask(self, action: Callable[[MemoryBroker], T]) -> T:
         """Have the broker do something, and return what it says."""
-        self.check()
+        await self.check()
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._send(lambda: self._answer(action(self._broker), answer))
         breaks = self.link.breaks
@@ -177,7 +178,8 @@ class AppendCall:
         self._committed = False
 
     async def write(self, message: AppendRequest | bytes) -> None:
-        """Send a message."""
+        """Send a message; one that nobody listens to was not sent, the commit least of all."""
+        await self._wire.check()
         if isinstance(message, bytes):
             content = append_content(message)
             assert content is not None, "coded by hand is content only"
@@ -198,9 +200,10 @@ class AppendCall:
         return self._response().__await__()
 
     async def _response(self) -> AppendResponse:
+        await self._wire.check()
         request = self._request
-        assert request is not None, "an append begins with its parameters"
-        assert self._committed, "an append ends with its commit"
+        if request is None or not self._committed:
+            raise rpc_error(grpc.StatusCode.UNAVAILABLE, "connection reset by peer")
         content = b"".join(self._content)
         return await self._wire.ask(lambda broker: broker.append(request, content))
 
@@ -222,7 +225,7 @@ class ReadCall:
         if self._over:
             return grpc.aio.EOF
         if self._read is None:
-            self._wire.check()
+            await self._wire.check()
             await self._wire.travel()
             opened = self._wire.open_read(self._request)
             if isinstance(opened, ReadResponse):

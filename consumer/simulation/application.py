@@ -1,0 +1,66 @@
+"""The application that is simulated: it notes the number of each input in its state, and publishes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from consumer.application import Shard
+from consumer.message.batch import Envelope, MessageType
+from consumer.message.framing import NDJSON
+from consumer.message.json_type import JsonType
+from consumer.message.mapping import MappedJournal
+from consumer.message.publisher import Publisher
+from consumer.protocol.journal_pb2 import JournalSpec
+from consumer.simulation.stores import FencedRowStore, RecordedStore
+from consumer.simulation.witness import Witness, output_of
+
+NumberStore = RecordedStore | FencedRowStore
+
+BROKEN_ON_PURPOSE = "the application is broken on purpose"
+
+
+class Whims(Protocol):
+    """What may be the matter with an application."""
+
+    @property
+    def application_fails(self) -> bool:
+        """Whether the next message is too much for it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NumberKeeper:
+    """Implements `consumer.application.Application`."""
+
+    open_store: Callable[[Shard], NumberStore]
+    witness: Witness
+    whims: Whims
+
+    def new_store(self, shard: Shard) -> NumberStore:
+        """Open the store that the run has."""
+        return self.open_store(shard)
+
+    def message_type(self, journal_spec: JournalSpec) -> MessageType:
+        """JSON lines."""
+        del journal_spec
+        return JsonType()
+
+    def consume_message(
+        self, shard: Shard, store: NumberStore, envelope: Envelope, publisher: Publisher
+    ) -> None:
+        """Note the number, and publish it."""
+        del shard
+        if self.whims.application_fails:
+            raise RuntimeError(BROKEN_ON_PURPOSE)
+        number: int = envelope.message["id"]
+        key = str(number)
+        self.witness.on_consumed(number, again=key in store.state)
+        store.state[key] = len(store.state)
+        output = output_of(number)
+        if output is not None:
+            publisher.publish_uncommitted(MappedJournal(output, NDJSON), {"id": number}, JsonType())
+
+    def finalize_txn(self, shard: Shard, store: NumberStore, publisher: Publisher) -> None:
+        """Nothing is buffered."""

@@ -1,0 +1,297 @@
+"""A simulated cluster of one shard: a broker, an etcd, a table, members, and what an allocator would do.
+
+Unlike an allocator, it promotes whom it likes: a standby that is far behind, a member that never heard of the shard, a
+process that stands still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import Context
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from google.protobuf.duration_pb2 import Duration
+
+from allocator.core.keys import AssignmentKey, Keys
+from allocator.core.model import ItemId, MemberId
+from allocator.core.ops import Delete, KeyValue, Operation, Put
+from allocator.runtime.task_group import TaskGroup
+from allocator.simulation.etcd import FakeEtcd
+from allocator.simulation.network import Link
+from allocator.simulation.trace import Trace
+from allocator.simulation.virtual_loop import VirtualClock, running_loop
+from consumer.application import Shard
+from consumer.message.framing import NDJSON
+from consumer.protocol.journal_pb2 import CompressionCodec, JournalSpec
+from consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
+from consumer.protocol.shard_pb2 import ShardSpec
+from consumer.shard.environment import ShardConfig
+from consumer.simulation.application import NumberKeeper, NumberStore
+from consumer.simulation.broker import MemoryBroker
+from consumer.simulation.inline_worker import result_or_not_yet
+from consumer.simulation.member import SimulatedMember, Surroundings, new_member
+from consumer.simulation.scenario import Scenario
+from consumer.simulation.stores import FencedRowStore, RecordedStore, Table
+from consumer.simulation.table_way import FaultyWay
+from consumer.simulation.witness import INPUTS, LOG, OUTPUTS, Witness
+
+ROOT: Final = "/simulated"
+SHARD: Final = ItemId("shard-1")
+LEASE_SECONDS: Final = 1_000_000
+"""Leases end when the run says so."""
+LOOK_SECONDS: Final = (0.05, 1.0)
+"""Between two looks at what is assigned."""
+
+CONFIG: Final = ShardConfig(
+    stop_grace_seconds=2.0,
+    teardown_seconds=3.0,
+    restart_delay_seconds=0.1,
+    restart_delay_seconds_max=2.0,
+    attempts_max=0,
+    young_deaths_max=0,
+    stall_seconds=0.0,
+    hints_seconds=3.0,
+    hints_bytes=4000,
+    rollback_again_seconds=40.0,
+)
+"""Everything happens often; a former producer is undone again when whatever was late has come."""
+
+
+class Cluster:
+    """Everything there is in one run."""
+
+    def __init__(
+        self,
+        seed: int,
+        scenario: Scenario,
+        group: TaskGroup,
+        trace: Trace,
+        *,
+        witness: Witness,
+        directory: Path,
+    ) -> None:
+        """Set up journals and the shard, and nobody who serves it.
+
+        Args:
+            seed: Of everything drawn here.
+            scenario: Shapes and bounds.
+            group: Where members run.
+            trace: Where to tell what happens.
+            witness: Sees everything.
+            directory: For members' files.
+        """
+        self.seed = seed
+        self.scenario = scenario
+        self.random = Random(f"{seed} shard")
+        self.trace = trace
+        self.witness = witness
+        self.clock = VirtualClock(running_loop())
+        self.etcd = FakeEtcd()
+        self.broker = MemoryBroker()
+        self.broker.observers.append(witness.on_appended)
+        self.table = Table(lambda _, state: witness.on_durable(state))
+        self.members: list[SimulatedMember] = []
+        """All that ever were, oldest first."""
+        self.application_fails = False
+        self.recorded = self.random.random() < scenario.recorded
+        self.latency_seconds = self.random.choice(scenario.latencies_seconds)
+        self._group = group
+        self._keys = Keys(ROOT)
+        self._members_wanted = self.draw(scenario.members)
+        self._standbys_wanted = self.draw(scenario.standbys) if self.recorded else 0
+        self._surroundings = Surroundings(
+            etcd=self.etcd,
+            broker=self.broker,
+            keys=self._keys,
+            clock=self.clock,
+            config=CONFIG,
+            directory=directory,
+        )
+        self.broker.create(
+            *(_journal(name, NDJSON) for name in (*INPUTS, *OUTPUTS)),
+            _journal(LOG, CONTENT_TYPE_RECOVERY_LOG),
+        )
+        self.put_spec()
+
+    def draw(self, bounds: tuple[int, int]) -> int:
+        """Draw a number of a range."""
+        return self.random.randint(*bounds)
+
+    # -- what an operator does
+
+    def put_spec(self) -> None:
+        """Write the shard's spec, with other durations each time."""
+        draw = self.draw
+        low, high = (
+            draw(self.scenario.min_txn_milliseconds),
+            draw(self.scenario.max_txn_milliseconds),
+        )
+        spec = ShardSpec(
+            id=SHARD,
+            sources=[ShardSpec.Source(journal=name) for name in INPUTS],
+            hot_standbys=self._standbys_wanted,
+            min_txn_duration=_duration(min(low, high)),
+            max_txn_duration=_duration(high),
+            disable_wait_for_ack=draw((0, 3)) == 0,
+            ring_buffer_size=draw(self.scenario.ring_messages),
+            read_channel_size=draw((2, 100)),
+        )
+        if self.recorded:
+            spec.recovery_log_prefix, _, _ = LOG.rpartition("/")
+            spec.hint_prefix = "/hints"
+            spec.hint_backups = 2
+        self._write(Put(self._keys.item(SHARD), spec.SerializeToString(deterministic=True)))
+
+    def join(self) -> SimulatedMember:
+        """Start a member."""
+        number = len(self.members) + 1
+        member_id = MemberId("zone", f"m{number}")
+        member = new_member(
+            member_id,
+            self._surroundings,
+            random=Random(f"{self.seed} {member_id}"),
+            latency_seconds=self.latency_seconds,
+            lease=self.etcd.grant(LEASE_SECONDS),
+            new_application=self._new_application,
+        )
+        self.members.append(member)
+        self.trace.add(f"{member_id} starts")
+        member.process.run(
+            lambda: self._group.start_soon(member.live(), name=f"member {member_id}")
+        )
+        return member
+
+    # -- what an allocator does
+
+    async def allocate(self) -> None:
+        """See to it that somebody is assigned, for ever."""
+        while True:
+            self._bury()
+            while len(self._present()) < self._members_wanted:
+                self.join()
+            self._fill()
+            await asyncio.sleep(self.random.uniform(*LOOK_SECONDS))
+
+    def primary(self) -> SimulatedMember | None:
+        """Return the member at slot 0."""
+        for member_id, slot in self._slots():
+            if slot == 0:
+                return self._by_id(member_id)
+        return None
+
+    def promote(self, member: SimulatedMember) -> None:
+        """Make a member the primary, in place of another, in one step."""
+        operations: list[Operation] = []
+        value = b""
+        for (member_id, slot), kv in self._slots().items():
+            if slot == 0 or member_id == member.member_id:
+                operations.append(Delete(kv.key))
+            if member_id == member.member_id:
+                value = kv.value
+        key = self._keys.assignment(SHARD, member.member_id, 0)
+        if Delete(key) in operations:
+            self._write(*operations)  # The same key again: etcd writes a key once in a step.
+            operations, value = [], b""
+        self._write(*operations, Put(key, value, lease=member.lease))
+
+    def revoke(self, member: SimulatedMember) -> None:
+        """End a member's lease; it has another one for what is assigned to it next."""
+        self.etcd.revoke(member.lease)
+        member.lease = self.etcd.grant(LEASE_SECONDS)
+
+    def candidates(self) -> list[SimulatedMember]:
+        """Return members that may be given something: also some that stand still, for a while."""
+        return [member for member in self._present() if not member.killed]
+
+    def shut_down(self) -> None:
+        """End the run: every process goes on, reaches nothing, and is cancelled."""
+        self.etcd.observers.clear()
+        self.broker.observers.clear()
+        self.etcd.close()
+        for member in self.members:
+            for link in member.links:
+                link.cut_off(refuses=True)
+            member.process.go_on()
+        self._group.stop()
+
+    def _bury(self) -> None:
+        """Let everybody know, after a while, of who was killed."""
+        for member in self.members:
+            if member.killed and member.process.stopped and not member.is_gone:
+                member.is_gone = True
+                seconds = self.random.uniform(*self.scenario.lease_seconds)
+                asyncio.get_running_loop().call_later(
+                    seconds, self.revoke, member, context=Context()
+                )
+
+    def _fill(self) -> None:
+        candidates = self.candidates()
+        if not candidates:
+            return
+        slots = self._slots()
+        if not any(slot == 0 for _, slot in slots):
+            standbys = [member for member in candidates if self._has_slot(member)]
+            self.promote(self.random.choice(standbys or candidates))
+        elif len(slots) <= self._standbys_wanted:
+            free = [member for member in candidates if not self._has_slot(member)]
+            taken = {slot for _, slot in slots}
+            slot = next(number for number in range(1, 9) if number not in taken)
+            if free:
+                member = self.random.choice(free)
+                key = self._keys.assignment(SHARD, member.member_id, slot)
+                self._write(Put(key, b"", lease=member.lease))
+
+    def _has_slot(self, member: SimulatedMember) -> bool:
+        return any(member_id == member.member_id for member_id, _ in self._slots())
+
+    def _present(self) -> list[SimulatedMember]:
+        return [member for member in self.members if not member.is_gone]
+
+    def _by_id(self, member_id: MemberId) -> SimulatedMember:
+        return next(member for member in self.members if member.member_id == member_id)
+
+    def _slots(self) -> dict[tuple[MemberId, int], KeyValue]:
+        """Return the shard's assignments by member and slot, as etcd has them."""
+        prefix = self._keys.assignments_of(SHARD)
+        found: dict[tuple[MemberId, int], KeyValue] = {}
+        for key, kv in self.etcd.store.kvs.items():
+            if key.startswith(prefix):
+                parsed = self._keys.parse(key)
+                assert isinstance(parsed, AssignmentKey), f"{key!r} is no assignment"
+                found[parsed.member_id, parsed.slot] = kv
+        return found
+
+    def _write(self, *operations: Operation) -> None:
+        self.etcd.perform((), operations, author="allocator")
+
+    # -- what members run
+
+    def _new_application(self, to_table: Link) -> NumberKeeper:
+        return NumberKeeper(partial(self._open_store, to_table), self.witness, self)
+
+    def _open_store(self, to_table: Link, shard: Shard) -> NumberStore:
+        if self.recorded:
+            return RecordedStore(shard, result_of=result_or_not_yet, observer=self.witness)
+        return FencedRowStore(shard, self.table, FaultyWay(to_table), self.witness)
+
+
+def _journal(name: str, content_type: str) -> JournalSpec:
+    return JournalSpec(
+        name=name,
+        replication=1,
+        labels=label_set((CONTENT_TYPE, content_type)),
+        fragment=JournalSpec.Fragment(
+            length=1 << 20,
+            compression_codec=CompressionCodec.NONE,
+            refresh_interval=Duration(seconds=60),
+        ),
+    )
+
+
+def _duration(milliseconds: int) -> Duration:
+    duration = Duration()
+    duration.FromMilliseconds(milliseconds)
+    return duration

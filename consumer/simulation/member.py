@@ -1,0 +1,178 @@
+"""A simulated member: a mirror of etcd and the real shards, in a process that may stand still or die between two steps.
+
+What a member does beside serving shards is left to the allocator's own simulator: who is assigned is written by the
+cluster, and a lease ends when the cluster says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from allocator.core.keys import AuxiliaryKeys, Keys
+from allocator.core.model import Assignment, MemberId
+from allocator.core.ops import LeaseId
+from allocator.errors import EtcdUnavailableError
+from allocator.key_space import KeySpace
+from allocator.runtime.clock import Clock
+from allocator.runtime.task_group import TaskGroup
+from allocator.simulation.etcd import FakeEtcd
+from allocator.simulation.network import FaultyEtcd, Link
+from allocator.simulation.virtual_loop import Process
+from consumer.application import Application
+from consumer.journal.client import JournalClient
+from consumer.key_space import ShardDecoder
+from consumer.protocol.shard_pb2 import ShardSpec
+from consumer.resolver.local_shards import LocalShards
+from consumer.shard.death_records import DeathRecords
+from consumer.shard.environment import ShardConfig, ShardEnvironment
+from consumer.shard.live_shard import LiveShard
+from consumer.shard.metrics import ShardMetrics
+from consumer.shard.rollback_records import RollbackRecords
+from consumer.simulation.broker import MemoryBroker
+from consumer.simulation.channels import SimulatedChannels
+from consumer.simulation.inline_worker import InlineWorker
+
+LOAD_RETRY_SECONDS = 0.3
+STANDBYS_MAX = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What all members of a run share."""
+
+    etcd: FakeEtcd
+    broker: MemoryBroker
+    keys: Keys
+    clock: Clock
+    config: ShardConfig
+    directory: Path
+    """For the files of all members."""
+
+
+@dataclass(eq=False, kw_only=True)
+class SimulatedMember:
+    """One process."""
+
+    member_id: MemberId
+    process: Process
+    lease: LeaseId
+    to_etcd: Link
+    to_journals: Link
+    to_table: Link
+    random: Random
+    application: Application[Any]
+    """Its store type is between the application and itself."""
+    surroundings: Surroundings
+    killed: bool = False
+    """It stands still for ever, or will after its last steps."""
+    is_gone: bool = False
+    """Everybody knows."""
+    _shards: set[LiveShard] = field(default_factory=set)
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """Its ways to everything else."""
+        return self.to_etcd, self.to_journals, self.to_table
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it does anything now."""
+        return not (self.process.stopped or self.is_gone)
+
+    async def live(self) -> None:
+        """Mirror etcd, and serve what is assigned, for ever."""
+        key_space = KeySpace(
+            self._etcd(),
+            self.surroundings.keys,
+            ShardDecoder(hot_standbys_max=STANDBYS_MAX),
+            apply_delay_seconds=0.0,
+        )
+        async with TaskGroup() as group:
+            shards = LocalShards(
+                key_space,
+                member_id=self.member_id,
+                new_shard=partial(self._new_shard, key_space),
+                group=group,
+            )
+            key_space.observe(shards.apply)
+            await self._load(key_space)
+            await key_space.watch()
+
+    async def _load(self, key_space: KeySpace) -> None:
+        while True:
+            try:
+                await key_space.load()
+            except EtcdUnavailableError:
+                await asyncio.sleep(LOAD_RETRY_SECONDS)
+            else:
+                return
+
+    def _etcd(self) -> FaultyEtcd:
+        return FaultyEtcd(self.surroundings.etcd, self.to_etcd, author=str(self.member_id))
+
+    def _new_shard(self, key_space: KeySpace, spec: ShardSpec, assignment: Assignment) -> LiveShard:
+        return LiveShard(spec, assignment, self._environment(key_space))
+
+    def _environment(self, key_space: KeySpace) -> ShardEnvironment:
+        given = self.surroundings
+        etcd, keys = self._etcd(), AuxiliaryKeys(given.keys.root)
+        channels = SimulatedChannels(given.broker, self.to_journals)
+        return ShardEnvironment(
+            application=self.application,
+            journals=JournalClient(channels.default_endpoint, channels=channels, clock=given.clock),
+            etcd=etcd,
+            keys=given.keys,
+            key_space=key_space,
+            clock=given.clock,
+            metrics=ShardMetrics(CollectorRegistry()),
+            deaths=DeathRecords(
+                etcd, keys, clock=given.clock, deaths_max=0, hold_seconds=given.config.hold_seconds
+            ),
+            rollbacks=RollbackRecords(etcd, keys),
+            state_directory=given.directory / self.member_id.suffix,
+            config=given.config,
+            new_random=lambda: Random(self.random.random()),
+            new_worker=lambda name: InlineWorker(name, self.random),
+            random_bytes=self.random.randbytes,
+        )
+
+
+def new_member(
+    member_id: MemberId,
+    surroundings: Surroundings,
+    *,
+    random: Random,
+    latency_seconds: tuple[float, float],
+    lease: LeaseId,
+    new_application: Callable[[Link], Application[Any]],
+) -> SimulatedMember:
+    """Put a member together; it does not run yet.
+
+    Args:
+        member_id: Its name.
+        surroundings: What it shares with the others.
+        random: Its own source of chance.
+        latency_seconds: Of its messages, while nothing is wrong.
+        lease: Of its assignments.
+        new_application: Makes its application, given the way to the table.
+    """
+    to_etcd, to_journals, to_table = (Link(random, latency_seconds) for _ in range(3))
+    return SimulatedMember(
+        member_id=member_id,
+        process=Process(str(member_id)),
+        lease=lease,
+        to_etcd=to_etcd,
+        to_journals=to_journals,
+        to_table=to_table,
+        random=random,
+        application=new_application(to_table),
+        surroundings=surroundings,
+    )

@@ -1,0 +1,187 @@
+"""One run: a shard drawn from a seed, a time of faults, a time of quiet, and a judgement throughout."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from allocator.core.keys import AssignmentKey, Keys
+from allocator.errors import KeyDecodeError
+from allocator.etcd.api import KeyPut
+from allocator.runtime.task_group import TaskGroup
+from allocator.simulation.run import logs_to
+from allocator.simulation.store import Commit
+from allocator.simulation.trace import Trace
+from allocator.simulation.virtual_loop import run_virtual, running_loop
+from allocator.simulation.world import describe
+from consumer.core.failure_kind import FailureKind
+from consumer.protocol.journal_pb2 import Status
+from consumer.protocol.shard_pb2 import ReplicaStatus
+from consumer.simulation.application import BROKEN_ON_PURPOSE
+from consumer.simulation.cluster import CONFIG, ROOT, Cluster
+from consumer.simulation.faults import Faults
+from consumer.simulation.scenario import Report, Scenario
+from consumer.simulation.witness import Witness
+from consumer.simulation.writers import Writers, writers_of_outputs
+
+POLL_SECONDS = 1.0
+END_SECONDS_MAX = 600.0
+"""A process that was cancelled and has not ended by then never will."""
+FOREIGN_SHARE = 0.2
+"""Of what other producers write, what goes into the shard's outputs."""
+_FORESEEN = (FailureKind.TRANSIENT, FailureKind.FENCED)
+
+
+def simulate(
+    seed: int,
+    scenario: Scenario | None = None,
+    *,
+    sink: Callable[[str], object] | None = None,
+) -> Report:
+    """Run one shard through one course of events.
+
+    Not for a running event loop: it runs one of its own. While it runs, the process-wide random generator is seeded
+    and logs go to `sink`; both are restored.
+
+    Args:
+        seed: Picks the shard and the course of events; the same seed gives the same run.
+        scenario: The family of runs to pick from; the default one if none is given.
+        sink: Is given every line of the trace, and what members log.
+    """
+    state = random.getstate()
+    # Jitter that nobody injects comes from the process-wide generator.
+    random.seed(seed)
+    try:
+        with logs_to(sink), tempfile.TemporaryDirectory(prefix="simulated-") as directory:
+            run = _Run(seed, scenario or Scenario(), sink, Path(directory))
+            return run_virtual(run.run())
+    finally:
+        random.setstate(state)
+
+
+class _Run:
+    """The state of one run."""
+
+    def __init__(
+        self,
+        seed: int,
+        scenario: Scenario,
+        sink: Callable[[str], object] | None,
+        directory: Path,
+    ) -> None:
+        self._seed = seed
+        self._scenario = scenario
+        self._sink = sink
+        self._directory = directory
+
+    async def run(self) -> Report:
+        """Run to the end, or to the first violation."""
+        loop = running_loop()
+        self._trace = Trace(loop.time, sink=self._sink)
+        self._witness = Witness(tell=self._trace.add)
+        loop.set_exception_handler(self._on_unheard)
+        async with TaskGroup() as group:
+            self._cluster = Cluster(
+                self._seed,
+                self._scenario,
+                group,
+                self._trace,
+                witness=self._witness,
+                directory=self._directory,
+            )
+            try:
+                await self._go_through_it(group)
+            finally:
+                loop.end_at(loop.time() + END_SECONDS_MAX)
+                self._cluster.shut_down()
+        return self._report()
+
+    async def _go_through_it(self, group: TaskGroup) -> None:
+        self._cluster.etcd.observers.append(self._on_commit)
+        group.start_soon(self._cluster.allocate(), name="allocate")
+        faults = Faults(self._cluster)
+        async with TaskGroup() as writing:
+            writing.start_soon(self._write(), name="write")
+            await self._time_of_faults(faults)
+            writing.stop()
+        faults.end()
+        self._inputs.finish()
+        self._outputs.finish()
+        await self._time_of_quiet()
+
+    async def _write(self) -> None:
+        """Have other producers write."""
+        chance = Random(f"{self._seed} writers")
+        cluster = self._cluster
+        self._inputs = Writers(cluster.broker, chance, cluster.clock)
+        self._outputs = writers_of_outputs(cluster.broker, chance, cluster.clock)
+        while True:
+            if cluster.broker.refuses == Status.OK:
+                (self._outputs if chance.random() < FOREIGN_SHARE else self._inputs).step()
+            await asyncio.sleep(chance.uniform(*self._scenario.write_seconds))
+
+    async def _time_of_faults(self, faults: Faults) -> None:
+        for _ in range(self._cluster.draw(self._scenario.steps)):
+            await asyncio.sleep(self._cluster.random.uniform(*self._scenario.pause_seconds))
+            if self._witness.violation is not None:
+                return
+            faults.next()
+
+    async def _time_of_quiet(self) -> None:
+        """Wait until all inputs are reflected; then have a last primary undo what dead ones left."""
+        await self._settle()
+        # Whoever still believes to be the primary has found out by then, and whatever was late has come.
+        await asyncio.sleep(CONFIG.rollback_again_seconds)
+        self._cluster.promote(self._cluster.join())
+        await asyncio.sleep(2 * POLL_SECONDS)
+        await self._settle()
+        for problem in self._witness.pending(self._outputs.given_up):
+            self._witness.violate("S1", problem)
+
+    async def _settle(self) -> None:
+        loop = running_loop()
+        until = loop.time() + self._scenario.settle_seconds_max
+        while self._witness.violation is None and not self._witness.is_settled:
+            await asyncio.sleep(POLL_SECONDS)
+            if loop.time() > until:
+                self._witness.violate("S1", f"in the end {'; '.join(self._witness.missing())}")
+
+    def _on_commit(self, commit: Commit) -> None:
+        self._trace.add(describe(Keys(ROOT), commit))
+        for event in commit.events:
+            if isinstance(event, KeyPut):
+                self._look_at_status(event.kv.key, event.kv.value)
+
+    def _look_at_status(self, key: bytes, value: bytes) -> None:
+        """Judge why a shard says that it failed."""
+        try:
+            if not isinstance(Keys(ROOT).parse(key), AssignmentKey):
+                return
+        except KeyDecodeError:
+            return
+        status = ReplicaStatus.FromString(value)
+        text = "; ".join(status.errors)
+        foreseen = any(f"({kind.value})" in text for kind in _FORESEEN)
+        if status.code == ReplicaStatus.FAILED and not foreseen and BROKEN_ON_PURPOSE not in text:
+            self._witness.violate("S0", f"a shard failed: {text}")
+
+    def _on_unheard(self, _: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        """Judge an error that nobody handled."""
+        self._witness.violate("S0", f"{context.get('message')}: {context.get('exception')!r}")
+
+    def _report(self) -> Report:
+        witness = self._witness
+        return Report(
+            seed=self._seed,
+            trace_hash=self._trace.digest(),
+            virtual_seconds=running_loop().time(),
+            inputs=len(witness.durable),
+            commits=witness.commits,
+            restores=witness.restores,
+            violation=witness.violation,
+            recent=tuple(self._trace.recent) if witness.violation else (),
+        )

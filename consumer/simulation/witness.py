@@ -1,0 +1,172 @@
+"""Judges a run: from what stands in journals and tables, apart from every part that is under test.
+
+    S0  shards fail only for reasons that are foreseen
+    S1  each committed input is reflected exactly once: in the state that is durable, and in the published output
+    S2  an output is visible if, and only if, the transaction that published it is durable
+    S3  what is durable only grows: nobody commits after a newer restore, and what a store was told to be durable is
+
+Inputs are numbered. The application notes each number in its state, with how many were there before; and publishes the
+number, or not. So numbers written and committed, numbers noted, and numbers visible can be compared at any moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from consumer.simulation.broker import Appended
+from consumer.simulation.committed_view import CommittedView
+from consumer.simulation.recovered_view import RecoveredView
+
+INPUTS = ("in/a", "in/b")
+OUTPUTS = ("out/a", "out/b")
+LOG = "logs/shard-1"
+FOREIGN = 1_000_000
+"""Numbers from here on are other producers' messages in the outputs."""
+
+
+def output_of(number: int) -> str | None:
+    """Return where a number is published."""
+    return (*OUTPUTS, None)[number % 3]
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A promise that did not hold."""
+
+    invariant: str
+    """Its name, such as `S1`."""
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.invariant}: {self.problem}"
+
+
+@dataclass(slots=True)
+class Witness:
+    """Sees everything as it happens. Implements `consumer.simulation.stores.StoreObserver`."""
+
+    tell: Callable[[str], object] = lambda _: None
+    """Is told each event."""
+    violation: Violation | None = None
+    """The first one."""
+    committed: set[int] = field(default_factory=set)
+    """Inputs that are committed."""
+    durable: dict[str, int] = field(default_factory=dict)
+    """The state as whoever recovers now would find it."""
+    visible: dict[str, list[int]] = field(default_factory=dict)
+    """What a reader of each output has seen, in order."""
+    commits: int = 0
+    """States that became durable."""
+    restores: int = 0
+    """How often a store was opened."""
+    _views: dict[str, CommittedView] = field(default_factory=dict)
+    _log: RecoveredView = field(default_factory=lambda: RecoveredView(LOG))
+
+    def __post_init__(self) -> None:
+        self._views = {journal: CommittedView(journal) for journal in (*INPUTS, *OUTPUTS)}
+        self.visible = {journal: [] for journal in OUTPUTS}
+
+    # -- what happens
+
+    def on_appended(self, appended: Appended) -> None:
+        """Take in what a journal was extended by."""
+        if appended.journal == LOG:
+            if self._log.feed(appended):
+                self.on_durable(self._log.state)
+            return
+        numbers = self._views[appended.journal].feed(appended)
+        if numbers:
+            self.tell(f"{appended.journal} shows {_shown(numbers)}")
+        if appended.journal in INPUTS:
+            self.committed.update(numbers)
+        else:
+            self._on_visible(appended.journal, numbers)
+
+    def on_durable(self, state: Mapping[str, int]) -> None:
+        """Take in a state that is durable from now on."""
+        self.commits += 1
+        added = [number for number in state if number not in self.durable]
+        self.tell(f"durable: {_shown([int(number) for number in added])}")
+        if not self.durable.items() <= state.items():
+            gone = sorted(self.durable.items() - state.items())
+            self.violate("S3", f"a commit was made beside a newer one: {gone} are gone or changed")
+        if sorted(state.values()) != list(range(len(state))):
+            self.violate("S1", f"an input was noted twice, or lost: {state}")
+        strangers = [number for number in added if int(number) not in self.committed]
+        if strangers:
+            self.violate("S1", f"inputs {strangers} are reflected, and not committed")
+        self.durable = dict(state)
+
+    def on_restored(self, state: Mapping[str, int]) -> None:
+        """A store begins with this state; whoever does not own it any more may begin with an older one."""
+        self.restores += 1
+        self.tell(f"restored {len(state)} of {len(self.durable)}")
+        if not state.items() <= self.durable.items():
+            self.violate("S3", f"a store was restored with {state}, durable is {self.durable}")
+
+    def on_believed(self, state: Mapping[str, int]) -> None:
+        """A store was told that this state is durable."""
+        if not state.items() <= self.durable.items():
+            self.violate("S3", f"a store was told that {state} is durable; {self.durable} is")
+
+    def on_consumed(self, number: int, *, again: bool) -> None:
+        """The application was given an input; `again`, if its state has it already."""
+        if again:
+            self.violate("S1", f"input {number} was delivered to a state that reflects it")
+        if number not in self.committed:
+            self.violate("S1", f"input {number} was delivered, and is not committed")
+
+    def violate(self, invariant: str, problem: str) -> None:
+        """Note that a promise was broken."""
+        self.tell(f"VIOLATION {invariant}: {problem}")
+        self.violation = self.violation or Violation(invariant, problem)
+
+    # -- at rest
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all inputs are reflected, and their outputs visible."""
+        return not self.missing()
+
+    def missing(self) -> list[str]:
+        """Return what is not yet as it must be in the end, in words."""
+        found: list[str] = []
+        unreflected = {number for number in self.committed if str(number) not in self.durable}
+        if unreflected:
+            found.append(f"inputs {sorted(unreflected)} are not reflected")
+        for journal in OUTPUTS:
+            expected = {n for n in self.committed if output_of(n) == journal}
+            invisible = expected.difference(self.visible[journal])
+            if invisible:
+                found.append(f"{journal} does not show {sorted(invisible)}")
+        return found
+
+    def pending(self, others: Collection[int]) -> list[str]:
+        """Return outputs that hold messages of a producer of the shard which nobody will ever end, in words.
+
+        Args:
+            others: Producers that are not the shard's.
+        """
+        left = {journal: set(self._views[journal].pending()) - set(others) for journal in OUTPUTS}
+        return [
+            f"{journal} has messages of {[f'{each:012x}' for each in sorted(producers)]} pending"
+            for journal, producers in left.items()
+            if producers
+        ]
+
+    def _on_visible(self, journal: str, numbers: list[int]) -> None:
+        for number in numbers:
+            if number >= FOREIGN:
+                continue
+            if str(number) not in self.durable:
+                self.violate("S2", f"{journal} shows {number}, whose transaction is not durable")
+            if number in self.visible[journal]:
+                self.violate("S1", f"{journal} shows {number} twice")
+            if output_of(number) != journal:
+                self.violate("S1", f"{journal} shows {number}, which is not for it")
+            self.visible[journal].append(number)
+
+
+def _shown(numbers: list[int]) -> str:
+    return ",".join(map(str, numbers))

@@ -1,0 +1,124 @@
+"""Other producers: they write the inputs, in transactions, some of which they roll back or never finish; and they
+write into the shard's outputs, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from allocator.runtime.clock import Clock
+from consumer.message.clock import MessageClock
+from consumer.message.framing import NDJSON
+from consumer.message.json_type import JsonType
+from consumer.message.mapping import MappedJournal
+from consumer.message.publisher import Publisher
+from consumer.message.rollback import Rollback
+from consumer.message.uuid import new_producer_id
+from consumer.protocol.journal_pb2 import AppendRequest, Status
+from consumer.simulation.broker import MemoryBroker
+from consumer.simulation.witness import FOREIGN, INPUTS, OUTPUTS
+
+OUTSIDE, ENDED, ROLLED_BACK, ABANDONED = 0.2, 0.3, 0.08, 0.04
+"""Shares of what a writer does that are a message by itself, the end of its transaction, its rollback, its death."""
+REPEATED = 0.15
+"""Share of appends that are repeated: their answers were lost."""
+
+
+@dataclass(slots=True)
+class _Writer:
+    """One producer, in one journal at a time."""
+
+    publisher: Publisher
+    clock: MessageClock
+    rollback: Rollback | None = None
+    """Undoes what it has not committed, if it never committed anything."""
+    is_open: bool = False
+
+
+@dataclass
+class Writers:
+    """All producers but the shard's."""
+
+    broker: MemoryBroker
+    random: Random
+    clock: Clock
+    journals: Sequence[str] = INPUTS
+    first_number: int = 0
+    given_up: set[int] = field(default_factory=set)
+    """Producers that will never end what they have begun."""
+    _writers: list[_Writer] = field(default_factory=list)
+    _numbers: int = 0
+
+    def step(self) -> None:
+        """Let one of them do something."""
+        if not self._writers or (len(self._writers) < 3 and self.random.random() < 0.1):
+            self._writers.append(self._new_writer())
+        writer = self.random.choice(self._writers)
+        writer.clock.update(self.clock.wall_seconds())
+        drawn = self.random.random()
+        if not writer.is_open and drawn < OUTSIDE:
+            self._publish_outside(writer)
+        elif not writer.is_open or drawn >= ENDED:
+            self._publish(writer)
+        elif drawn >= ROLLED_BACK:
+            self._commit(writer)
+        else:
+            self._give_up(writer, told=drawn >= ABANDONED)
+
+    def finish(self) -> None:
+        """End what can be ended."""
+        for writer in self._writers:
+            if writer.is_open:
+                self._commit(writer)
+
+    def _new_writer(self) -> _Writer:
+        clock = MessageClock()
+        clock.update(self.clock.wall_seconds())
+        return _Writer(Publisher(clock, new_producer_id(self.random.randbytes)), clock)
+
+    def _next_message(self) -> dict[str, int]:
+        self._numbers += 1
+        return {"id": self.first_number + self._numbers}
+
+    def _publish(self, writer: _Writer) -> None:
+        for _ in range(self.random.randint(1, 3)):
+            mapped = MappedJournal(self.random.choice(self.journals), NDJSON)
+            writer.publisher.publish_uncommitted(mapped, self._next_message(), JsonType())
+        writer.is_open = True
+        self._append_published(writer)
+
+    def _publish_outside(self, writer: _Writer) -> None:
+        mapped = MappedJournal(self.random.choice(self.journals), NDJSON)
+        writer.publisher.publish_committed(mapped, self._next_message(), JsonType())
+        self._append_published(writer)
+
+    def _append_published(self, writer: _Writer) -> None:
+        for append in writer.publisher.take_appends():
+            self._append(append.journal, b"".join(append.content))
+
+    def _commit(self, writer: _Writer) -> None:
+        writer.publisher.take_rollbacks()
+        for intent in writer.publisher.build_ack_intents():
+            self._append(intent.journal, intent.content)
+        writer.is_open = False
+
+    def _give_up(self, writer: _Writer, *, told: bool) -> None:
+        """Never finish; tell readers so, if that is possible: of a producer that has never committed there."""
+        if told:
+            for rollback in writer.publisher.take_rollbacks():
+                self._append(rollback.journal, rollback.content)
+        self._writers.remove(writer)
+        self.given_up.add(writer.publisher.producer_id)
+
+    def _append(self, journal: str, content: bytes) -> None:
+        times = 2 if self.random.random() < REPEATED else 1
+        for _ in range(times):
+            response = self.broker.append(AppendRequest(journal=journal), content)
+            assert response.status == Status.OK, "the broker serves nobody just now"
+
+
+def writers_of_outputs(broker: MemoryBroker, random: Random, clock: Clock) -> Writers:
+    """Return producers that write into the shard's outputs beside it."""
+    return Writers(broker, random, clock, journals=OUTPUTS, first_number=FOREIGN)

@@ -55,10 +55,8 @@ def check_token(token: Token) -> None:
     Raises:
         ValidationError: a journal is no text, or an offset no number of bytes.
     """
-    untyped: Mapping[object, object] = {
-        **token
-    }  # what comes from notebooks is checked by nobody before
-    for journal, offset in untyped.items():
+    entries: Iterable[tuple[object, object]] = token.items()  # nothing checks a notebook's types
+    for journal, offset in entries:
         if not isinstance(journal, str) or not journal:
             raise ValidationError("token", f"expected names of journals, got {journal!r}")
         if not isinstance(offset, int) or offset < 0:

@@ -211,8 +211,9 @@ def test_shard_cluster_settings_reach_the_shards_on_executors(
         watch_peers=False,
         shards=ShardConfig(attempts_max=1, quarantine_seconds=0),
     ) as cluster:
-        make_journals(services.broker_address, JOURNALS[:1])
-        cluster.apply(shard_specs("settings", JOURNALS[:1]))
+        journal = f"settings/{uuid4().hex}"
+        make_journals(services.broker_address, [journal])
+        cluster.apply(shard_specs("settings", [journal]))
 
         def is_quarantined() -> bool:
             (listed,) = cluster.client.list().shards

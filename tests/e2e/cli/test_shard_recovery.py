@@ -117,13 +117,12 @@ async def test_log_is_pruned_recovered_and_rewound_between_kills(
                 if name == "a":
                     spec = recorded(shard(SHARD, SOURCE), terminal.root, hint_backups=1)
                     await client.apply(upserts(spec))
-                await wait_for_primaries(client, SHARD, timeout_seconds=30)
+            await served_by(address, name)
             await work(address, 5)
             await hinted(address)
 
     with terminal.serve("c") as address:
-        async with ShardClient(address) as client:
-            await wait_for_primaries(client, SHARD, timeout_seconds=30)
+        await served_by(address, "c")
         await hinted(address)
         before = await fragments_of(journals, LOG)
         plan = json.loads(
@@ -143,14 +142,22 @@ async def test_log_is_pruned_recovered_and_rewound_between_kills(
         assert "expected an empty directory" in refused.stderr
 
         await terminal.done(address, "rewind", SHARD, "--backup", "0", "--force")
-        async with ShardClient(address) as client:
-            await wait_for_primaries(client, SHARD, timeout_seconds=30)
+        await served_by(address, "c")
         await work(address, 1)
     with terminal.serve("d") as address:
-        async with ShardClient(address) as client:
-            await wait_for_primaries(client, SHARD, timeout_seconds=30)
+        await served_by(address, "d")
         await work(address, 1)
         assert await recovered(terminal, address, "second") == counts
+
+
+async def served_by(address: str, name: str) -> None:
+    """Wait until this member is the primary: its predecessor, which was killed, is listed until its lease ends."""
+
+    async def serves() -> bool:
+        async with ShardClient(address) as client:
+            return (await wait_for_primaries(client, SHARD)) == {SHARD: f"member-{name}"}
+
+    await eventually(serves, timeout_seconds=30, interval_seconds=0.2)
 
 
 async def recovered(terminal: Terminal, address: str, directory: str) -> Counter[str]:

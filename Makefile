@@ -11,6 +11,7 @@ SERVICE_PROTOS := consumer/protocol/allocation.proto consumer/protocol/fragments
 BENCH ?= skeleton
 SEEDS ?= 0:2000
 SIM_JOBS ?= 2
+SIMULATORS ?= allocator consumer
 DURATION ?= 600
 HOSTS ?= spark
 PYTEST := $(BIN)/python -m pytest
@@ -45,8 +46,10 @@ fmt: setup ## format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test-sim: setup ## simulate clusters: 2,000 seeds, or SEEDS=first:end, or SEED=n to replay one
-	$(BIN)/python -m allocator.simulation $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS) --jobs $(SIM_JOBS))
+test-sim: setup ## simulate clusters and shards: 2,000 seeds of each, or SEEDS=first:end, SIMULATORS=consumer, SEED=n to replay one
+	for simulator in $(SIMULATORS); do \
+		$(BIN)/python -m $$simulator.simulation $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS) --jobs $(SIM_JOBS)) || exit 1; \
+	done
 
 chaos: setup ## kill, freeze, drain and restart everything for DURATION=600 seconds; SEED=n to repeat, HOSTS=processes without Spark
 	$(BIN)/python -m tests.chaos --seconds $(DURATION) --hosts $(HOSTS) $(if $(SEED),--seed $(SEED))

@@ -2,101 +2,26 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 
-import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-from allocator.simulation.many import Outcome, run_seed, run_seeds
+from allocator.simulation.command import simulator_command
+from allocator.simulation.many import Family, clusters
 from allocator.simulation.scenario import Scenario
 
-PLAIN_LINE_SECONDS = 5.0
-"""Between two lines of progress where there is no terminal."""
-FAILURES_SHOWN_MAX = 5
+ABOUT = """Simulate clusters of the real allocator under faults, and check that its invariants hold.
+
+The same seed always gives the same run. Exits with 1 if any run fails.
+"""
 
 
-def _seed_range(_: click.Context, __: click.Parameter, value: str) -> range:
-    """Return the seeds of `first:end`, without the end."""
-    first, separator, end = value.partition(":")
-    if not (separator and first.isdigit() and end.isdigit() and int(first) < int(end)):
-        raise click.BadParameter(f"expected two numbers such as 0:2000, got {value!r}")
-    return range(int(first), int(end))
+def _family(steps: int | None) -> Family:
+    if steps is None:
+        return clusters()
+    scenario = replace(Scenario(), steps=(steps, steps))
+    return clusters(scenario, arguments=("--steps", str(steps)))
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.option(
-    "--seeds",
-    callback=_seed_range,
-    metavar="FIRST:END",
-    default="0:200",
-    help="Seeds to run, without the last.",
-)
-@click.option("--seed", type=click.IntRange(min=0), help="Run this seed alone.")
-@click.option("--trace", is_flag=True, help="With --seed: print everything that happens.")
-@click.option(
-    "--steps", type=click.IntRange(min=0), help="Things that happen in each run; drawn if not set."
-)
-@click.option(
-    "--jobs", type=click.IntRange(min=1), default=1, help="Processes. Each keeps one core busy."
-)
-def main(seeds: range, seed: int | None, trace: bool, steps: int | None, jobs: int) -> None:
-    """Simulate clusters of the real allocator under faults, and check that its invariants hold.
-
-    The same seed always gives the same run. Exits with 1 if any run fails.
-    """
-    scenario = Scenario() if steps is None else replace(Scenario(), steps=(steps, steps))
-    if seed is not None:
-        outcome = run_seed(seed, scenario, sink=click.echo if trace else None)
-        click.echo(_with_steps(outcome.text, steps))
-        sys.exit(not outcome.ok)
-    if trace:
-        raise click.UsageError("--trace shows one run: give --seed")
-    failed = list(_failures(run_seeds(seeds, scenario, jobs=jobs), len(seeds)))
-    for outcome in failed[:FAILURES_SHOWN_MAX]:
-        click.echo(_with_steps(outcome.text, steps) + "\n")
-    click.echo(f"{len(seeds)} seeds, {len(failed)} failed")
-    if failed:
-        click.echo("failed: " + " ".join(str(outcome.seed) for outcome in failed))
-    sys.exit(bool(failed))
-
-
-def _with_steps(text: str, steps: int | None) -> str:
-    """Complete the command that replays a run."""
-    return text if steps is None else text.replace("--trace", f"--steps {steps} --trace")
-
-
-def _failures(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
-    """Yield the outcomes that are failures, and show how far it is."""
-    show = _bar if Console().is_terminal else _lines
-    return (outcome for outcome in show(outcomes, total) if not outcome.ok)
-
-
-def _bar(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), "{task.description}")
-    with Progress(*columns) as progress:
-        task = progress.add_task("", total=total)
-        failed = 0
-        for outcome in outcomes:
-            failed += not outcome.ok
-            description = f"{failed} failed" if failed else ""
-            progress.update(task, advance=1, description=description)
-            yield outcome
-
-
-def _lines(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
-    due = time.monotonic() + PLAIN_LINE_SECONDS
-    failed = 0
-    for done, outcome in enumerate(outcomes, start=1):
-        failed += not outcome.ok
-        if time.monotonic() >= due:
-            due = time.monotonic() + PLAIN_LINE_SECONDS
-            click.echo(f"{done}/{total} seeds, {failed} failed")
-        yield outcome
-
+main = simulator_command(ABOUT, _family)
 
 if __name__ == "__main__":
     main()

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from types import FrameType
+from typing import Protocol
 
 from allocator.simulation.run import simulate
-from allocator.simulation.scenario import Report, Scenario
+from allocator.simulation.scenario import Scenario
 
 SEED_SECONDS_MAX = 120
 """Real time that one run may take: it takes a fraction of a second, or for ever."""
@@ -34,36 +36,69 @@ class StuckError(Exception):
     """A run does not end: something goes round in circles without waiting for anything."""
 
 
-def run_seed(
-    seed: int, scenario: Scenario | None = None, *, sink: Callable[[str], object] | None = None
-) -> Outcome:
+class Judged(Protocol):
+    """What a run ends with; its text is for people."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every promise held."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Runs that differ by their seed alone."""
+
+    run: Callable[..., Judged]
+    """Called with a seed, and with the keyword `sink`; with more than one job it must be picklable."""
+    module: str
+    """What `python -m` runs to show one of them again."""
+    arguments: tuple[str, ...] = ()
+    """What that is given beside the seed."""
+
+    def replay(self, seed: int) -> str:
+        """Return the command that shows a seed's run again."""
+        command = " ".join(("python -m", self.module, *self.arguments))
+        return f"replay: {command} --seed {seed} --trace"
+
+
+def clusters(scenario: Scenario | None = None, *, arguments: tuple[str, ...] = ()) -> Family:
+    """Return the runs of this simulator.
+
+    Args:
+        scenario: What they are drawn from; with more than one job it must be picklable.
+        arguments: What makes the command line draw from the same.
+    """
+    return Family(partial(simulate, scenario=scenario), "allocator.simulation", arguments)
+
+
+def run_seed(seed: int, family: Family, *, sink: Callable[[str], object] | None = None) -> Outcome:
     """Run one seed; a defect that breaks the run itself is an outcome too."""
     try:
         with _alarm(SEED_SECONDS_MAX):
-            report: Report = simulate(seed, scenario, sink=sink)
+            judged = family.run(seed, sink=sink)
     except Exception as error:
         cause = "".join(traceback.format_exception(error, limit=-8))
-        return Outcome(seed, f"seed {seed}: {cause}{replay(seed)}", ok=False)
-    return Outcome(seed, str(report), ok=report.ok)
+        return Outcome(seed, f"seed {seed}: {cause}{family.replay(seed)}", ok=False)
+    text = str(judged) if judged.ok else f"{judged}\n{family.replay(seed)}"
+    return Outcome(seed, text, ok=judged.ok)
 
 
-def run_seeds(
-    seeds: Iterable[int], scenario: Scenario | None = None, *, jobs: int = 1
-) -> Iterator[Outcome]:
+def run_seeds(seeds: Iterable[int], family: Family, *, jobs: int = 1) -> Iterator[Outcome]:
     """Run many seeds, and yield each outcome as it comes.
 
     Args:
         seeds: Which.
-        scenario: The family of runs; with more than one job it must be picklable.
+        family: What runs.
         jobs: Processes to use.
     """
     todo = list(seeds)
     if jobs == 1:
-        yield from (run_seed(seed, scenario) for seed in todo)
+        yield from (run_seed(seed, family) for seed in todo)
         return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         chunks = [todo[start : start + CHUNK_SEEDS] for start in range(0, len(todo), CHUNK_SEEDS)]
-        running = [pool.submit(_run_chunk, chunk, scenario) for chunk in chunks]
+        running = [pool.submit(_run_chunk, chunk, family) for chunk in chunks]
         try:
             for finished in as_completed(running):
                 yield from finished.result()
@@ -71,13 +106,8 @@ def run_seeds(
             pool.shutdown(cancel_futures=True)
 
 
-def replay(seed: int) -> str:
-    """Return the command that shows a seed's run again."""
-    return f"replay: python -m allocator.simulation --seed {seed} --trace"
-
-
-def _run_chunk(seeds: list[int], scenario: Scenario | None) -> list[Outcome]:
-    return [run_seed(seed, scenario) for seed in seeds]
+def _run_chunk(seeds: list[int], family: Family) -> list[Outcome]:
+    return [run_seed(seed, family) for seed in seeds]
 
 
 @contextmanager

@@ -195,10 +195,4 @@ class Report:
                 f"seed {self.seed}: ok, {self.revisions} revisions in {self.virtual_seconds:.0f} virtual s,"
                 f" at rest {self.settled_after_seconds:.1f} s after the last fault, trace {self.trace_hash[:16]}"
             )
-        return "\n".join(
-            (
-                f"seed {self.seed}: {self.violation}",
-                *self.recent,
-                f"replay: python -m allocator.simulation --seed {self.seed} --trace",
-            )
-        )
+        return "\n".join((f"seed {self.seed}: {self.violation}", *self.recent))

@@ -6,6 +6,7 @@ import asyncio
 import random
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -13,6 +14,7 @@ from allocator.core.keys import AssignmentKey, Keys
 from allocator.errors import KeyDecodeError
 from allocator.etcd.api import KeyPut
 from allocator.runtime.task_group import TaskGroup
+from allocator.simulation.many import Family
 from allocator.simulation.run import logs_to
 from allocator.simulation.store import Commit
 from allocator.simulation.trace import Trace
@@ -61,6 +63,16 @@ def simulate(
             return run_virtual(run.run())
     finally:
         random.setstate(state)
+
+
+def shards(scenario: Scenario | None = None, *, arguments: tuple[str, ...] = ()) -> Family:
+    """Return the runs of this simulator.
+
+    Args:
+        scenario: What they are drawn from; with more than one job it must be picklable.
+        arguments: What makes the command line draw from the same.
+    """
+    return Family(partial(simulate, scenario=scenario), "consumer.simulation", arguments)
 
 
 class _Run:

@@ -134,9 +134,4 @@ class Report:
                 f"seed {self.seed}: ok, {self.inputs} inputs in {self.commits} transactions,"
                 f" {self.restores} restores, {self.virtual_seconds:.0f} virtual s, trace {self.trace_hash[:16]}"
             )
-        return "\n".join((f"seed {self.seed}: {self.violation}", *self.recent, replay(self.seed)))
-
-
-def replay(seed: int) -> str:
-    """Return the command that shows a seed's run again."""
-    return f"replay: python -m consumer.simulation --seed {seed} --trace"
+        return "\n".join((f"seed {self.seed}: {self.violation}", *self.recent))

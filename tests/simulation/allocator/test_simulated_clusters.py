@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from allocator.simulation import Fault, Scenario, simulate
+from allocator.simulation.many import clusters, run_seed
 
 CALM = Scenario(
     faults={Fault.JOIN: 1.0, Fault.ITEM_ADDED: 1.0}, steps=(6, 6), limit=(6, 8), members=(3, 3)
@@ -17,9 +18,9 @@ CALM = Scenario(
 @pytest.mark.parametrize("seed", range(30))
 def test_cluster_keeps_every_invariant_under_faults(seed: int) -> None:
     """I0 to I6 and I9 hold at every revision and at rest, whatever the seed brings."""
-    report = simulate(seed)
+    outcome = run_seed(seed, clusters())
 
-    assert report.ok, str(report)
+    assert outcome.ok, outcome.text
 
 
 def test_member_whose_lease_ends_before_it_is_announced_again_says_that_it_lost_it() -> None:

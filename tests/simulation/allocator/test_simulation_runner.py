@@ -10,7 +10,7 @@ from allocator.core.placement.flow import FlowSolver
 from allocator.core.placement.problem import Desired, Problem
 from allocator.simulation import Scenario, Violation
 from allocator.simulation.__main__ import main
-from allocator.simulation.many import run_seed, run_seeds
+from allocator.simulation.many import clusters, run_seed, run_seeds
 from allocator.simulation.world import Change, World
 
 
@@ -54,7 +54,7 @@ def test_runner_traces_one_seed_only() -> None:
 
 def test_outcome_of_a_violation_names_seed_invariant_and_replay() -> None:
     """What a failing seed leaves behind is all that is needed to look at it."""
-    outcome = run_seed(6, Scenario(invariants=never))
+    outcome = run_seed(6, clusters(Scenario(invariants=never)))
 
     assert not outcome.ok
     assert outcome.text.startswith("seed 6: never at revision 2: as expected")
@@ -71,7 +71,7 @@ class _Raises:
 
 def test_outcome_of_a_run_that_breaks_is_a_failure_too() -> None:
     """An exception where none should be does not end the other seeds."""
-    first, second = run_seeds([1, 2], Scenario(invariants=lambda: [_Raises()]))
+    first, second = run_seeds([1, 2], clusters(Scenario(invariants=lambda: [_Raises()])))
 
     assert not first.ok
     assert not second.ok
@@ -91,7 +91,7 @@ def test_seeds_run_over_several_processes() -> None:
     seeds = range(12)
     scenario = Scenario(invariants=never)
 
-    outcomes = list(run_seeds(seeds, scenario, jobs=2))
+    outcomes = list(run_seeds(seeds, clusters(scenario), jobs=2))
 
     assert sorted(outcome.seed for outcome in outcomes) == list(seeds)
     assert not any(outcome.ok for outcome in outcomes)
@@ -103,7 +103,7 @@ def test_solver_that_answers_nothing_is_caught_at_rest() -> None:
         solver=_FailingSolver, steps=(0, 0), replication=(1, 1), limit=(8, 8), items=(2, 2)
     )
 
-    outcome = run_seed(1, scenario)
+    outcome = run_seed(1, clusters(scenario))
 
     assert outcome.text.startswith("seed 1: I4: 0 items have 1 replicas, 2 could")
 
@@ -125,7 +125,7 @@ def test_decision_that_is_refused_fails_a_run_that_recovers_from_it() -> None:
     """The next attempt succeeds and the cluster comes to rest as it should: the defect shows all the same."""
     Moody.asked = 0
 
-    outcome = run_seed(6, Scenario(solver=Moody))
+    outcome = run_seed(6, clusters(Scenario(solver=Moody)))
 
     assert not outcome.ok
     assert outcome.text.startswith("seed 6: I0: ")

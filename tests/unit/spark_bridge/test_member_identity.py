@@ -8,12 +8,12 @@ from allocator.core.model import MemberId
 from allocator.errors import ValidationError
 from consumer.protocol.journal_pb2 import ProcessSpec, Route
 from consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
+from spark_bridge.cluster.replicas import read_replicas
 from spark_bridge.errors import ApplicationLoadError
-from spark_bridge.executor import own_address, zone_of
-from spark_bridge.identity import Incarnation, parse_suffix
 from spark_bridge.keys import failure_key, publication_key, stop_key
-from spark_bridge.member import load_application
-from spark_bridge.replicas import read_replicas
+from spark_bridge.member.executor import own_address, zone_of
+from spark_bridge.member.identity import Incarnation, parse_suffix
+from spark_bridge.member.serving import load_application
 
 
 @pytest.mark.parametrize("application_id", ["app-20261231235959-0000", "local-1795221854674"])

@@ -8,7 +8,7 @@ from uuid import uuid4
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
-from spark_bridge.member_task import MemberResult, MemberTask
+from spark_bridge.member.task import MemberResult, MemberTask
 
 
 class MemberJob:

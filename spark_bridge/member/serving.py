@@ -30,8 +30,8 @@ from consumer.config import MemberConfig
 from consumer.member.garbage import collect_rarely
 from consumer.member.service import Service
 from spark_bridge.errors import ApplicationLoadError, MemberReleasedError
-from spark_bridge.executor import on_executor_exit, own_address, zone_of
-from spark_bridge.identity import Incarnation
+from spark_bridge.member.executor import on_executor_exit, own_address, zone_of
+from spark_bridge.member.identity import Incarnation
 
 log = structlog.get_logger()
 

@@ -15,7 +15,7 @@ from allocator.core.model import MemberId
 from allocator.core.ops import LeaseId, prefix_range_end
 from allocator.errors import KeyDecodeError
 from allocator.etcd.api import Etcd
-from spark_bridge.identity import Incarnation, parse_suffix
+from spark_bridge.member.identity import Incarnation, parse_suffix
 
 log = structlog.get_logger()
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from allocator.core.model import MemberId
 from consumer.client import SyncShardClient
 from consumer.protocol.auth import ClientAuth
+from spark_bridge.cluster.membership import MemberInfo
 from spark_bridge.errors import NoMemberError
-from spark_bridge.membership import MemberInfo
 
 
 class MemberClient:

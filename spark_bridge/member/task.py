@@ -1,6 +1,6 @@
 """The function that Spark ships to executors, one task a member.
 
-    the task starts ─► leases of earlier attempts revoked ─► member code imported ─► `member.be_member`
+    the task starts ─► leases of earlier attempts revoked ─► member code imported ─► `serving.be_member`
 
 It runs in the main thread of a Python worker, a process that Spark forked for this task alone. gRPC must not be used
 before a fork and after it: the driver only pickles the task, and nothing that Spark's daemon imports leads here.
@@ -22,7 +22,7 @@ from allocator.core.model import MemberId
 from allocator.core.ops import LeaseId
 from allocator.etcd.client import EtcdClient
 from allocator.etcd.config import EtcdConfig
-from spark_bridge.identity import Incarnation
+from spark_bridge.member.identity import Incarnation
 
 _NO_LEASE = LeaseId(0)
 _ANY_ZONE = "any"
@@ -44,7 +44,7 @@ class MemberTask:
     etcd: EtcdConfig
     root: str
     plan: bytes
-    """A pickled `spark_bridge.member.MemberPlan`: unpickling it imports what takes time."""
+    """A pickled `spark_bridge.member.serving.MemberPlan`: unpickling it imports what takes time."""
 
     def __call__(self, partition: int, rows: Iterable[int]) -> Iterator[MemberResult]:
         """Be member number `partition` until told to stop."""
@@ -60,8 +60,8 @@ class MemberTask:
         )
         if incarnation.attempt > 0:
             asyncio.run(self._bury_predecessors(incarnation))
-        from spark_bridge.executor import log_to_stderr
-        from spark_bridge.member import be_member
+        from spark_bridge.member.executor import log_to_stderr
+        from spark_bridge.member.serving import be_member
 
         log_to_stderr(task=incarnation.suffix)
         plan = pickle.loads(self.plan)  # noqa: S301 - our own driver's

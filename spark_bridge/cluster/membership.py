@@ -15,9 +15,9 @@ from allocator.etcd.client import EtcdClient
 from allocator.etcd.config import EtcdConfig
 from consumer.client.loop_thread import LoopThread
 from consumer.protocol.shard_pb2 import ConsumerSpec
-from spark_bridge.identity import Incarnation, parse_suffix
+from spark_bridge.cluster.leases import revoke_members
 from spark_bridge.keys import failure_key, stop_key
-from spark_bridge.leases import revoke_members
+from spark_bridge.member.identity import Incarnation, parse_suffix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,14 +33,14 @@ from consumer.errors import EndpointError
 from consumer.protocol.auth import KeyedAuth
 from consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
 from consumer.shard.environment import ShardConfig
+from spark_bridge.cluster.member_client import MemberClient
+from spark_bridge.cluster.member_job import MemberJob
+from spark_bridge.cluster.membership import MemberInfo, Membership
+from spark_bridge.cluster.replicas import Replicas, read_replicas
 from spark_bridge.conf import check_conf
 from spark_bridge.errors import ClusterStartError, ClusterStoppedError, NoMemberError
-from spark_bridge.member import ApplicationFactory, MemberPlan
-from spark_bridge.member_client import MemberClient
-from spark_bridge.member_job import MemberJob
-from spark_bridge.member_task import MemberTask
-from spark_bridge.membership import MemberInfo, Membership
-from spark_bridge.replicas import Replicas, read_replicas
+from spark_bridge.member.serving import ApplicationFactory, MemberPlan
+from spark_bridge.member.task import MemberTask
 from spark_bridge.services import Services, find_or_start
 
 log = structlog.get_logger()

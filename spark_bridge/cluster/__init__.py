@@ -1,0 +1,6 @@
+"""Runs members on a Spark cluster, from the driver."""
+
+from spark_bridge.cluster.membership import MemberInfo
+from spark_bridge.cluster.shard_cluster import MemberSettings, ShardCluster
+
+__all__ = ["MemberInfo", "MemberSettings", "ShardCluster"]

@@ -1,0 +1,162 @@
+"""Micro-batches of a journal against one read of it from end to end."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from consumer.message.sequencer import Sequencer
+from consumer.message.uuid import Flags
+from spark_bridge.journal_source.byte_runs import RunCutter, partitions_of
+from spark_bridge.journal_source.commit_scan import CommitScan, JournalState, ScanLimits
+from tests.support.commit_scans import plan_again, scan_on
+from tests.support.sequencing import Log, replay
+
+CUTS = st.integers(0, 2**32).map(random.Random)
+"""Where to cut: by a seed, since a draw for each cut takes far longer than the cut."""
+OUTSIDE, CONTINUE, ACK = Flags.OUTSIDE_TXN, Flags.CONTINUE_TXN, Flags.ACK_TXN
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> Log:
+    """A journal of four producers: transactions, rollbacks whole and partial, single messages, repeated appends."""
+    log = Log()
+    clocks = dict.fromkeys(range(1, 5), 16)
+    acked = dict.fromkeys(range(1, 5), 16)
+    kinds = ["continue", "continue", "continue", "ack", "rollback", "part", "repeat", "single"]
+    for kind, producer in draw(
+        st.lists(st.tuples(st.sampled_from(kinds), st.integers(1, 3)), min_size=1, max_size=60)
+    ):
+        size = draw(st.sampled_from([5, 10, 40]))
+        match kind:
+            case "continue":
+                clocks[producer] += 16
+                log.append(producer, clocks[producer], CONTINUE, size=size)
+            case "ack" | "part":
+                # A partial rollback commits all but the newest message, whose clock is used once more.
+                back = 16 if kind == "part" and clocks[producer] - acked[producer] > 16 else -16
+                clocks[producer] -= back
+                acked[producer] = clocks[producer]
+                log.append(producer, clocks[producer], ACK, size=size)
+            case "rollback":
+                clocks[producer] = acked[producer]
+                log.append(producer, acked[producer], ACK, size=size)
+            case "repeat":
+                for message in log.messages[-draw(st.integers(1, 4)) :]:
+                    if message.flags != ACK:
+                        log.append(message.producer, message.clock, message.flags, size=size)
+            case _:
+                clocks[4] += 16  # Nobody mixes both ways of publishing.
+                clock = draw(st.sampled_from([clocks[4], clocks[4], 0]))
+                log.append(4, clock, OUTSIDE, size=size)
+    log.append(4, clocks[4] + 16, OUTSIDE)
+    return log
+
+
+def committed(log: Log) -> list[int]:
+    """Return where each committed message begins, acknowledgements left out, as one sequencer finds it."""
+    sequencer = Sequencer({})
+    batch = log.batch()
+    begins: list[int] = []
+    index = 0
+    while index < len(batch):
+        index = sequencer.queue(batch, index).next_index
+        while sequencer.emitting:
+            run = sequencer.peek(1000)
+            if run is None:
+                replay(sequencer, log)
+                continue
+            begins += [b for b, flags in zip(run.begins, run.flags, strict=True) if flags != ACK]
+            sequencer.consume(len(run))
+    return begins
+
+
+@given(logs(), CUTS)
+@settings(max_examples=80, deadline=None)
+def test_commit_scan_cut_anywhere_equals_one_read(log: Log, cuts: random.Random) -> None:
+    """Plan: any write heads and limits, restarts from the state as JSON, tiny rings. Why: exactly once, in order.
+
+    Each micro-batch planned again from its two states holds the same messages, and no limit stops progress.
+    """
+    state = JournalState()
+    scan = CommitScan(log.journal, state, ring_messages=cuts.choice([1, 3, 100]))
+    found: list[int] = []
+    head = 0
+    end = log.messages[-1].end
+    for step in range(10_000):
+        assert step < 9_999, "no progress"
+        if cuts.randrange(3) == 0:
+            scan = CommitScan(
+                log.journal,
+                JournalState.from_json(state.to_json()),
+                ring_messages=cuts.choice([1, 3, 100]),
+            )
+        if state.offset == head:
+            if head == end:
+                break
+            head = cuts.choice([m.end for m in log.messages if m.end > head])
+        limits = ScanLimits(
+            rows_max=cuts.choice([1, 2, 5, 1000]),
+            bytes_max=cuts.choice([1, 12, 60, 10_000]),
+        )
+
+        batch = scan_on(scan, log, head=head, limits=limits)
+
+        assert batch.end.offset > state.offset
+        again = plan_again(log, state, batch.end)
+        assert (again.begins, again.ends) == (batch.begins, batch.ends)
+        found += batch.begins
+        state = batch.end
+    assert found == committed(log)
+
+
+@given(logs(), st.integers(1, 9), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_commit_scan_rows_limit_is_exceeded_by_one_transaction_at_most(
+    log: Log, rows_max: int, live: bool
+) -> None:
+    """Plan: a limit on rows alone. Why: admission control must bound batches, though transactions stay whole."""
+    state = JournalState()
+    scan = CommitScan(log.journal, state)
+    end = log.messages[-1].end
+    clocks = {m.begin: (m.producer, m.clock) for m in log.messages}
+    while state.offset < end:
+        if not live:
+            scan = CommitScan(log.journal, state)
+        batch = scan_on(scan, log, head=end, limits=ScanLimits(rows_max=rows_max))
+        assert len(batch.begins) <= rows_max or len({clocks[b][0] for b in batch.begins}) == 1
+        state = batch.end
+
+
+@given(logs(), st.integers(1, 200), CUTS)
+@settings(max_examples=100, deadline=None)
+def test_partitions_of_hold_exactly_the_wanted_bytes(
+    log: Log, bytes_max: int, cuts: random.Random
+) -> None:
+    """Plan: content of partitions arrives in chunks cut anywhere. Why: tasks trust the runs and look no further."""
+    content = b"".join(
+        b"%c" % (65 + i % 50) * (m.end - m.begin) for i, m in enumerate(log.messages)
+    )
+    wanted = [m for m in log.messages if cuts.random() < 0.5]
+    order = cuts.sample(wanted, len(wanted))
+
+    partitions = partitions_of(
+        log.journal, [m.begin for m in order], [m.end for m in order], bytes_max=bytes_max
+    )
+
+    kept = b""
+    for partition in partitions:
+        cutter = RunCutter(partition.runs())
+        at = partition.begin
+        while at < partition.end:
+            stop = min(partition.end, at + cuts.randint(1, 50))
+            for offset, piece in cutter.take(at, content[at:stop]):
+                assert content[offset : offset + len(piece)] == piece
+                kept += piece
+            at = stop
+        assert cutter.exhausted
+        longest = max(m.end - m.begin for m in wanted)
+        assert partition.end - partition.begin <= max(bytes_max, longest)
+    assert kept == b"".join(content[m.begin : m.end] for m in wanted)

@@ -7,7 +7,7 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from tests.chaos.cluster_plan import ClusterPlan
 from tests.chaos.process_hosts import ProcessHosts
 from tests.chaos.report import ChaosError, ChaosReport
 from tests.chaos.run import ChaosRun
-from tests.chaos.schedule import PAUSE_SECONDS
+from tests.chaos.schedule import PAUSE_SECONDS, FaultKind
 from tests.chaos.services import ChaosServices
 from tests.chaos.spark_hosts import SparkHosts
 
@@ -34,6 +34,13 @@ NewHosts = Callable[[ClusterPlan], ProcessHosts | SparkHosts]
 @click.option("--store", default="sqlite", help="sqlite, json, or a database URL.")
 @click.option("--recorded/--unrecorded", default=True, help="Whether shards have recovery logs.")
 @click.option("--pause", default=PAUSE_SECONDS, help="Mean seconds from one fault to the next.")
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice([kind.name.lower() for kind in FaultKind]),
+    help="Only these faults; may be given several times.",
+)
 @click.option("--keep", is_flag=True, help="Keep logs and data also after a good run.")
 def main(
     seconds: float,
@@ -41,6 +48,7 @@ def main(
     hosts: str,
     store: str,
     pause: float,
+    kinds: tuple[str, ...],
     *,
     recorded: bool,
     keep: bool,
@@ -65,7 +73,10 @@ def main(
                 store=store,
                 recorded=recorded,
             )
-            report = asyncio.run(_run(plan, services, new_hosts, chosen, seconds, pause))
+            wanted = [FaultKind[name.upper()] for name in kinds]
+            report = asyncio.run(
+                _run(plan, services, new_hosts, chosen, seconds, pause_seconds=pause, kinds=wanted)
+            )
     except ChaosError as error:
         click.echo(str(error), err=True)
         sys.exit(1)
@@ -94,7 +105,9 @@ async def _run(
     new_hosts: NewHosts,
     seed: int,
     seconds: float,
+    *,
     pause_seconds: float,
+    kinds: Collection[FaultKind],
 ) -> ChaosReport:
     async with new_hosts(plan) as hosts:
         run = ChaosRun.planned(
@@ -105,6 +118,7 @@ async def _run(
             hosts=hosts,
             tell=click.echo,
             pause_seconds=pause_seconds,
+            kinds=kinds,
         )
         return await run.run()
 

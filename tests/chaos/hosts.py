@@ -20,6 +20,10 @@ class Hosts(Protocol):
         """Return where a member serves that is alive now; wait for one."""
         ...
 
+    def suffix(self, member: int) -> str:
+        """Return the suffix of the member's present life."""
+        ...
+
     async def hurt(self, kind: FaultKind, member: int) -> object:
         """Do to a member what `kind` begins with; return what `heal` needs to undo it."""
         ...

@@ -74,13 +74,17 @@ class ProcessHosts:
         assert address is not None, "eventually returns what is true"
         return address
 
+    def suffix(self, member: int) -> str:
+        """Return the suffix of the member's present life."""
+        return self._lives[member][-1].name
+
     async def hurt(self, kind: FaultKind, member: int) -> object:
         """Send the member's present process a signal."""
         life = self._lives[member][-1]
         match kind:
             case FaultKind.KILL:
                 life.process.send_signal(signal.SIGKILL)
-            case FaultKind.FREEZE | FaultKind.HICCUP:
+            case FaultKind.FREEZE | FaultKind.HICCUP | FaultKind.ZOMBIE:
                 self._frozen.add(life.name)
                 life.process.send_signal(signal.SIGSTOP)
             case FaultKind.DRAIN:

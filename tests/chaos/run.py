@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ from examples.stream_sum.publish import Producers
 from tests.chaos.cluster_plan import ClusterPlan
 from tests.chaos.hosts import Hosts
 from tests.chaos.report import ChaosError, ChaosReport, forbidden_lines
-from tests.chaos.schedule import PAUSE_SECONDS, Fault, make_schedule
+from tests.chaos.schedule import PAUSE_SECONDS, Fault, FaultKind, make_schedule
 from tests.chaos.services import ChaosServices
 from tests.chaos.witness import Witness
 from tests.support.eventually import eventually
@@ -37,6 +37,8 @@ SETTLE_SECONDS = 90.0
 END_SECONDS = 60.0
 """Longest wait for the producers' last appends."""
 PROGRESS_SECONDS = 5.0
+ZOMBIE_SECONDS = 1.5
+"""How long etcd is down for a member that woke up without its lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,7 @@ class ChaosRun:
         hosts: Hosts,
         tell: Callable[[str], None],
         pause_seconds: float = PAUSE_SECONDS,
+        kinds: Collection[FaultKind] = (),
     ) -> Self:
         """Return a run of the faults that a seed makes for these hosts, and show them.
 
@@ -79,6 +82,7 @@ class ChaosRun:
             hosts: Entered.
             tell: Shows a line.
             pause_seconds: Mean time from one fault to the next.
+            kinds: What may happen; anything that can, if there are none.
         """
         schedule = make_schedule(
             seed,
@@ -86,7 +90,7 @@ class ChaosRun:
             members=plan.members,
             lease_seconds=plan.lease_seconds,
             pause_seconds=pause_seconds,
-            kinds=hosts.kinds,
+            kinds=[kind for kind in hosts.kinds if not kinds or kind in kinds],
         )
         tell(f"seed {seed}")
         for fault in schedule:
@@ -97,7 +101,8 @@ class ChaosRun:
             seconds=seconds,
             schedule=schedule,
             replay=f"python -m tests.chaos --hosts {hosts.name} --seed {seed} --seconds {seconds:g} "
-            f"--pause {pause_seconds:g} {plan.options}",
+            f"--pause {pause_seconds:g} {plan.options}"
+            + "".join(f" --kind {kind.name.lower()}" for kind in kinds),
             plan=plan,
             services=services,
             hosts=hosts,
@@ -173,7 +178,18 @@ class ChaosRun:
             return
         victim = await self.hosts.hurt(fault.kind, fault.member)
         self._hurts[victim] += 1
+        if fault.kind is FaultKind.ZOMBIE:
+            await self.services.end_lease(self.plan.root, self.hosts.suffix(fault.member))
         await asyncio.sleep(fault.lasts_seconds)
+        if fault.kind is FaultKind.ZOMBIE:
+            # It wakes in the belief to be the primary still, and nobody can tell it otherwise: only fences stop it.
+            async with self.services.etcd_down():
+                await self._heal(victim)
+                await asyncio.sleep(ZOMBIE_SECONDS)
+        else:
+            await self._heal(victim)
+
+    async def _heal(self, victim: object) -> None:
         self._hurts[victim] -= 1
         if not self._hurts[victim]:
             await self.hosts.heal(victim)

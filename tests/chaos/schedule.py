@@ -21,6 +21,7 @@ class FaultKind(Enum):
     KILL = "kill -9 of a member"
     FREEZE = "SIGSTOP of a member, SIGCONT after its lease"
     HICCUP = "SIGSTOP of a member, SIGCONT within its lease"
+    ZOMBIE = "SIGSTOP of a member, its lease revoked, SIGCONT while etcd is down"
     DRAIN = "a member is told to leave"
     ETCD = "kill -9 of etcd, restarted"
     ETCD_LONG = "kill -9 of etcd, restarted after every lease"
@@ -97,6 +98,9 @@ def _lasts_seconds(random: Random, kind: FaultKind, lease_seconds: float) -> flo
     match kind:
         case FaultKind.FREEZE | FaultKind.ETCD_LONG:
             return lease_seconds + random.uniform(1.0, 3.0)
+        case FaultKind.ZOMBIE:
+            # Long enough for a successor to begin, and some of its lease is left to believe in.
+            return random.uniform(0.3, 0.6) * lease_seconds
         case FaultKind.HICCUP | FaultKind.ETCD | FaultKind.BROKER:
             return random.uniform(0.1, 1.5)
         case _:

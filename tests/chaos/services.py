@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from allocator.core.keys import SEPARATOR, Keys
+from allocator.core.ops import LeaseId, prefix_range_end
+from allocator.errors import EtcdError
+from allocator.etcd.client import EtcdClient
+from allocator.etcd.config import EtcdConfig
 from consumer.embedded.broker import EmbeddedBrokerProcess
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from tests.chaos.schedule import Fault, FaultKind
@@ -20,15 +27,42 @@ class ChaosServices:
         self.etcd = EmbeddedEtcdProcess(directory / "etcd", listen="tcp")
         self.broker = EmbeddedBrokerProcess(directory / "broker")
         self._broker_log = directory / "broker.log"
-        self._locks = {self.etcd: asyncio.Lock(), self.broker: asyncio.Lock()}
+        self._locks: dict[object, asyncio.Lock] = {
+            self.etcd: asyncio.Lock(),
+            self.broker: asyncio.Lock(),
+        }
 
     async def restart(self, fault: Fault) -> None:
         """Kill one of them, and start it again after a while; one that is down already is so for longer."""
         server = self.broker if fault.kind is FaultKind.BROKER else self.etcd
+        async with self._down(server):
+            await asyncio.sleep(fault.lasts_seconds)
+
+    @asynccontextmanager
+    async def etcd_down(self) -> AsyncIterator[None]:
+        """Keep etcd down within the block."""
+        async with self._down(self.etcd):
+            yield
+
+    @asynccontextmanager
+    async def _down(
+        self, server: EmbeddedEtcdProcess | EmbeddedBrokerProcess
+    ) -> AsyncIterator[None]:
         async with self._locks[server]:
             await asyncio.to_thread(server.kill)
-            await asyncio.sleep(fault.lasts_seconds)
-            await asyncio.to_thread(server.restart)
+            try:
+                yield
+            finally:
+                await asyncio.to_thread(server.restart)
+
+    async def end_lease(self, root: str, suffix: str) -> None:
+        """Revoke the lease of the member with this suffix; nothing, if there is none or etcd is down."""
+        prefix = Keys(root).members_prefix
+        with suppress(EtcdError):
+            async with EtcdClient(EtcdConfig(endpoints=(self.etcd.endpoint,))) as etcd:
+                for kv in (await etcd.get_range(prefix, prefix_range_end(prefix))).kvs:
+                    if kv.key.decode().endswith(f"{SEPARATOR}{suffix}"):
+                        await etcd.lease_revoke(LeaseId(kv.lease))
 
     def logs(self) -> dict[str, str]:
         """What they have written."""

@@ -28,7 +28,7 @@ from tests.support.spark import process_listening_at
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_bridge.membership import MemberInfo
+    from spark_bridge.cluster.membership import MemberInfo
     from spark_bridge.standalone import StandaloneCluster
 
 READY_SECONDS = 90.0
@@ -65,8 +65,8 @@ class SparkHosts:
         )
         self._members = plan.members
         self._directory = plan.directory
-        self._workers: dict[int, tuple[str, psutil.Process]] = {}
-        """Endpoint and process of each member's newest life, by the member's index."""
+        self._workers: dict[int, tuple[MemberInfo, psutil.Process]] = {}
+        """Each member's newest life and its process, by the member's index."""
         self._group = TaskGroup()
 
     async def address(self) -> str:
@@ -74,13 +74,17 @@ class SparkHosts:
 
         def serving() -> str | None:
             alive = (each for each in self._workers.values() if _is_awake(each[1]))
-            return next((endpoint for endpoint, _ in alive), None)
+            return next((member.endpoint for member, _ in alive), None)
 
         address = await eventually(
             serving, timeout_seconds=READY_SECONDS, message="no member serves"
         )
         assert address is not None, "eventually returns what is true"
         return address
+
+    def suffix(self, member: int) -> str:
+        """Return the suffix of the member's present life."""
+        return self._workers[member][0].member_id.suffix
 
     async def hurt(self, kind: FaultKind, member: int) -> object:
         """Send the member's Python worker, or its executor, a signal."""
@@ -90,7 +94,7 @@ class SparkHosts:
             match kind:
                 case FaultKind.KILL:
                     worker.kill()
-                case FaultKind.FREEZE | FaultKind.HICCUP:
+                case FaultKind.FREEZE | FaultKind.HICCUP | FaultKind.ZOMBIE:
                     worker.suspend()
                 case FaultKind.DRAIN:
                     worker.terminate()
@@ -163,13 +167,13 @@ class SparkHosts:
 
     def _note(self, member: MemberInfo) -> None:
         known = self._workers.get(member.partition)
-        if known is not None and known[0] == member.endpoint:
+        if known is not None and known[0].member_id == member.member_id:
             return
         try:
             process = process_listening_at(member.endpoint)
         except (LookupError, psutil.NoSuchProcess):
             return  # Its lease has not ended yet, but its process has.
-        self._workers[member.partition] = (member.endpoint, process)
+        self._workers[member.partition] = (member, process)
 
 
 def _is_awake(process: psutil.Process) -> bool:

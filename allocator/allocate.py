@@ -85,6 +85,7 @@ class AllocationLoop:
         self._backoff = Backoff(max_seconds=config.retry_seconds_max, random=random)
         self._wake = asyncio.Event()
         self._term: Term | None = None
+        self._steering = Steering(config.policy)
         key_space.observe(self._wake.set)
         leadership.observe(self._wake.set)
 
@@ -142,9 +143,6 @@ class AllocationLoop:
     async def _term_under(self, fence: Fence) -> Term:
         """Return what is remembered of this leadership; a new one begins with the plan that its predecessor stored."""
         if self._term is None or self._term.fence.epoch != fence.epoch:
-            # Since when drains wait, and when primaries were last handed over, is no other for an epoch of our own that
-            # follows another.
-            steering = Steering(self._config.policy) if self._term is None else self._term.steering
             self._end_term()
             await self._catch_up()
             found = await self._plan_store.load()
@@ -158,7 +156,7 @@ class AllocationLoop:
             self._term = Term(
                 fence,
                 executor,
-                steering,
+                self._steering,
                 None if found is None else found.plan,
             )
             self._backoff.reset()

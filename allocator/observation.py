@@ -1,6 +1,7 @@
 """What the allocator derives from the key space: nothing until somebody leads or leaves, then change by change.
 
-A leadership begins with a look at everything; what was derived before it is forgotten with the one before.
+A leadership begins with a look at everything; what was derived before it is forgotten with the one before. Only since
+when replicas have failed is remembered, for no look tells that.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from allocator.core.consistency import Consistency
+from allocator.core.failed_replicas import FailedSince
 from allocator.core.keys import ItemKey
 from allocator.core.model import Assignment, ItemId, MemberId
 from allocator.core.snapshot import Snapshot
@@ -44,6 +46,7 @@ class Observation:
         self._is_failed = is_failed
         self._replace_failed_after_seconds = replace_failed_after_seconds
         self._tracker: Tracker | None = None
+        self._failed: FailedSince | None = None
         key_space.observe(self._on_update)
 
     @property
@@ -56,7 +59,9 @@ class Observation:
                 is_failed=self._is_failed,
                 consistency=self._consistency,
                 replace_failed_after_seconds=self._replace_failed_after_seconds,
+                failed=self._failed,
             )
+            self._failed = self._tracker.failed
         return self._tracker
 
     def forget(self) -> None:

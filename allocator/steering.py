@@ -16,7 +16,13 @@ from allocator.core.transition.settle import Settling
 
 @dataclass(slots=True)
 class Steering:
-    """One leadership's sense of time."""
+    """A member's sense of time while it leads; kept from one leadership of its own to the next.
+
+    Etcd does not tell since when a drain waits. Whoever begins anew with each epoch has an election put off what waits,
+    and elections that come more often than the patience is long put it off for ever. What happened while another led
+    shows as a difference, and counts as having happened now; but a member that took its wish to leave back, and then
+    left, counts as leaving all along.
+    """
 
     policy: AllocationPolicy
     _settling: Settling = field(init=False)

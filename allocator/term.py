@@ -1,4 +1,4 @@
-"""What a leader remembers; it begins and ends with its leadership."""
+"""What a leader remembers. But for its sense of time, that begins and ends with its leadership."""
 
 from __future__ import annotations
 

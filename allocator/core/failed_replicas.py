@@ -11,7 +11,7 @@ Invariants: a look at the clock costs as much as there are replicas whose time i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from heapq import heappop, heappush
 
 from allocator.core.consistency import Consistency
@@ -43,6 +43,11 @@ class FailedSince:
         """Whether `avoided` is not what follows from `_too_long`."""
         self.avoided: Avoided = frozenset()
         """Replicas that have failed for too long, as of the last look at the clock."""
+
+    @property
+    def item_ids(self) -> Collection[ItemId]:
+        """Items with failed replicas, as of the last look at each."""
+        return self._since
 
     def observe(
         self,

@@ -79,6 +79,7 @@ class Tracker:
         is_failed: Callable[[Assignment], bool],
         consistency: Consistency,
         replace_failed_after_seconds: float,
+        failed: FailedSince | None = None,
     ) -> None:
         """Look at everything once.
 
@@ -88,6 +89,7 @@ class Tracker:
             is_failed: Tells which replicas have failed.
             consistency: Tells which replicas may be relied upon.
             replace_failed_after_seconds: How long a standby may stay failed before it is better placed elsewhere.
+            failed: What an earlier tracker knew of failed replicas; kept, and changed.
         """
         self._contents = contents
         self._local_id = local_id
@@ -96,11 +98,12 @@ class Tracker:
         self._counts: dict[MemberId, _Counts] = {}
         self._replications: Counter[int] = Counter()
         self._item_slots = 0
-        self._failed = FailedSince(
+        self.failed = failed or FailedSince(
             is_failed, consistency, after_seconds=replace_failed_after_seconds
         )
+        """Since when which replicas have failed; changes with every look."""
         self._open: set[ItemId] = set()
-        self._unobserved: set[ItemId] = set()
+        self._unobserved: set[ItemId] = set(self.failed.item_ids)
         """Items that changed since the last look for failed replicas."""
         self._global: _Global | None = None
         self._declared: dict[ItemId, int] = {}
@@ -185,9 +188,9 @@ class Tracker:
         for item_id in self._unobserved:
             item = self._items.get(item_id)
             group = self._groups.get(item_id, ()) if item is not None else ()
-            self._failed.observe(item_id, item, group, now_monotonic_seconds)
+            self.failed.observe(item_id, item, group, now_monotonic_seconds)
         self._unobserved = set()
-        if self._failed.expire(now_monotonic_seconds):
+        if self.failed.expire(now_monotonic_seconds):
             self._demand_changes += 1
 
     def set_loads(
@@ -229,7 +232,7 @@ class Tracker:
 
     def next_failure_seconds(self, now_monotonic_seconds: float) -> float | None:
         """Return how long until the next replica has failed for too long, if it stays so; None if there is none."""
-        return self._failed.next_seconds(now_monotonic_seconds)
+        return self.failed.next_seconds(now_monotonic_seconds)
 
     def take_open(self) -> frozenset[ItemId]:
         """Return the open items, and close them: those with something left to do must be opened again."""
@@ -282,7 +285,7 @@ class Tracker:
             loads=self._loads(overall.members),
             item_slots=self._item_slots,
             unreadable_items=frozenset(unreadable_items),
-            avoided=self._failed.avoided,
+            avoided=self.failed.avoided,
             weights=self._item_weights(),
             capacities={**self._capacities, **self._inherited},
             lags=self.lags,

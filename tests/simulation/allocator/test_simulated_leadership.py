@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
+import pytest
 from structlog.testing import capture_logs
 
 from allocator.core.keys import AssignmentKey, AuxiliaryKeys, Keys
 from allocator.core.model import Assignment, Item, ItemId, MemberId
-from allocator.core.ops import Put, TxnCheckpoint
+from allocator.core.ops import Delete, Put, TxnCheckpoint
 from allocator.core.placement.flow import FlowSolver
 from allocator.core.policy import AllocationPolicy, TransitionPolicy
 from allocator.core.transition.converge import Step, Tally
 from allocator.execute import Executor
 from allocator.key_space import KeySpace
 from allocator.leadership.leadership import Fence
-from allocator.leadership.records import EpochRecord, decoded_or_none
+from allocator.leadership.records import EpochRecord, LeaderRecord, decoded_or_none, name_of
 from allocator.metrics import AllocatorMetrics
 from allocator.runtime.task_group import TaskGroup
 from allocator.session import Session, SessionConfig
@@ -136,10 +138,8 @@ def test_leader_that_takes_leadership_anew_remembers_since_when_a_drain_waits() 
             await asyncio.sleep(10.0)
             _lose_an_answer_of(leader, cluster)
             cluster.put_item(ItemId("three"), 1)
-            waited = 0.0
-            while not held <= _held_by(leader, cluster) and waited < 60.0:
-                await asyncio.sleep(0.1)
-                waited = running_loop().time() - since
+            await _wait_until(lambda: held <= _held_by(leader, cluster))
+            waited = running_loop().time() - since
             epochs = _epoch(cluster) - epoch
             cluster.shut_down()
             return epochs, waited
@@ -148,6 +148,124 @@ def test_leader_that_takes_leadership_anew_remembers_since_when_a_drain_waits() 
 
     assert epochs == 1
     assert 20.0 <= waited <= 22.0
+
+
+async def _wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until something is so, for a minute at most."""
+    for _ in range(600):
+        if condition():
+            return
+        await asyncio.sleep(0.1)
+
+
+def _forget_who_leads(cluster: Cluster) -> None:
+    """Delete the leader's key, as an operator may: the same member claims again, a while later."""
+    cluster.etcd.perform((), (Delete(AuxiliaryKeys(cluster.keys.root).leader),))
+
+
+@pytest.mark.parametrize("elections", [0, 1, 3])
+def test_leader_that_is_elected_again_remembers_when_membership_changed(elections: int) -> None:
+    """Balance waits until membership has been quiet for twenty seconds. Fifteen of them are over when the leader is
+    elected again, once or several times: it moves what it would have moved, when it would have.
+    """
+
+    async def balance() -> tuple[int, float]:
+        patient = AllocationPolicy(transition=TransitionPolicy(settle_seconds=20.0))
+        async with TaskGroup() as group:
+            cluster = _new_cluster(group, patient)
+            cluster.join()
+            for name in ("one", "two"):
+                cluster.put_item(ItemId(name), 1)
+            await asyncio.sleep(60.0)
+            epoch = _epoch(cluster)
+            newcomer, since = cluster.join(), running_loop().time()
+            await asyncio.sleep(12.0)
+            for _ in range(elections):
+                await asyncio.sleep(1.0)
+                _forget_who_leads(cluster)
+            await _wait_until(lambda: bool(_held_by(newcomer, cluster)))
+            waited = running_loop().time() - since
+            epochs = _epoch(cluster) - epoch
+            cluster.shut_down()
+            return epochs, waited
+
+    epochs, waited = run_virtual(balance())
+
+    assert epochs == elections
+    assert 20.0 <= waited <= 22.0
+
+
+def test_leader_that_leads_again_after_another_remembers_since_when_a_drain_waits() -> None:
+    """The drain's patience is twenty seconds. The leader stands still after five of them, another one takes over, and
+    stands still in turn: the first one leads again, and does not begin to count anew.
+    """
+
+    async def drain() -> tuple[int, float]:
+        patient = AllocationPolicy(transition=TransitionPolicy(drain_patience_seconds=20.0))
+        async with TaskGroup() as group:
+            cluster = _new_cluster(group, patient)
+            first = cluster.join()
+            await asyncio.sleep(3.0)
+            second, leaving = cluster.join(), cluster.join()
+            await asyncio.sleep(3.0)
+            for name in ("one", "two", "three"):
+                cluster.put_item(ItemId(name), 1)
+            await asyncio.sleep(30.0)
+            epoch, held = _epoch(cluster), _held_by(leaving, cluster)
+            leaving.change(replace(leaving.value, exiting=True))
+            since = running_loop().time()
+            for hanging in (first, second):
+                await asyncio.sleep(1.0)
+                hanging.process.stop()
+                await _wait_until(partial(_follows, hanging, cluster))
+                hanging.process.go_on()
+            await _wait_until(lambda: held <= _held_by(first, cluster) | _held_by(second, cluster))
+            waited = running_loop().time() - since
+            leads_again = not _follows(first, cluster)
+            epochs = _epoch(cluster) - epoch
+            cluster.shut_down()
+            assert held, "a drain of nothing waits for nothing"
+            assert leads_again
+            return epochs, waited
+
+    epochs, waited = run_virtual(drain())
+
+    assert epochs == 2
+    assert 20.0 <= waited <= 22.0
+
+
+def test_leader_that_is_elected_again_remembers_since_when_a_replica_has_failed() -> None:
+    """A standby that has failed for fifteen seconds is placed elsewhere, also if the leader is elected again."""
+
+    async def fail() -> float:
+        item_id = ItemId("item")
+        async with TaskGroup() as group:
+            cluster = _new_cluster(group)
+            members = [cluster.join() for _ in range(3)]
+            await asyncio.sleep(5.0)
+            cluster.put_item(item_id, 2)
+            await asyncio.sleep(10.0)
+            standbys = [each for each in members if _holds(each, item_id, cluster, slot=1)]
+            cluster.cursed.add((item_id, standbys[0].member_id))
+            since = running_loop().time()
+            await asyncio.sleep(10.0)
+            _forget_who_leads(cluster)
+            await _wait_until(lambda: not _holds(standbys[0], item_id, cluster, slot=1))
+            waited = running_loop().time() - since
+            cluster.shut_down()
+            return waited
+
+    assert 15.0 <= run_virtual(fail()) <= 20.0
+
+
+def _holds(member: SimulatedMember, item_id: ItemId, cluster: Cluster, *, slot: int) -> bool:
+    return cluster.keys.assignment(item_id, member.member_id, slot) in cluster.etcd.store.kvs
+
+
+def _follows(member: SimulatedMember, cluster: Cluster) -> bool:
+    kv = cluster.etcd.store.kvs.get(AuxiliaryKeys(cluster.keys.root).leader)
+    record = None if kv is None else decoded_or_none(kv.value, LeaderRecord)
+    return record is None or record.member != name_of(member.member_id)
 
 
 def _held_by(member: SimulatedMember, cluster: Cluster) -> set[str]:

@@ -8,9 +8,12 @@ Pure.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+import numpy as np
+
+from spark_bridge.journal_source.message_table import Offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,28 +21,28 @@ class BytePartition:
     """Wanted bytes of one journal, read by one task."""
 
     journal: str
-    bounds: array[int]
+    bounds: Offsets
     """Begins and ends of the runs in turn, ascending; shape (2R,), bytes."""
 
     @property
     def begin(self) -> int:
         """First byte wanted."""
-        return self.bounds[0]
+        return int(self.bounds[0])
 
     @property
     def end(self) -> int:
         """After the last byte wanted."""
-        return self.bounds[-1]
+        return int(self.bounds[-1])
 
     def runs(self) -> Iterator[tuple[int, int]]:
         """Yield each run's begin and end."""
-        return zip(self.bounds[::2], self.bounds[1::2], strict=True)
+        return zip(self.bounds[::2].tolist(), self.bounds[1::2].tolist(), strict=True)
 
 
 def partitions_of(
-    journal: str, begins: Sequence[int], ends: Sequence[int], *, bytes_max: int
+    journal: str, begins: Offsets, ends: Offsets, *, bytes_max: int
 ) -> list[BytePartition]:
-    """Return the partitions that hold exactly the wanted messages.
+    """Return the partitions that hold exactly the wanted messages, of about equal size.
 
     Args:
         journal: Their journal.
@@ -47,21 +50,31 @@ def partitions_of(
         ends: Offset after each; shape (N,), bytes.
         bytes_max: What a partition reads at most, holes included; a single message may be longer.
     """
+    if not len(begins):
+        return []
+    order = np.argsort(begins, kind="stable")
+    begins, ends = begins[order], ends[order]
+    sizes = ends - begins
+    total = int(sizes.sum())
+    equal_bytes = -(-total // -(-total // bytes_max)) + int(sizes.max())
     partitions: list[BytePartition] = []
-    bounds: array[int] = array("q")
-    begin_of_partition = last_end = -1
-    for begin, end in sorted(zip(begins, ends, strict=True)):
-        if not bounds or end - begin_of_partition > bytes_max:
-            bounds = array("q", (begin, end))
-            partitions.append(BytePartition(journal, bounds))
-            begin_of_partition = begin
-        elif begin == last_end:
-            bounds[-1] = end
-        else:
-            bounds.append(begin)
-            bounds.append(end)
-        last_end = end
+    start = 0
+    while start < len(begins):
+        end = int(begins[start]) + min(bytes_max, equal_bytes)
+        stop = max(start + 1, int(np.searchsorted(ends, end, side="right")))
+        partitions.append(BytePartition(journal, _bounds(begins[start:stop], ends[start:stop])))
+        start = stop
     return partitions
+
+
+def _bounds(begins: Offsets, ends: Offsets) -> Offsets:
+    """Return the bounds of the runs that messages in order form."""
+    apart = np.flatnonzero(begins[1:] != ends[:-1])
+    bounds = np.empty(2 * len(apart) + 2, dtype=np.int64)
+    bounds[0], bounds[-1] = begins[0], ends[-1]
+    bounds[1:-1:2] = ends[apart]
+    bounds[2::2] = begins[apart + 1]
+    return bounds
 
 
 class RunCutter:

@@ -8,106 +8,54 @@ journal, some of which may lie before the batch's own beginning.
 A `JournalState` says all that a later scan needs. It depends on nothing but the journal's bytes, so a batch that is
 planned again, elsewhere or years later, holds the same messages.
 
+The rules are those of `consumer.message.sequencer`, for stretches of messages instead of single ones.
+
 Pure: the caller reads.
 
     scan.begin(limits)
-    <settle>
-    for batch in <read from scan.position>:             # unless scan.full
-        batch, index = scan.admitted(batch), 0
-        while index < len(batch) and <settled>:
-            index = scan.queue(batch, index)
-            <settle>: while scan.emitting:
-                <read scan.replay_range() again, if any>: scan.feed_replay(...), scan.end_replay()
-                if not scan.take(): break               # not settled: the batch is full
+    while not scan.full:
+        scan.advance()
+        if scan.replay: <read that range again>: scan.feed_replay(...), ...; scan.end_replay()
+        elif not scan.full: <read from scan.position>: scan.feed(...), or stop
     scan.finish()
 """
 
 from __future__ import annotations
 
 import sys
-from bisect import bisect_right
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
-from consumer.message.batch import MessageBatch
-from consumer.message.emission import ReplayRange
+import numpy as np
+
+from consumer.message.clock import CLOCK_UNITS_PER_SECOND
 from consumer.message.producers import NOTHING_PENDING
-from consumer.message.sequencer import PRUNE_HORIZON_SECONDS, Sequencer
-from consumer.message.uuid import PRODUCER_BYTES, Flags
-from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.message.sequencer import PRUNE_HORIZON_SECONDS
+from consumer.message.uuid import Flags
+from spark_bridge.journal_source.journal_state import JournalState, ProducerState
+from spark_bridge.journal_source.message_table import MessageTable, Offsets
+from spark_bridge.journal_source.pending import (
+    PENDING_BYTES,
+    PendingRing,
+    Segment,
+    Span,
+    committed_of,
+)
 
 UNLIMITED: Final = sys.maxsize
-RING_MESSAGES: Final = 200_000
-"""Places of pending messages kept in memory, of one journal; about 150 bytes each, and no payload."""
-
-
-@dataclass(frozen=True, slots=True)
-class JournalState:
-    """How far a journal was sequenced."""
-
-    offset: int = 0
-    """Below it every message was sequenced, bytes."""
-    producers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """(last acknowledged clock, offset of the first pending message or -1) by producer, 12 hexadecimal digits."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the state as JSON values; equal states give equal texts."""
-        producers = {key: list(self.producers[key]) for key in sorted(self.producers)}
-        return {"offset": self.offset, "producers": producers}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> JournalState:
-        """Return the state that `to_json` gave.
-
-        Raises:
-            ValueError: `value` is none.
-        """
-        try:
-            producers = {
-                str(key): (int(clock), int(begin))
-                for key, (clock, begin) in value["producers"].items()
-            }
-            return cls(int(value["offset"]), producers)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{value!r} is no state of a journal") from error
-
-    @classmethod
-    def of_source(cls, source: Checkpoint.Source) -> JournalState:
-        """Return a journal's part of a checkpoint."""
-        return cls(
-            source.read_through,
-            {
-                entry.id.hex(): (entry.state.last_ack, entry.state.begin)
-                for entry in source.producers
-            },
-        )
-
-    def to_source(self) -> Checkpoint.Source:
-        """Return the state as a journal's part of a checkpoint."""
-        source = Checkpoint.Source(read_through=self.offset)
-        for key, (clock, begin) in self.producers.items():
-            source.producers.add(
-                id=bytes.fromhex(key).rjust(PRODUCER_BYTES, b"\0"),
-                state=Checkpoint.ProducerState(last_ack=clock, begin=begin),
-            )
-        return source
-
-    @property
-    def pending_begin(self) -> int | None:
-        """Where the oldest transaction that is not acknowledged yet begins, bytes; None if there is none."""
-        begins = [begin for _, begin in self.producers.values() if begin != NOTHING_PENDING]
-        return min(begins, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanLimits:
-    """How much a micro-batch may hold; neither cuts a transaction nor a message."""
+    """How much a micro-batch may hold. Neither limit cuts a transaction or a message."""
 
     rows_max: int = UNLIMITED
-    """Committed messages; a batch that holds none yet takes a larger transaction whole."""
+    """Committed messages."""
     bytes_max: int = UNLIMITED
     """Bytes that the scan goes on, committed or not; what is read again comes on top."""
+    may_exceed: bool = True
+    """Whether the batch's first transaction may be larger than `rows_max`, and its first message than `bytes_max`. If
+    not, the batch is full, and so is every other with these limits."""
 
 
 NO_LIMITS: Final = ScanLimits()
@@ -117,119 +65,236 @@ NO_LIMITS: Final = ScanLimits()
 class ScannedBatch:
     """One journal's part of a micro-batch."""
 
-    journal: str
     end: JournalState
     """Where the next micro-batch goes on."""
-    begins: list[int]
-    """Offset of each committed message, acknowledgements left out, in the order of commits; shape (N,), bytes."""
-    ends: list[int]
-    """Offset after each; shape (N,), bytes."""
+    begins: Offsets
+    """Of the committed messages, acknowledgements left out, in the order of commits; shape (N,), bytes."""
+    ends: Offsets
+    """After each; shape (N,), bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Bytes [begin, end) that must be read again, for the messages of one producer."""
+
+    begin: int
+    end: int
+    producer: int
+
+
+class _Producer:
+    __slots__ = ("begin", "max_clock", "min_clock", "replayed", "span")
+
+    def __init__(self, state: ProducerState) -> None:
+        self.min_clock = state.min_clock
+        self.max_clock = max(state.min_clock, state.max_clock)
+        self.begin = state.begin
+        self.span = Span()
+        self.replayed: list[Segment] | None = None
+        """What was read again, before the span."""
+
+    def state(self) -> ProducerState:
+        """Return what must be kept."""
+        pending = self.begin != NOTHING_PENDING
+        return ProducerState(self.min_clock, self.begin, self.max_clock if pending else 0)
 
 
 class CommitScan:
     """The scan of one journal."""
 
-    def __init__(
-        self, journal: str, state: JournalState, *, ring_messages: int = RING_MESSAGES
-    ) -> None:
+    def __init__(self, state: JournalState, *, pending_bytes: int = PENDING_BYTES) -> None:
         """Go on from a state.
 
         Args:
-            journal: Its name.
             state: Where an earlier scan ended, or a bare offset.
-            ring_messages: Pending messages kept in memory; what exceeds them is read again when it is committed.
+            pending_bytes: Memory for places of pending messages; what exceeds it is read again when it is committed.
         """
-        self._journal = journal
-        self._sequencer = Sequencer(
-            {journal: state.to_source()}, ring_messages=ring_messages, ring_bytes=UNLIMITED
-        )
         self.position = state.offset
         """Where to read on, bytes."""
+        self.replay: Replay | None = None
+        """What must be read again before the scan can go on."""
+        self._producers = {key: _Producer(kept) for key, kept in state.producers.items()}
+        self._ring = PendingRing(pending_bytes)
+        self._offset = state.offset
+        self._table: MessageTable | None = None
+        self._bounds: list[int] = []
+        self._block = self._next = 0
+        self._held: int | None = None
+        """Whose acknowledgement the batch had no room for."""
         self.begin(NO_LIMITS)
 
     def begin(self, limits: ScanLimits) -> None:
         """Begin a micro-batch."""
         self._limits = limits
-        self._began_at = self.position
-        self._begins: list[int] = []
-        self._ends: list[int] = []
+        self._began_at = self._offset
+        self._found: list[tuple[Offsets, Offsets]] = []
+        self.rows = 0
+        """Messages of the micro-batch so far."""
         self.full = False
         """Whether a limit was reached."""
+        self._held = None
 
-    @property
-    def emitting(self) -> bool:
-        """Whether committed messages await `take`."""
-        return self._sequencer.emitting
-
-    def admitted(self, batch: MessageBatch) -> MessageBatch:
-        """Return what of a batch the limit on bytes admits, payloads left out; the batch is full if that is not all."""
-        count = bisect_right(batch.ends, self._began_at + self._limits.bytes_max)
-        if count == 0 and self.position == self._began_at and not self._begins:
-            count = 1  # a message longer than the limit must not stop the query
-        if count < len(batch):
-            self.full = True
-            batch = batch.span(0, count)
-        return replace(batch, payloads=(b"",) * len(batch))
-
-    def queue(self, batch: MessageBatch, start: int) -> int:
-        """Sequence messages from index `start` on until some are committed; return the index of the first that was not.
+    def feed(self, table: MessageTable) -> None:
+        """Take the messages from `position` on.
 
         Requires:
-            Nothing is being emitted.
+            `advance` went over all that was fed before.
         """
-        next_index = self._sequencer.queue(batch, start).next_index
-        self.position = batch.ends[next_index - 1]
-        return next_index
+        assert self._table is None, "messages were fed while others wait"
+        if len(table):
+            self._table, self._bounds = table, table.blocks()
+            self._block = self._next = 0
+            self.position = int(table.ends[-1])
 
-    def replay_range(self) -> ReplayRange | None:
-        """Return what must be read again before `take`."""
-        return self._sequencer.replay_range()
+    def advance(self) -> None:
+        """Go over what was fed, until the batch is full or something must be read again."""
+        table = self._table
+        if table is None or self.replay is not None:
+            return
+        stop = self._admitted(table)
+        while not self.full and self.replay is None:
+            if self._next == len(table):
+                self._table = None
+                return
+            if self._next >= stop:
+                self.full = True
+                return
+            if self._next >= self._bounds[self._block + 1]:
+                self._block += 1
+            self._take_block(table, self._next, min(self._bounds[self._block + 1], stop))
 
-    def feed_replay(self, batch: MessageBatch) -> None:
-        """Take messages of the range to replay."""
-        self._sequencer.feed_replay(replace(batch, payloads=(b"",) * len(batch)))
+    def feed_replay(self, table: MessageTable) -> None:
+        """Take messages of the range to replay, of whatever producers, in order."""
+        assert self.replay is not None, "no replay was asked for"
+        producer = self._producers[self.replay.producer]
+        assert producer.replayed is not None
+        ours = (table.producers == np.uint64(self.replay.producer)) & (table.clocks != 0)
+        found = table.select(ours)
+        if len(found):
+            producer.replayed.append(Segment.of(found, 0, len(found)))
 
     def end_replay(self) -> None:
         """Say that the range was read to its end."""
-        self._sequencer.end_replay()
-
-    def take(self) -> bool:
-        """Add committed messages to the micro-batch, or return False if it is full: they open the next one.
-
-        Requires:
-            Something is being emitted, and nothing of it must be read again.
-        """
-        room = self._limits.rows_max - len(self._begins)
-        if room <= 0:
-            self.full = True
-            return False
-        first = self._sequencer.peek(1)
-        assert first is not None, "what is emitted was read again"
-        if first.flags[0] in (Flags.CONTINUE_TXN, Flags.ACK_TXN) and first.clocks[0]:
-            return self._take_transaction(room)
-        self._take_singles(room)
-        return True
+        self.replay = None
 
     def finish(self) -> ScannedBatch:
         """End the micro-batch."""
-        source = self._sequencer.take_checkpoint(PRUNE_HORIZON_SECONDS)[self._journal]
-        return ScannedBatch(self._journal, JournalState.of_source(source), self._begins, self._ends)
+        self._prune()
+        state = JournalState(self._offset, {k: p.state() for k, p in self._producers.items()})
+        begins, ends = zip(*self._found, strict=True) if self._found else ((), ())
+        nothing = np.zeros(0, dtype=np.int64)
+        return ScannedBatch(
+            state, np.concatenate((nothing, *begins)), np.concatenate((nothing, *ends))
+        )
 
-    def _take_singles(self, room: int) -> None:
-        run = self._sequencer.peek(room)
-        assert run is not None, "what commits by itself is in memory"
-        self._begins.extend(run.begins)
-        self._ends.extend(run.ends)
-        self._sequencer.consume(len(run))
+    def _admitted(self, table: MessageTable) -> int:
+        """Return the index of the first message that the limit on bytes does not admit."""
+        end = min(self._began_at + self._limits.bytes_max, UNLIMITED)
+        stop = int(np.searchsorted(table.ends, end, side="right"))
+        if stop <= self._next and self._offset == self._began_at and self._limits.may_exceed:
+            return self._next + 1  # a message longer than the limit must not stop the query
+        return stop
 
-    def _take_transaction(self, room: int) -> bool:
-        whole = self._sequencer.peek(UNLIMITED)
-        assert whole is not None, "a transaction is taken once it was read again"
-        kept = [index for index, flags in enumerate(whole.flags) if flags != Flags.ACK_TXN]
-        if len(kept) > room and self._begins:
-            self.full = True  # nothing of it was consumed, so the state says that it is to come
+    def _take_block(self, table: MessageTable, start: int, stop: int) -> None:
+        clock, flags = int(table.clocks[start]), int(table.flags[start])
+        if clock == 0:
+            self._take_singles(table, start, stop)
+            return
+        key = int(table.producers[start])
+        producer = self._producers.get(key)
+        if flags == Flags.CONTINUE_TXN:
+            self._hold_back(table, self._made(key, clock), start, stop)
+        elif flags == Flags.ACK_TXN:
+            self._acknowledge(table, key, start)
+        elif producer is None or clock > producer.min_clock:
+            taken = self._take_singles(table, start, stop)
+            if taken:
+                self._reset(self._made(key, clock), int(table.clocks[start + taken - 1]))
+        else:
+            floor = np.uint64(producer.min_clock)
+            fresh = int(np.searchsorted(table.clocks[start:stop], floor, side="right"))
+            self._pass(table, start + fresh)
+
+    def _take_singles(self, table: MessageTable, start: int, stop: int) -> int:
+        """Take messages that commit by themselves, as many as there is room for; return how many."""
+        count = min(stop - start, self._limits.rows_max - self.rows)
+        if count <= 0:
+            self.full = True
+            return 0
+        self._keep(table.begins[start : start + count], table.ends[start : start + count])
+        self._pass(table, start + count)
+        return count
+
+    def _hold_back(self, table: MessageTable, producer: _Producer, start: int, stop: int) -> None:
+        seen = np.uint64(producer.max_clock)
+        fresh = start + int(np.searchsorted(table.clocks[start:stop], seen, side="right"))
+        if fresh < stop:
+            if producer.begin == NOTHING_PENDING:
+                producer.begin = int(table.begins[fresh])
+            producer.max_clock = int(table.clocks[stop - 1])
+            self._ring.add(producer.span, Segment.of(table, fresh, stop))
+        self._pass(table, stop)
+
+    def _acknowledge(self, table: MessageTable, key: int, index: int) -> None:
+        clock = int(table.clocks[index])
+        producer = self._made(key, clock)
+        if clock > producer.min_clock and not self._commit(table, key, producer, index):
+            return
+        self._reset(producer, clock)
+        self._pass(table, index + 1)
+
+    def _commit(self, table: MessageTable, key: int, producer: _Producer, index: int) -> bool:
+        """Take what an acknowledgement commits; return False if that cannot be now."""
+        segments = producer.span.segments
+        if producer.begin != NOTHING_PENDING and producer.replayed is None:
+            known_from = int(segments[0].begins[0] if segments else table.begins[index])
+            if producer.begin < known_from:
+                producer.replayed = []
+                self.replay = Replay(producer.begin, known_from, key)
+                return False
+        begins, ends = committed_of(
+            [*(producer.replayed or ()), *segments],
+            after=producer.min_clock,
+            through=int(table.clocks[index]),
+        )
+        room = self._limits.rows_max - self.rows
+        if len(begins) > room and (self.rows or not self._limits.may_exceed):
+            self.full, self._held = True, key  # the state says that it is to come
             return False
-        self._begins.extend([whole.begins[index] for index in kept])
-        self._ends.extend([whole.ends[index] for index in kept])
-        self._sequencer.consume(len(whole))
+        self._keep(begins, ends)
         return True
+
+    def _keep(self, begins: Offsets, ends: Offsets) -> None:
+        if len(begins):
+            self._found.append((begins, ends))
+            self.rows += len(begins)
+
+    def _pass(self, table: MessageTable, index: int) -> None:
+        """Be done with the messages before `index`."""
+        if index > self._next:
+            self._next, self._offset = index, int(table.ends[index - 1])
+
+    def _made(self, key: int, clock: int) -> _Producer:
+        """Return a producer, known or not before the message with this clock."""
+        producer = self._producers.get(key)
+        if producer is None:
+            producer = self._producers[key] = _Producer(ProducerState(clock - 1))
+        return producer
+
+    def _reset(self, producer: _Producer, clock: int) -> None:
+        """Let a producer have nothing pending after `clock`."""
+        self._ring.release(producer.span)
+        producer.span = Span()
+        producer.replayed = None
+        producer.min_clock = producer.max_clock = clock
+        producer.begin = NOTHING_PENDING
+
+    def _prune(self) -> None:
+        """Forget producers that fell silent long before the journal's newest progress."""
+        if not self._producers:
+            return
+        newest = max(producer.min_clock for producer in self._producers.values())
+        cut = newest - int(PRUNE_HORIZON_SECONDS * CLOCK_UNITS_PER_SECOND)
+        stale = [k for k, p in self._producers.items() if p.max_clock < cut and k != self._held]
+        for key in stale:
+            self._ring.release(self._producers.pop(key).span)

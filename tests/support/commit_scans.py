@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from consumer.message.batch import MessageBatch
+from consumer.message.uuid import build_uuid
 from spark_bridge.journal_source.commit_scan import (
     NO_LIMITS,
     CommitScan,
-    JournalState,
     ScanLimits,
     ScannedBatch,
 )
+from spark_bridge.journal_source.journal_state import JournalState
+from spark_bridge.journal_source.message_table import MessageTable, table_of
 from tests.support.sequencing import Log
 
-RING_MESSAGES = 100
+
+def table_of_batch(batch: MessageBatch) -> MessageTable:
+    """Return a batch's messages without their payloads."""
+    columns = zip(batch.producers, batch.clocks, batch.flags, strict=True)
+    return table_of(batch.begins, batch.ends, b"".join(build_uuid(*each) for each in columns))
 
 
 def scan_on(
@@ -24,31 +31,19 @@ def scan_on(
 ) -> ScannedBatch:
     """Return the next micro-batch of a journal whose write head is `head`, read in chunks."""
     scan.begin(limits)
-    _drain(scan, log)
     while not scan.full:
-        rest = log.between(scan.position, head)
-        if not len(rest):
-            break
-        batch = scan.admitted(rest.span(0, min(chunk_messages, len(rest))))
-        index = 0
-        while index < len(batch):
-            index = scan.queue(batch, index)
-            _drain(scan, log)
-            if scan.full and scan.emitting:
+        scan.advance()
+        if scan.replay is not None:
+            scan.feed_replay(table_of_batch(log.between(scan.replay.begin, scan.replay.end)))
+            scan.end_replay()
+        elif not scan.full:
+            rest = log.between(scan.position, head)
+            if not len(rest):
                 break
+            scan.feed(table_of_batch(rest.span(0, min(chunk_messages, len(rest)))))
     return scan.finish()
 
 
 def plan_again(log: Log, start: JournalState, end: JournalState) -> ScannedBatch:
     """Return the micro-batch between two states, planned from nothing else."""
-    return scan_on(CommitScan(log.journal, start, ring_messages=1), log, head=end.offset)
-
-
-def _drain(scan: CommitScan, log: Log) -> None:
-    while scan.emitting:
-        wanted = scan.replay_range()
-        if wanted is not None:
-            scan.feed_replay(log.between(wanted.begin, wanted.end))
-            scan.end_replay()
-        if not scan.emitting or not scan.take():
-            return
+    return scan_on(CommitScan(start, pending_bytes=1), log, head=end.offset)

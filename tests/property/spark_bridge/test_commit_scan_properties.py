@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import random
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumer.message.sequencer import Sequencer
 from consumer.message.uuid import Flags
 from spark_bridge.journal_source.byte_runs import RunCutter, partitions_of
-from spark_bridge.journal_source.commit_scan import CommitScan, JournalState, ScanLimits
+from spark_bridge.journal_source.commit_scan import CommitScan, ScanLimits
+from spark_bridge.journal_source.journal_state import AT_THE_BEGINNING, JournalState
 from tests.support.commit_scans import plan_again, scan_on
 from tests.support.sequencing import Log, replay
 
 CUTS = st.integers(0, 2**32).map(random.Random)
 """Where to cut: by a seed, since a draw for each cut takes far longer than the cut."""
+PENDING_BYTES = [1, 1000, 1_000_000]
 OUTSIDE, CONTINUE, ACK = Flags.OUTSIDE_TXN, Flags.CONTINUE_TXN, Flags.ACK_TXN
 
 
@@ -80,18 +84,17 @@ def test_commit_scan_cut_anywhere_equals_one_read(log: Log, cuts: random.Random)
 
     Each micro-batch planned again from its two states holds the same messages, and no limit stops progress.
     """
-    state = JournalState()
-    scan = CommitScan(log.journal, state, ring_messages=cuts.choice([1, 3, 100]))
+    state = AT_THE_BEGINNING
+    scan = CommitScan(state, pending_bytes=cuts.choice(PENDING_BYTES))
     found: list[int] = []
     head = 0
     end = log.messages[-1].end
     for step in range(10_000):
         assert step < 9_999, "no progress"
         if cuts.randrange(3) == 0:
+            kept = json.loads(json.dumps(state.to_json()))
             scan = CommitScan(
-                log.journal,
-                JournalState.from_json(state.to_json()),
-                ring_messages=cuts.choice([1, 3, 100]),
+                JournalState.from_json(kept), pending_bytes=cuts.choice(PENDING_BYTES)
             )
         if state.offset == head:
             if head == end:
@@ -102,12 +105,12 @@ def test_commit_scan_cut_anywhere_equals_one_read(log: Log, cuts: random.Random)
             bytes_max=cuts.choice([1, 12, 60, 10_000]),
         )
 
-        batch = scan_on(scan, log, head=head, limits=limits)
+        batch = scan_on(scan, log, head=head, limits=limits, chunk_messages=cuts.randint(1, 20))
 
         assert batch.end.offset > state.offset
         again = plan_again(log, state, batch.end)
-        assert (again.begins, again.ends) == (batch.begins, batch.ends)
-        found += batch.begins
+        assert sorted(again.begins.tolist()) == sorted(batch.begins.tolist())
+        found += batch.begins.tolist()
         state = batch.end
     assert found == committed(log)
 
@@ -118,13 +121,13 @@ def test_commit_scan_rows_limit_is_exceeded_by_one_transaction_at_most(
     log: Log, rows_max: int, live: bool
 ) -> None:
     """Plan: a limit on rows alone. Why: admission control must bound batches, though transactions stay whole."""
-    state = JournalState()
-    scan = CommitScan(log.journal, state)
+    state = AT_THE_BEGINNING
+    scan = CommitScan(state)
     end = log.messages[-1].end
     clocks = {m.begin: (m.producer, m.clock) for m in log.messages}
     while state.offset < end:
         if not live:
-            scan = CommitScan(log.journal, state)
+            scan = CommitScan(state)
         batch = scan_on(scan, log, head=end, limits=ScanLimits(rows_max=rows_max))
         assert len(batch.begins) <= rows_max or len({clocks[b][0] for b in batch.begins}) == 1
         state = batch.end
@@ -143,7 +146,10 @@ def test_partitions_of_hold_exactly_the_wanted_bytes(
     order = cuts.sample(wanted, len(wanted))
 
     partitions = partitions_of(
-        log.journal, [m.begin for m in order], [m.end for m in order], bytes_max=bytes_max
+        log.journal,
+        np.array([m.begin for m in order], dtype=np.int64),
+        np.array([m.end for m in order], dtype=np.int64),
+        bytes_max=bytes_max,
     )
 
     kept = b""

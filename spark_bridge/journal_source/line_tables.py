@@ -1,0 +1,131 @@
+"""Finds messages and their UUIDs in JSON lines, without a look at each line in Python.
+
+A publisher writes `_meta` last, or first. Where it stands so, whole chunks are searched at once; the other lines are
+parsed one by one.
+
+    ...,"_meta":{"uuid":"8d5a7f00-c6d2-11f0-8400-9b5c1ddad2f3"}}
+    {"_meta":{"uuid":"8d5a7f00-c6d2-11f0-8400-9b5c1ddad2f3"...
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consumer.errors import FramingError
+from consumer.message.framing import FRAME_BYTES_MAX
+from consumer.message.json_type import json_uuid_of
+from spark_bridge.journal_source.message_table import MessageTable, Offsets, table_of
+
+_UUID_CHARACTERS: Final = 36
+_HYPHENS: Final = (8, 13, 18, 23)
+_NEWLINE: Final = ord("\n")
+
+
+class _Template:
+    """What stands around a UUID at a fixed place of a line."""
+
+    def __init__(self, before: bytes, after: bytes) -> None:
+        pattern = before + b"0" * _UUID_CHARACTERS + after
+        digits = len(before) + np.arange(_UUID_CHARACTERS)
+        hyphens = digits[list(_HYPHENS)]
+        text = np.frombuffer(pattern, dtype=np.uint8).copy()
+        text[hyphens] = ord("-")
+        self.size = len(pattern)
+        self._fixed = np.setdiff1d(np.arange(self.size), np.setdiff1d(digits, hyphens))
+        self._text = text[self._fixed]
+        self._digits = np.setdiff1d(digits, hyphens)
+
+    def match(self, buffer: NDArray[np.uint8], places: Offsets) -> tuple[NDArray[np.bool_], bytes]:
+        """Return at which places the template stands, shape (N,), and the UUIDs there, 16 bytes each.
+
+        Raises:
+            ValueError: what stands there are no hexadecimal digits.
+        """
+        if len(buffer) < self.size:
+            return np.zeros(len(places), dtype=np.bool_), b""
+        fitting = (places >= 0) & (places <= len(buffer) - self.size)
+        windows = np.lib.stride_tricks.sliding_window_view(buffer, self.size)
+        found = windows[np.where(fitting, places, 0)]
+        matching = fitting & (found[:, self._fixed] == self._text).all(axis=1)
+        digits = found[matching][:, self._digits].tobytes()
+        uuids = bytes.fromhex(digits.decode("ascii"))
+        if len(uuids) * 2 != len(digits):
+            raise ValueError("a UUID holds white space")
+        return matching, uuids
+
+
+# The key's quote begins a string, for within one it would stand behind a backslash; the braces close it and the whole
+# message. So this is the `_meta` of the message and not of something in it.
+_LAST: Final = (_Template(b',"_meta":{"uuid":"', b'"}}'), _Template(b'{"_meta":{"uuid":"', b'"}}'))
+_FIRST: Final = _Template(b'{"_meta":{"uuid":"', b'"')
+
+
+class LineTables:
+    """Turns a journal's lines into tables as they arrive."""
+
+    def __init__(self, journal: str) -> None:
+        self._journal = journal
+        self._pending = b""
+        self._offset = 0
+
+    @property
+    def end(self) -> int:
+        """Offset after the last whole line, bytes."""
+        return self._offset
+
+    def restart(self, offset: int) -> None:
+        """Go on at `offset`, where a line begins; a line under way is dropped."""
+        self._pending, self._offset = b"", offset
+
+    def feed(self, content: bytes) -> MessageTable:
+        """Take the bytes that follow, and return the messages that end in them.
+
+        Raises:
+            FramingError: a line is no JSON message, or longer than `FRAME_BYTES_MAX`.
+        """
+        buffer = self._pending + content
+        codes = np.frombuffer(buffer, dtype=np.uint8)
+        stops = np.flatnonzero(codes == _NEWLINE)
+        used = int(stops[-1]) + 1 if len(stops) else 0
+        self._pending = buffer[used:]
+        if len(self._pending) > FRAME_BYTES_MAX:
+            detail = f"a line of more than {FRAME_BYTES_MAX} bytes"
+            raise FramingError(self._journal, offset=self._offset + used, detail=detail)
+        starts = np.concatenate((np.zeros(min(1, len(stops)), np.int64), stops[:-1] + 1))
+        uuids = self._uuids(buffer, starts, stops)
+        begins, ends = starts + self._offset, stops + (self._offset + 1)
+        self._offset += used
+        return table_of(begins, ends, uuids)
+
+    def _uuids(self, buffer: bytes, starts: Offsets, stops: Offsets) -> bytes:
+        codes = np.frombuffer(buffer, dtype=np.uint8)
+        uuids = np.zeros((len(stops), 16), dtype=np.uint8)
+        todo = np.arange(len(stops))
+        for template, from_end in ((_LAST[0], True), (_LAST[1], True), (_FIRST, False)):
+            if not len(todo):
+                break
+            places = stops[todo] - template.size if from_end else starts[todo]
+            # A template that does not fit into its line is at home in none of them.
+            places = np.where(stops[todo] - starts[todo] >= template.size, places, -1)
+            try:
+                matching, found = template.match(codes, places)
+            except ValueError:  # one of many is no UUID: the slow path tells which
+                continue
+            uuids[todo[matching]] = np.frombuffer(found, dtype=np.uint8).reshape(-1, 16)
+            todo = todo[~matching]
+        for index in todo.tolist():
+            uuids[index] = self._uuid_of(buffer, int(starts[index]), int(stops[index]))
+        return uuids.tobytes()
+
+    def _uuid_of(self, buffer: bytes, start: int, stop: int) -> NDArray[np.uint8]:
+        try:
+            uuid = json_uuid_of(buffer[start:stop])
+        except ValueError as error:
+            at = self._offset + start
+            raise FramingError(self._journal, offset=at, detail=str(error)) from error
+        return np.frombuffer(uuid, dtype=np.uint8)

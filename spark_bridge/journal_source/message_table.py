@@ -1,0 +1,96 @@
+"""Messages of a journal as columns of numbers: where each stands, who wrote it and when. No payloads.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consumer.message.uuid import Flags
+
+Offsets: TypeAlias = NDArray[np.int64]
+Words: TypeAlias = NDArray[np.uint64]
+
+_PRODUCER_MASK: Final = np.uint64((1 << 48) - 1)
+_ACK: Final = np.uint64(Flags.ACK_TXN)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTable:
+    """N messages of one journal in offset order. Every column has shape (N,)."""
+
+    begins: Offsets
+    """Offsets of first bytes, frames included."""
+    ends: Offsets
+    producers: Words
+    """48-bit producer ids; 0 where a message has no UUID."""
+    clocks: Words
+    """0 where a message opted out of sequencing."""
+    flags: Words
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+    def select(self, wanted: NDArray[np.bool_]) -> MessageTable:
+        """Return the messages where `wanted` is true; shape (N,)."""
+        return MessageTable(
+            self.begins[wanted],
+            self.ends[wanted],
+            self.producers[wanted],
+            self.clocks[wanted],
+            self.flags[wanted],
+        )
+
+    def blocks(self) -> list[int]:
+        """Return the bounds of the blocks, from 0 to N.
+
+        A block is a stretch of one producer's messages with the same flags and growing clocks, or a stretch that opted
+        out of sequencing. An acknowledgement is a block of its own.
+        """
+        clocks, flags = self.clocks, self.flags
+        apart = (
+            (self.producers[1:] != self.producers[:-1])
+            | (flags[1:] != flags[:-1])
+            | (clocks[1:] <= clocks[:-1])
+            | (flags[1:] == _ACK)
+        )
+        sequenced = clocks != 0
+        apart &= sequenced[1:] | sequenced[:-1]
+        apart |= sequenced[1:] != sequenced[:-1]
+        return [0, *(np.flatnonzero(apart) + 1).tolist(), len(self)] if len(self) else [0]
+
+
+def table_of(
+    begins: Sequence[int] | Offsets, ends: Sequence[int] | Offsets, uuids: bytes
+) -> MessageTable:
+    """Return N messages with their UUIDs, 16 bytes each; zero where no publisher can have made one.
+
+    Source: RFC 4122 §4.1.2; `consumer.message.uuid` does the same for one.
+    """
+    halves = np.frombuffer(uuids, dtype=">u8").astype(np.uint64).reshape(-1, 2)
+    high, low = halves[:, 0], halves[:, 1]
+    sound = ((high & _u64(0xF000)) == _u64(0x1000)) & (low >> _u64(62) == _u64(2))
+    clocks = (
+        ((high & _u64(0xFFF)) << _u64(52))
+        | ((high & _u64(0xFFFF0000)) << _u64(20))
+        | (high >> _u64(32) << _u64(4))
+        | (low >> _u64(58) & _u64(0xF))
+    )
+    zero = _u64(0)
+    return MessageTable(
+        np.asarray(begins, dtype=np.int64),
+        np.asarray(ends, dtype=np.int64),
+        np.where(sound, low & _PRODUCER_MASK, zero),
+        np.where(sound, clocks, zero),
+        np.where(sound, low >> _u64(48) & _u64(0x3FF), zero),
+    )
+
+
+def _u64(value: int) -> np.uint64:
+    return np.uint64(value)

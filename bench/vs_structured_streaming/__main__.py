@@ -1,0 +1,103 @@
+"""Count and sum by key, beside Spark's own: `make bench BENCH=vs_structured_streaming`.
+
+    broadsheet               two members on the executors of a standalone Spark; see `broadsheet.py`
+    structured_streaming     groupBy().agg() on `local[2]`, its state in RocksDB; see `spark.py`
+    transform_with_state     the same by a StatefulProcessor in Python
+
+All get the same rows (`rows.py`) and the same warm-up, run in turn, each alone on the machine, and end with a check
+that every row was counted once. Names of systems as arguments measure only those, e.g.
+`python -m bench.vs_structured_streaming broadsheet`.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from bench.report import emit
+from bench.vs_structured_streaming import broadsheet, spark
+from bench.vs_structured_streaming.measured import LATENCY_ROWS_PER_SECOND, ROWS, Measured
+from bench.vs_structured_streaming.rows import KEYS, Chunk, make_chunks
+
+BENCH = "vs_structured_streaming"
+ROUNDS = 2
+SYSTEMS: dict[str, Callable[[Sequence[Chunk]], Measured]] = {
+    broadsheet.SYSTEM: broadsheet.measure,
+    **{system: partial(spark.measure, system) for system in spark.SYSTEMS},
+}
+
+
+def main() -> None:
+    """Measure the systems that are named, or all."""
+    named = sys.argv[1:] or list(SYSTEMS)
+    unknown = set(named) - SYSTEMS.keys()
+    if unknown:
+        sys.exit(f"no system {', '.join(sorted(unknown))}: choose of {', '.join(SYSTEMS)}")
+    chunks = make_chunks(ROWS)
+    measured = {system: Measured() for system in named}
+    for _ in range(ROUNDS):
+        for system, found in measured.items():
+            found.add(SYSTEMS[system](chunks))
+    for system, found in measured.items():
+        _emit_one(system, found)
+    if broadsheet.SYSTEM in measured:
+        _emit_ratios(measured)
+
+
+def _emit_one(system: str, found: Measured) -> None:
+    emit(
+        BENCH,
+        "rows_per_s",
+        statistics.median(found.rows_per_second),
+        "1/s",
+        system=system,
+        rows=ROWS,
+        keys=KEYS,
+        loads=len(found.rows_per_second),
+    )
+    for percent in (50, 99):
+        emit(
+            BENCH,
+            f"latency_p{percent}_ms",
+            _percentile(found.latencies_seconds, percent) * 1000.0,
+            "ms",
+            system=system,
+            rows=len(found.latencies_seconds),
+            rows_per_s=LATENCY_ROWS_PER_SECOND,
+        )
+    for kill, seconds in found.recoveries_seconds.items():
+        params = {"system": system, "kill": kill}
+        emit(BENCH, "recovery_s", statistics.median(seconds), "s", kills=len(seconds), **params)
+        emit(BENCH, "recovery_max_s", max(seconds), "s", kills=len(seconds), **params)
+
+
+def _emit_ratios(measured: Mapping[str, Measured]) -> None:
+    """Print how Broadsheet stands to each of the others; a part of a driver is lost more often than a driver."""
+    ours = measured[broadsheet.SYSTEM]
+    for system, theirs in measured.items():
+        if system == broadsheet.SYSTEM:
+            continue
+        rates = [statistics.median(side.rows_per_second) for side in (ours, theirs)]
+        _emit_ratio("rows_per_s_ratio", rates, against=system)
+        for percent in (50, 99):
+            pair = [_percentile(side.latencies_seconds, percent) for side in (ours, theirs)]
+            _emit_ratio(f"latency_p{percent}_ratio", pair, against=system)
+        bound = statistics.median(theirs.recoveries_seconds["driver"])
+        for kill, seconds in ours.recoveries_seconds.items():
+            pair = [statistics.median(seconds), bound]
+            _emit_ratio("recovery_ratio", pair, against=system, kill=kill, their_kill="driver")
+
+
+def _emit_ratio(figure: str, pair: Sequence[float], **params: str) -> None:
+    emit(BENCH, figure, pair[0] / pair[1], "ratio", **params)
+
+
+def _percentile(values: Sequence[float], percent: int) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
+
+
+if __name__ == "__main__":
+    main()

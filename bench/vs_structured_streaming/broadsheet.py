@@ -1,0 +1,249 @@
+"""Broadsheet under measurement: two members on the executors of a standalone Spark, an etcd and a durable broker.
+
+rows/s      rows wait in two journals; timed is from the apply of two new shards, on members that have served others
+            before, to when a reader has committed sums that hold every row
+latency     rows are appended one by one, each durable before the next; timed is to the committed sums that hold it
+recovery    from the SIGKILL of a process to the next sums, by another process, of a key whose sums were its own:
+            `worker` is the Python process of the primary, `executor` that and its JVM, `driver` the Spark application,
+            whose driver is started again at once
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from allocator.core.keys import Keys
+from allocator.etcd.config import EtcdConfig
+from bench.vs_structured_streaming.driver import Driver
+from bench.vs_structured_streaming.feed import Trickle
+from bench.vs_structured_streaming.journals import Producer, SumsReader, Topic
+from bench.vs_structured_streaming.measured import (
+    LATENCY_ROWS,
+    LATENCY_ROWS_PER_SECOND,
+    LATENCY_WARM_UP_ROWS,
+    LOADS,
+    RECOVERY_ROWS_PER_SECOND,
+    RESULT_SECONDS_MAX,
+    Measured,
+)
+from bench.vs_structured_streaming.member_cluster import ClusterPlan
+from bench.vs_structured_streaming.results import Results, check_exact, latencies_seconds
+from bench.vs_structured_streaming.rows import Chunk, expected_sums, part_of, rows_in
+from consumer.client import SyncShardClient
+from consumer.embedded.broker import EmbeddedBrokerProcess
+from consumer.embedded.etcd import EmbeddedEtcdProcess
+from consumer.errors import ConsumerError
+from consumer.protocol.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
+from spark_bridge.cluster.membership import Membership
+from spark_bridge.standalone import StandaloneCluster
+
+SYSTEM = "broadsheet"
+ROOT = "/bench/sums"
+MEMBERS = 2
+KILLS = {"worker": 3, "executor": 3, "driver": 1}
+"""How often of each."""
+_POLL_SECONDS = 0.02
+_SETTLE_SECONDS = 1.0
+
+
+def measure(chunks: Sequence[Chunk]) -> Measured:
+    """Measure everything once."""
+    measured = Measured()
+    with (
+        tempfile.TemporaryDirectory(prefix="vs-") as directory,
+        Deployment.running(Path(directory)) as deployment,
+    ):
+        for load in range(LOADS + 1):
+            rate = deployment.load(f"load-{load}", chunks)
+            if load > 0:
+                measured.rows_per_second.append(rate)
+        measured.latencies_seconds = deployment.latencies()
+        measured.recoveries_seconds = deployment.recoveries()
+    return measured
+
+
+class Deployment:
+    """Everything that runs."""
+
+    def __init__(self, directory: Path, master: StandaloneCluster, etcd: str, broker: str) -> None:
+        """Take what runs already; `start_driver` starts the rest."""
+        self._directory = directory
+        self._etcd = etcd
+        self._broker = broker
+        self._lives = itertools.count()
+        self._plan = ClusterPlan(
+            master_url=master.master_url,
+            session_conf=master.session_conf,
+            root=ROOT,
+            etcd=etcd,
+            broker=broker,
+            state_directory=str(directory / "state"),
+            members=MEMBERS,
+        )
+
+    @staticmethod
+    @contextmanager
+    def running(directory: Path) -> Iterator[Deployment]:
+        """Start everything; end it with the block."""
+        with (
+            StandaloneCluster(workers=MEMBERS, cores_per_worker=1) as master,
+            EmbeddedEtcdProcess(directory / "etcd", listen="tcp") as etcd,
+            EmbeddedBrokerProcess(directory / "broker") as broker,
+        ):
+            deployment = Deployment(directory, master, etcd.endpoint, broker.address)
+            deployment.start_driver()
+            try:
+                yield deployment
+            finally:
+                deployment.kill_driver()
+
+    def start_driver(self) -> None:
+        """Start the Spark application whose tasks are the members; wait for it."""
+        self._driver = Driver(
+            "bench.vs_structured_streaming.member_cluster",
+            self._plan,
+            log_file=self._directory / f"driver-{next(self._lives)}.log",
+            on_record=lambda record: None,
+        )
+        self._driver.start()
+        started = self._driver.wait_until_started()
+        self._application_id = str(started["application_id"])
+
+    def kill_driver(self) -> None:
+        """Kill the driver and its JVM."""
+        self._driver.kill()
+
+    def load(self, name: str, chunks: Sequence[Chunk]) -> float:
+        """Have new shards consume rows that are there already; return rows a second."""
+        topic, results = Topic(name), Results()
+        with Producer(self._broker, topic) as producer:
+            producer.make_journals()
+            producer.publish(chunks)
+            with SumsReader(self._broker, topic, results):
+                began = time.monotonic()
+                self._apply(topic.specs())
+                rows = rows_in(chunks)
+                ended = results.wait_until_counted(rows, timeout_seconds=RESULT_SECONDS_MAX)
+        check_exact(results.latest(), expected_sums(rows), SYSTEM)
+        self._remove(topic)
+        return rows / (ended - began)
+
+    def latencies(self) -> list[float]:
+        """Return the latency of each row, of a trickle of them."""
+        with self._trickling("latency", LATENCY_ROWS_PER_SECOND) as (trickle, results):
+            trickle.wait_for(LATENCY_WARM_UP_ROWS + LATENCY_ROWS)
+        return latencies_seconds(trickle.sent, results.seen)[LATENCY_WARM_UP_ROWS:]
+
+    def recoveries(self) -> dict[str, list[float]]:
+        """Return the seconds without results after each kill, by what was killed."""
+        found: dict[str, list[float]] = {kill: [] for kill in KILLS}
+        with self._trickling("recovery", RECOVERY_ROWS_PER_SECOND) as (_, results):
+            for kill, times in KILLS.items():
+                for _ in range(times):
+                    found[kill].append(self._recover(kill, results))
+        return found
+
+    @contextmanager
+    def _trickling(self, name: str, rows_per_second: float) -> Iterator[tuple[Trickle, Results]]:
+        """Send rows to new shards while the block runs; then check that every one was counted once."""
+        topic, results = Topic(name), Results()
+        with Producer(self._broker, topic) as producer:
+            producer.make_journals()
+            self._apply(topic.specs())
+            trickle = Trickle(producer.send, rows_per_second=rows_per_second)
+            with SumsReader(self._broker, topic, results):
+                trickle.start()
+                results.wait_until_counted(1, timeout_seconds=RESULT_SECONDS_MAX)
+                yield trickle, results
+                rows = trickle.stop()
+                results.wait_until_counted(rows, timeout_seconds=RESULT_SECONDS_MAX)
+        check_exact(results.latest(), expected_sums(rows), SYSTEM)
+        self._remove(topic)
+
+    def _recover(self, kill: str, results: Results) -> float:
+        """Kill once; return the seconds until there are results again."""
+        self._wait_until_covered()
+        time.sleep(_SETTLE_SECONDS)
+        latest = {one.key: one for one in results.seen}
+        pid = next(one.pid for one in latest.values() if part_of(one.key) == 0)
+        keys = {one.key for one in latest.values() if one.pid == pid}
+        began = time.monotonic()
+        dead = _KILLS[kill](pid, self)
+        first = results.wait_for_other(
+            after=began, pids=dead, keys=keys, timeout_seconds=RESULT_SECONDS_MAX
+        )
+        return first.at_monotonic_seconds - began
+
+    def _apply(self, specs: Sequence[ShardSpec]) -> None:
+        changes = [ApplyRequest.Change(upsert=spec, expect_mod_revision=-1) for spec in specs]
+        with self._client() as client:
+            client.apply(changes)
+
+    def _remove(self, topic: Topic) -> None:
+        """Remove shards, so that they cost nothing any more."""
+        changes = [
+            ApplyRequest.Change(delete=shard, expect_mod_revision=-1) for shard in topic.shards
+        ]
+        with self._client() as client:
+            client.apply(changes)
+
+    def _wait_until_covered(self) -> None:
+        """Wait until every shard has its primary and its standby, on as many members as there shall be."""
+        wanted = sorted((ReplicaStatus.STANDBY, ReplicaStatus.PRIMARY))
+        deadline = time.monotonic() + RESULT_SECONDS_MAX
+        while True:
+            try:
+                with self._client() as client:
+                    shards = client.list().shards
+                covered = [sorted(status.code for status in shard.status) for shard in shards]
+                if shards and all(codes == wanted for codes in covered):
+                    return
+            except (ConsumerError, LookupError, TimeoutError):
+                pass  # The member that was asked has just gone.
+            if time.monotonic() > deadline:
+                raise TimeoutError("not every shard has a primary and a standby")
+            time.sleep(_POLL_SECONDS)
+
+    @contextmanager
+    def _client(self) -> Iterator[SyncShardClient]:
+        etcd = EtcdConfig(endpoints=(self._etcd,))
+        with Membership(etcd, Keys(ROOT), application_id=self._application_id) as membership:
+            member = membership.members()[0]
+        with SyncShardClient(member.endpoint) as client:
+            yield client
+
+
+def _kill_worker(pid: int, deployment: Deployment) -> set[int]:
+    os.kill(pid, signal.SIGKILL)
+    return {pid}
+
+
+def _kill_executor(pid: int, deployment: Deployment) -> set[int]:
+    executor = next(one for one in psutil.Process(pid).parents() if one.name() == "java")
+    os.kill(executor.pid, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
+    return {pid}
+
+
+def _kill_driver(pid: int, deployment: Deployment) -> set[int]:
+    """Kill the driver, with which its executors end, and start it again; who lived then has no result."""
+    alive = set(psutil.pids())
+    deployment.kill_driver()
+    deployment.start_driver()
+    return alive | {pid}
+
+
+_KILLS: dict[str, Callable[[int, Deployment], set[int]]] = {
+    "worker": _kill_worker,
+    "executor": _kill_executor,
+    "driver": _kill_driver,
+}

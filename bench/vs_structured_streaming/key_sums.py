@@ -1,0 +1,130 @@
+"""The application that is measured: counts and sums `v` by `k`, and publishes the sums that a transaction changed.
+
+State is in SQLite, recorded into the shard's recovery log, which a standby plays; the keys of a shard are few, so they
+are in memory too while it is the primary.
+"""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from consumer.application import Shard
+from consumer.message.batch import Envelope, MessageBatch, MessageType
+from consumer.message.framing import NDJSON
+from consumer.message.json_type import JsonStructType, JsonType, Meta
+from consumer.message.mapping import MappedJournal
+from consumer.message.publisher import Publisher
+from consumer.protocol.journal_pb2 import JournalSpec
+from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.stores.sqlite import SqliteStore
+
+_SCHEMA = "CREATE TABLE IF NOT EXISTS sums (k TEXT PRIMARY KEY, n INTEGER, total INTEGER)"
+_UPSERT = "INSERT OR REPLACE INTO sums VALUES (?, ?, ?)"
+
+
+class Record(msgspec.Struct):
+    """What is counted of a message."""
+
+    k: str = ""
+    """Empty in acknowledgements."""
+    v: int = 0
+
+
+class KeySums(msgspec.Struct):
+    """A result: the sums of one key."""
+
+    meta: Meta = msgspec.field(name="_meta", default_factory=Meta)
+    k: str = ""
+    n: int = 0
+    total: int = 0
+    pid: int = 0
+    """The process that counted."""
+
+
+RESULTS = JsonStructType(KeySums)
+
+
+def sums_journal(rows_journal: str) -> str:
+    """Return where the sums of a journal of rows are published."""
+    return rows_journal.replace("/rows/", "/sums/")
+
+
+class SumsStore(SqliteStore):
+    """A row a key; changes are written with the transaction that they are of."""
+
+    def __init__(self, shard: Shard) -> None:
+        """Create a store in the shard's recovery log."""
+        super().__init__(shard, schema=_SCHEMA)
+        self.sums: dict[str, list[int]] = {}
+        """[n, total] by key."""
+        self.changed: set[str] = set()
+
+    def restore_checkpoint(self, shard: Shard) -> Checkpoint:
+        """Load the sums as of the last commit."""
+        checkpoint = super().restore_checkpoint(shard)
+        rows = self.read(lambda connection: connection.execute("SELECT k, n, total FROM sums"))
+        self.sums = {k: [n, total] for k, n, total in rows}
+        self.changed.clear()
+        return checkpoint
+
+    def flush(self) -> set[str]:
+        """Write what changed; return its keys."""
+        changed, self.changed = self.changed, set()
+        self.connection.executemany(_UPSERT, [(key, *self.sums[key]) for key in changed])
+        return changed
+
+
+class KeySumsApplication:
+    """Counts and sums."""
+
+    def __init__(self) -> None:
+        """Prepare to decode whole batches."""
+        self._decode = msgspec.json.Decoder(list[Record]).decode
+
+    def new_store(self, shard: Shard) -> SumsStore:
+        """Open what the recovery log replayed to."""
+        return SumsStore(shard)
+
+    def message_type(self, journal_spec: JournalSpec) -> MessageType:
+        """JSON lines."""
+        del journal_spec
+        return JsonType()
+
+    def consume_batch(
+        self, shard: Shard, store: SumsStore, batch: MessageBatch, publisher: Publisher
+    ) -> None:
+        """Add a run of rows."""
+        del shard, publisher
+        sums = store.sums
+        for record in self._decode(b"[" + b",".join(batch.payloads) + b"]"):
+            found = sums.get(record.k)
+            if found is None:
+                sums[record.k] = [1, record.v]
+            else:
+                found[0] += 1
+                found[1] += record.v
+            store.changed.add(record.k)
+        if sums.pop("", None):
+            store.changed.discard("")
+
+    def consume_message(
+        self, shard: Shard, store: SumsStore, envelope: Envelope, publisher: Publisher
+    ) -> None:
+        """Messages come in batches."""
+        raise NotImplementedError("consume_batch is used")
+
+    def finalize_txn(self, shard: Shard, store: SumsStore, publisher: Publisher) -> None:
+        """Write what changed, and publish it."""
+        target = MappedJournal(sums_journal(shard.spec.sources[0].journal), NDJSON)
+        for key in store.flush():
+            n, total = store.sums[key]
+            publisher.publish_uncommitted(
+                target, KeySums(Meta(), key, n, total, os.getpid()), RESULTS
+            )
+
+
+def create() -> KeySumsApplication:
+    """Make the application, on an executor."""
+    return KeySumsApplication()

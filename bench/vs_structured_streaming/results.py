@@ -1,0 +1,146 @@
+"""What a system has shown so far: sums by key, when each was seen, and by which process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.vs_structured_streaming.rows import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """The sums of one key, as a user saw them."""
+
+    key: str
+    n: int
+    total: int
+    pid: int
+    """The process that had them."""
+    at_monotonic_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SentRow:
+    """A row, and when it was due to be published: a system that is late with taking it is late."""
+
+    row: Row
+    at_monotonic_seconds: float
+
+
+class Results:
+    """Fed by the thread that reads a system's results; waited for on others."""
+
+    def __init__(self) -> None:
+        """Begin with nothing seen."""
+        self._changed = threading.Condition()
+        self._all: list[Sums] = []
+        self._latest: dict[str, Sums] = {}
+        self._counted = 0
+        self._failure: BaseException | None = None
+
+    def add(self, found: Sequence[Sums]) -> None:
+        """Add what was seen together."""
+        with self._changed:
+            for one in found:
+                before = self._latest.get(one.key)
+                self._counted += one.n - (before.n if before else 0)
+                self._latest[one.key] = one
+            self._all += found
+            self._changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """Let nobody wait for more."""
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()
+
+    @property
+    def seen(self) -> list[Sums]:
+        """Everything, in the order in which it was seen."""
+        with self._changed:
+            return list(self._all)
+
+    def latest(self) -> dict[str, tuple[int, int]]:
+        """Return (n, total) by key as last seen."""
+        with self._changed:
+            return {key: (one.n, one.total) for key, one in self._latest.items()}
+
+    def wait_until_counted(self, rows: int, *, timeout_seconds: float) -> float:
+        """Wait until so many rows are in the sums; return when the last of them was seen, monotonic seconds."""
+        with self._changed:
+            self._wait_for(lambda: self._counted >= rows, f"{rows} rows", timeout_seconds)
+            return self._all[-1].at_monotonic_seconds
+
+    def wait_for_other(
+        self,
+        *,
+        after: float,
+        pids: Collection[int],
+        keys: Collection[str],
+        timeout_seconds: float,
+    ) -> Sums:
+        """Wait for sums of one of `keys`, seen after a time, that another process than `pids` had."""
+        begin, found = 0, None
+
+        def there() -> bool:
+            nonlocal begin, found
+            fresh, begin = self._all[begin:], len(self._all)
+            matching = (
+                one
+                for one in fresh
+                if one.at_monotonic_seconds > after and one.pid not in pids and one.key in keys
+            )
+            found = next(matching, None)
+            return found is not None
+
+        with self._changed:
+            self._wait_for(there, f"a result of another process than {pids}", timeout_seconds)
+        assert found is not None
+        return found
+
+    def _wait_for(self, condition: Callable[[], bool], what: str, timeout_seconds: float) -> None:
+        deadline = time.monotonic() + timeout_seconds
+        while not condition():
+            if self._failure is not None:
+                raise self._failure
+            if not self._changed.wait(timeout=max(0.0, deadline - time.monotonic())):
+                raise TimeoutError(
+                    f"after {timeout_seconds:g} s there is no {what}; {self._counted} are counted"
+                )
+
+
+def latencies_seconds(sent: Sequence[SentRow], seen: Sequence[Sums]) -> list[float]:
+    """Return, for each row, the time from when it was due to when it was first in a result.
+
+    Requires:
+        Rows of one key were sent in order, and every one is in a result.
+    """
+    by_key: dict[str, list[Sums]] = {}
+    for one in seen:
+        by_key.setdefault(one.key, []).append(one)
+    next_by_key = dict.fromkeys(by_key, 0)
+    found = []
+    for each in sent:
+        results, index = by_key[each.row.key], next_by_key[each.row.key]
+        while results[index].n < each.row.ordinal:
+            index += 1
+        next_by_key[each.row.key] = index
+        found.append(results[index].at_monotonic_seconds - each.at_monotonic_seconds)
+    return found
+
+
+def check_exact(
+    found: Mapping[str, tuple[int, int]], expected: Mapping[str, tuple[int, int]], system: str
+) -> None:
+    """Check that every row is in the sums, once: a speed of wrong answers is none.
+
+    Raises:
+        AssertionError: it is not so.
+    """
+    wrong = [key for key, sums in expected.items() if found.get(key) != sums]
+    assert not wrong, (
+        f"{system}: {len(wrong)} keys are wrong, e.g. {wrong[0]}: {found.get(wrong[0])}"
+    )

@@ -1,0 +1,100 @@
+"""Asks how often words came: `python -m examples.word_count.ask WORD…`, or without words for the most frequent ones.
+
+The answer has all lines that are in the journals when it is asked. A word passes two shards, so two things are waited
+for: that the first stage has read all lines, and that the second has read all that the first then had published.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import click
+import grpc
+
+from consumer.cli.connection import BROKER_ADDRESS_DEFAULT, CONSUMER_ADDRESS_DEFAULT
+from consumer.client import ShardClient
+from consumer.journal.channels import parse_endpoint
+from consumer.journal.client import JournalClient
+from consumer.protocol.shard_pb2 import Status
+from examples.word_count.messages import (
+    COUNT_SHARDS,
+    LINE_JOURNALS,
+    SPLIT_SHARDS,
+    WORD_JOURNALS,
+    shard_of,
+)
+from examples.word_count.word_count_pb2 import ListCountsRequest, ListCountsResponse
+from examples.word_count.word_count_pb2_grpc import WordCountServiceStub
+
+_RPC_SECONDS_MAX = 30.0
+
+
+async def words_published(member: str, broker: str) -> dict[str, int]:
+    """Return offsets of the journals of words, below which are all words of the lines that are there now.
+
+    Args:
+        member: Address of any member.
+        broker: Address of the broker.
+    """
+    published = dict.fromkeys(WORD_JOURNALS, 0)
+    async with JournalClient(broker) as journals, ShardClient(member) as shards:
+        for shard, journal in zip(SPLIT_SHARDS, LINE_JOURNALS, strict=True):
+            head = await journals.write_head(journal)
+            stat = await shards.stat(shard, read_through={journal: head})
+            for target, offset in stat.publish_at.items():
+                published[target] = max(published[target], offset)
+    return published
+
+
+async def counts_of(
+    member: str, words: Sequence[str], *, limit: int, read_through: Mapping[str, int]
+) -> Counter[str]:
+    """Return the counts of words, or of the most frequent ones.
+
+    Args:
+        member: Address of any member; it forwards to the shards' primaries.
+        words: In lower case; none asks for the most frequent.
+        limit: Most words returned if none is named.
+        read_through: Wait until these offsets are counted, bytes by journal.
+
+    Raises:
+        RuntimeError: a shard cannot be served now.
+    """
+    found: Counter[str] = Counter()
+    async with grpc.aio.insecure_channel(parse_endpoint(member).address) as channel:
+        stub = WordCountServiceStub(channel)
+        for shard, journal in zip(COUNT_SHARDS, WORD_JOURNALS, strict=True):
+            wanted = [word for word in words if shard_of(word) == shard]
+            if words and not wanted:
+                continue
+            request = ListCountsRequest(shard=shard, words=wanted, limit=limit)
+            request.read_through[journal] = read_through[journal]
+            answer: ListCountsResponse = await stub.ListCounts(request, timeout=_RPC_SECONDS_MAX)
+            if answer.status != Status.OK:
+                raise RuntimeError(f"{shard}: {Status.Name(answer.status)}")
+            found.update({count.word: count.count for count in answer.counts})
+    return Counter(dict(found.most_common(None if words else limit)))
+
+
+@click.command()
+@click.option("--address", envvar="CONSUMER_ADDRESS", default=CONSUMER_ADDRESS_DEFAULT)
+@click.option("--broker", envvar="BROKER_ADDRESS", default=BROKER_ADDRESS_DEFAULT)
+@click.option("--limit", default=10, help="How many words, if none is named.")
+@click.argument("words", nargs=-1)
+def main(address: str, broker: str, limit: int, words: tuple[str, ...]) -> None:
+    """Print counts, the largest first."""
+    wanted = [word.lower() for word in words]
+    counts = asyncio.run(_ask(address, broker, wanted, limit))
+    for word in sorted(wanted or counts, key=lambda word: (-counts[word], word)):
+        click.echo(f"{counts[word]:>6}  {word}")
+
+
+async def _ask(address: str, broker: str, words: Sequence[str], limit: int) -> Counter[str]:
+    published = await words_published(address, broker)
+    return await counts_of(address, words, limit=limit, read_through=published)
+
+
+if __name__ == "__main__":
+    main()

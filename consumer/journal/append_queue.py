@@ -44,6 +44,8 @@ class AppendGroup:
     future: Future[AppendResponse] = field(default_factory=new_future)
     under_way: bool = False
     """Being sent, so closed to further appends."""
+    landed: bool = False
+    """Known to be in the journal, though no answer told where."""
 
     def takes(self, request: AppendRequest, after: set[AnyFuture]) -> bool:
         """Tell whether an append may join."""

@@ -9,7 +9,8 @@ Promises:
 * Everything else is repeated with back-off until it succeeds or the service closes. **An append whose answer was lost
   is repeated too, so its bytes may stand in the journal twice**: delivery is at least once. Readers that sequence
   messages by their UUIDs drop the second copy; that is what makes it exactly once. Nothing is ever reordered or left
-  out: a copy is followed by whatever was queued after it.
+  out: a copy is followed by whatever was queued after it. With a `CopyRegister` that holds for copies, too, that the
+  service gave up waiting for: none lands behind what was queued after it.
 
 Source: gazette/core broker/client/append_service.go. Unlike the model, `check_registers` does not turn refusals into
 endless repetition, and memory is bounded by `wait_for_room` rather than by spilling to files.
@@ -35,11 +36,13 @@ from consumer.errors import (
     JournalError,
     JournalNotFoundError,
     JournalUnavailableError,
+    RegisterMismatchError,
     RpcFailedError,
 )
 from consumer.journal.append_queue import AnyFuture, AppendGroup, AppendQueue, new_future
 from consumer.journal.appender import check_append
 from consumer.journal.client import JournalClient
+from consumer.journal.late_copies import CopyFence, CopyRegister, Refused
 from consumer.protocol.journal_pb2 import AppendRequest, AppendResponse, LabelSelector, LabelSet
 
 ROOM_BYTES = 128 << 20
@@ -62,15 +65,24 @@ class AppendService:
     Enter it, or `run` it in a task; it takes appends before that, too, and performs them once running.
     """
 
-    def __init__(self, client: JournalClient, *, room_bytes: int = ROOM_BYTES) -> None:
+    def __init__(
+        self,
+        client: JournalClient,
+        *,
+        room_bytes: int = ROOM_BYTES,
+        copies: CopyRegister | None = None,
+    ) -> None:
         """Take the client.
 
         Args:
             client: Performs the appends; it must outlive the service.
             room_bytes: Bound on queued content that `wait_for_room` keeps to, bytes.
+            copies: Keeps late copies out; not of appends that have to do with registers themselves.
         """
         self._client = client
         self._room_bytes = room_bytes
+        self._copies = copies
+        self._fences: dict[str, CopyFence] = {}
         self._queued_bytes = 0
         self._queues: dict[str, AppendQueue] = {}
         self._group: TaskGroup | None = None
@@ -218,21 +230,12 @@ class AppendService:
     async def _perform(self, group: AppendGroup) -> AppendResponse:
         """Append a group, again and again until it succeeds or is refused for good."""
         request = group.request
+        fence = self._fence_or_none(group)
         backoff = Backoff(max_seconds=BACKOFF_SECONDS_MAX)
         failures = refusals = 0
         while True:
             try:
-                return await self._client.append(
-                    request.journal,
-                    group.content,
-                    check_registers=request.check_registers
-                    if request.HasField("check_registers")
-                    else None,
-                    union_registers=request.union_registers
-                    if request.HasField("union_registers")
-                    else None,
-                    retry=False,
-                )
+                return await self._send(group) if fence is None else await self._land(group, fence)
             except (JournalUnavailableError, EndpointError, AppendOutcomeUnknownError) as error:
                 failed: ConsumerError = error
             except JournalNotFoundError as error:
@@ -254,6 +257,47 @@ class AppendService:
                 error=str(failed),
             )
             await backoff.sleep()
+
+    async def _send(self, group: AppendGroup, fence: CopyFence | None = None) -> AppendResponse:
+        request = group.request
+        check = request.check_registers if request.HasField("check_registers") else None
+        union = request.union_registers if request.HasField("union_registers") else None
+        return await self._client.append(
+            request.journal,
+            group.content,
+            check_registers=check if fence is None else fence.demanded,
+            union_registers=union if fence is None else fence.change,
+            retry=False,
+        )
+
+    def _fence_or_none(self, group: AppendGroup) -> CopyFence | None:
+        request = group.request
+        has_own = request.HasField("check_registers") or request.HasField("union_registers")
+        if self._copies is None or has_own or not group.size:
+            return None
+        return self._fences.setdefault(request.journal, CopyFence(self._copies))
+
+    async def _land(self, group: AppendGroup, fence: CopyFence) -> AppendResponse:
+        """Send one more copy of a group, unless one has landed that no answer told of; return where they end, at most.
+
+        Raises:
+            RegisterMismatchError: nobody can tell whether a copy has landed, or may yet.
+        """
+        while not group.landed:
+            try:
+                response = await self._send(group, fence)
+            except AppendOutcomeUnknownError:
+                fence.on_doubt()
+                raise
+            except RegisterMismatchError as error:
+                refused = fence.on_refused(error.registers)
+                if refused is Refused.UNKNOWN:
+                    raise
+                group.landed = refused is Refused.LANDED
+            else:
+                fence.on_landed()
+                return response
+        return await self._client.append(group.request.journal, b"", retry=False)
 
     def _poison(self, queue: AppendQueue, error: BaseException) -> None:
         queue.poison = error

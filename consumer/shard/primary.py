@@ -25,6 +25,7 @@ from consumer.core.supervision import Place
 from consumer.core.transaction import TransactionMachine
 from consumer.errors import ApplicationError, ConsumerError, ShardStoppedError
 from consumer.journal.append_service import AppendService
+from consumer.journal.late_copies import CopyRegister
 from consumer.message.sequencer import RING_MESSAGES, Sequencer
 from consumer.message.uuid import new_producer_id
 from consumer.protocol.shard_pb2 import Checkpoint
@@ -229,7 +230,8 @@ class PrimaryAttempt:
         self.ready_at_monotonic_seconds = environment.clock.monotonic_seconds()
         self.ready.set_result(None)
         room_bytes = environment.config.publish_bytes_max
-        appends = AppendService(environment.journals, room_bytes=room_bytes)
+        copies = CopyRegister.of(shard.fqn, environment.random_bytes)
+        appends = AppendService(environment.journals, room_bytes=room_bytes, copies=copies)
         recovered = AppendService(environment.journals, room_bytes=room_bytes)
         rollbacks = self._new_rollbacks(recovered)
         await rollbacks.take_over()

@@ -17,7 +17,8 @@ _RECOMMENDED = {
     "spark.task.maxFailures": "100000",
     "spark.python.worker.reuse": "false",
     "spark.speculation": "false",
-    "spark.dynamicAllocation.enabled": "false",
+    # A member that leaves an executor must not be started there again (`ShardCluster.drain`).
+    "spark.decommission.enabled": "true",
     # Without it the first executor to register gets every member.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "30s",

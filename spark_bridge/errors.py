@@ -4,14 +4,23 @@ SparkBridgeError
 ├── ClusterStartError(detail)       members did not come up
 ├── ClusterStoppedError             the cluster was stopped, or its job failed
 ├── NoMemberError                   no member is alive at the moment
+├── ScaleTimeoutError(wanted)       a change of size takes longer than one waited; also a TimeoutError
+├── NotInClusterError(target)       neither a member nor an executor of the cluster
+├── ConnectNotSupportedError        a session over Spark Connect cannot do this
 ├── ApplicationLoadError            the application's factory cannot be found
+├── ArgumentMissingError(name)      the application was not given an argument; also a KeyError
 ├── MemberReleasedError             a member left although nobody asked the cluster to stop
 ├── JavaNotFoundError(detail)       no usable Java
 ├── SparkConfError(name)            a setting of the session would harm members
+├── ClusterConfError(name)          one of `spark.broadsheet.*` is not what it must be
+├── ShardNotServedError(shard_id)   a task's call was not answered in time; also a TimeoutError
+├── TokenIgnoredError(shard_id)     a method does not honour tokens
 └── PublishError                    a DataFrame cannot be published
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 
 class SparkBridgeError(Exception):
@@ -28,6 +37,47 @@ class ClusterStoppedError(SparkBridgeError):
 
 class NoMemberError(SparkBridgeError):
     """Every member is gone at the moment; Spark starts them again."""
+
+
+class ScaleTimeoutError(SparkBridgeError, TimeoutError):
+    """A cluster is not as large, or as small, as it was told to be; it goes on trying."""
+
+    def __init__(self, wanted: int, *, members: int, seconds: float, why: str) -> None:
+        super().__init__(f"{members} of {wanted} members after {seconds:g} s: {why}")
+        self.wanted = wanted
+        self.members = members
+
+
+class NotInClusterError(SparkBridgeError):
+    """What was named is neither a live member nor an executor of the cluster."""
+
+    def __init__(self, target: object, *, known: str) -> None:
+        super().__init__(f"expected a live member or an executor, got {target}; there are {known}")
+        self.target = target
+
+
+class ConnectNotSupportedError(SparkBridgeError):
+    """A session over Spark Connect has no SparkContext, which this needs."""
+
+    def __init__(self, what: str, *, instead: str) -> None:
+        super().__init__(
+            f"{what} needs a SparkContext in its own process, and this session reaches Spark over "
+            f"Spark Connect: {instead}"
+        )
+
+
+class ArgumentMissingError(SparkBridgeError, KeyError):
+    """The application asks for an argument that nobody gave."""
+
+    def __init__(self, name: str, *, given: Sequence[str]) -> None:
+        super().__init__(
+            f"the application was not given {name!r}: set spark.broadsheet.app.{name}, or "
+            f"spark.broadsheet.secret.app.{name}; given are {', '.join(given) or 'none'}"
+        )
+        self.name = name
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError would show it in quotes
 
 
 class ApplicationLoadError(SparkBridgeError):
@@ -54,5 +104,48 @@ class SparkConfError(SparkBridgeError):
         self.value = value
 
 
+class ClusterConfError(SparkBridgeError):
+    """A setting of the session that is meant for clusters is wrong; the message never has its value."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"{name}: {problem}")
+        self.name = name
+
+
 class PublishError(SparkBridgeError):
     """A DataFrame cannot be published; the message says what was expected."""
+
+
+class ShardNotServedError(SparkBridgeError, TimeoutError):
+    """A task's call was not answered by the shard's primary before its deadline, whoever that was meanwhile."""
+
+    def __init__(
+        self,
+        shard_id: str,
+        method: str,
+        *,
+        attempts: int,
+        seconds: float,
+        asked: Mapping[str, str],
+    ) -> None:
+        met = "; ".join(f"{endpoint}: {cause}" for endpoint, cause in asked.items())
+        super().__init__(
+            f"{method} of shard {shard_id} was not answered within {seconds:g} s "
+            f"({attempts} attempts); asked {met or 'nobody: the deadline had passed'}"
+        )
+        self.shard_id = shard_id
+        self.method = method
+        self.asked = dict(asked)
+        """What each member answered last, by its address; the one asked last comes last."""
+
+
+class TokenIgnoredError(SparkBridgeError):
+    """An application's method answered without a word on the call's token, so the answer may be older than it."""
+
+    def __init__(self, shard_id: str, method: str) -> None:
+        super().__init__(
+            f"{method} of shard {shard_id} did not say that it honoured the token: serve it with "
+            "consumer.rpc.shard_call.serving_shard, or give its request a field `read_through`"
+        )
+        self.shard_id = shard_id
+        self.method = method

@@ -34,6 +34,7 @@ from consumer.errors import AssignmentLostError, ShardHeldBackError
 from consumer.journal.client import JournalClient
 from consumer.local_state import LocalState
 from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
+from consumer.recoverylog.playback_progress import PlaybackProgress
 from consumer.shard.dead_letters import DeadLetters, dead_letter_journal
 from consumer.shard.environment import ShardEnvironment
 from consumer.shard.primary import PrimaryAttempt
@@ -139,6 +140,16 @@ class LiveShard:
         return Lag(seconds if seconds is not None else math.inf, progress.behind_bytes)
 
     @property
+    def playback(self) -> PlaybackProgress | None:
+        """How far the recovery log is played; None without one, or while none is being played."""
+        return self._recovery.progress if self._recovery is not None else None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the current attempt has restored its store, and has not ended."""
+        return self._attempt.ready.done() and not self._attempt.ended
+
+    @property
     def primary(self) -> bool:
         """Whether our slot is 0."""
         return self._assignment.slot == 0
@@ -203,6 +214,8 @@ class LiveShard:
         return PrimaryAttempt(self, lambda: self._assignment, self._environment, self._dead_letters)
 
     async def _run(self) -> None:
+        # Whatever is logged below here, the application's lines included, tells of which shard.
+        structlog.contextvars.bind_contextvars(shard=self.id)
         while not self._stopping:
             cause = await self._live_once()
             if cause is None or self._stopping:

@@ -12,6 +12,8 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextvars import copy_context
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
@@ -66,7 +68,9 @@ class Worker:
         self.cpu_seconds = 0.0
         """CPU time of the thread, up to the last call that it finished. Written there, read anywhere."""
         # A daemon, so that a callback which never returns cannot keep the process from ending.
-        self._thread = threading.Thread(target=self._run, name=f"shard {name}", daemon=True)
+        # In a copy of our context, so that what the application logs is bound to the shard as well.
+        run = partial(copy_context().run, self._run)
+        self._thread = threading.Thread(target=run, name=f"shard {name}", daemon=True)
         self._thread.start()
 
     def submit(self, function: Callable[..., ResultT], *args: Any) -> Future[ResultT]:

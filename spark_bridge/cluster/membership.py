@@ -1,7 +1,8 @@
-"""A cluster's members as etcd knows them, for the driver: who lives, telling them to stop, burying the dead."""
+"""A cluster's members as etcd knows them, for the driver: who is alive and where, orders to leave, burials."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,8 +17,10 @@ from allocator.etcd.config import EtcdConfig
 from consumer.client.loop_thread import LoopThread
 from consumer.protocol.shard_pb2 import ConsumerSpec
 from spark_bridge.cluster.leases import revoke_members
-from spark_bridge.keys import failure_key, stop_key
+from spark_bridge.keys import cluster_prefix, failure_key, hosts_prefix, orders_prefix
+from spark_bridge.member.host import Host, decode_host
 from spark_bridge.member.identity import Incarnation, parse_suffix
+from spark_bridge.member.orders import all_members_key, attempt_key, task_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +31,14 @@ class MemberInfo:
     endpoint: str
     """Where it serves gRPC."""
     partition: int
-    """Index of its task, in [0, members)."""
+    """Number of its task in the cluster, from 0 on; one that left for good is not replaced under its number."""
     attempt: int
     """How often its task was started before."""
     exiting: bool
+    executor_id: str
+    """Of the executor that it is on, as Spark calls it."""
+    log_url: str
+    """Where Spark's pages show its log; empty if the cluster manager does not tell."""
 
 
 class Membership:
@@ -50,8 +57,11 @@ class Membership:
         self._application_id = application_id
         self._resources = AsyncExitStack()
         cluster = f"{application_id}-{uuid4().hex[:8]}"
-        self.stop_key = stop_key(keys.root, cluster)
-        """Members watch this key."""
+        self._prefix = cluster_prefix(keys.root, cluster)
+        self.orders_prefix = orders_prefix(keys.root, cluster)
+        """Members watch the keys that start so."""
+        self.hosts_prefix = hosts_prefix(keys.root, cluster)
+        """Members write where they are to keys that start so."""
         self.failure_key = failure_key(keys.root, cluster)
         """Members that fail write why to this key."""
 
@@ -72,12 +82,36 @@ class Membership:
             self._loop.close()
 
     def members(self) -> tuple[MemberInfo, ...]:
-        """Return the live members, by their task's index."""
+        """Return the live members, by their task's number."""
         return self._loop.call(self._read_members())
 
-    def ask_to_stop(self) -> None:
-        """Tell every member to leave."""
-        self._loop.call(self._etcd.put(self.stop_key, b"stop"))
+    def hosts(self) -> tuple[Host, ...]:
+        """Return where each task's newest attempt was started, also of those that are gone."""
+        return self._loop.call(self._read_hosts())
+
+    def order_all_to_leave(self) -> None:
+        """Tell every member to leave, for good."""
+        self._loop.call(self._etcd.put(all_members_key(self.orders_prefix), b""))
+
+    def order_to_leave(self, partition: int) -> None:
+        """Tell one task's member to leave, for good."""
+        self._loop.call(self._etcd.put(task_key(self.orders_prefix, partition), b""))
+
+    def order_to_move(self, host: Host) -> None:
+        """Tell a member to leave, so that Spark starts it anew."""
+        key = attempt_key(self.orders_prefix, host.partition, host.attempt)
+        self._loop.call(self._etcd.put(key, b""))
+
+    def bury(self, hosts: Collection[Host]) -> tuple[MemberId, ...]:
+        """Revoke the leases of members whose executors are gone; return who held one."""
+        gone = {(host.partition, host.attempt) for host in hosts}
+        return self._loop.call(
+            revoke_members(
+                self._etcd,
+                self._keys,
+                lambda one: self._is_ours(one) and (one.partition, one.attempt) in gone,
+            )
+        )
 
     def failure(self) -> str:
         """Return why a member failed last; empty if none did."""
@@ -87,8 +121,7 @@ class Membership:
     def clear(self) -> None:
         """End the leases of members that are left, and remove the cluster's own keys."""
         self._loop.call(revoke_members(self._etcd, self._keys, self._is_ours))
-        self._loop.call(self._etcd.delete(self.stop_key))
-        self._loop.call(self._etcd.delete(self.failure_key))
+        self._loop.call(self._etcd.delete(self._prefix, prefix_range_end(self._prefix)))
 
     def _is_ours(self, incarnation: Incarnation) -> bool:
         return incarnation.application_id == self._application_id
@@ -96,6 +129,7 @@ class Membership:
     async def _read_members(self) -> tuple[MemberInfo, ...]:
         prefix = self._keys.members_prefix
         found = await self._etcd.get_range(prefix, prefix_range_end(prefix))
+        hosts = {(host.partition, host.attempt): host for host in await self._read_hosts()}
         members: list[MemberInfo] = []
         for kv in found.kvs:
             parsed = self._keys.parse(kv.key)
@@ -104,6 +138,7 @@ class Membership:
             if incarnation is None or not self._is_ours(incarnation):
                 continue
             spec = ConsumerSpec.FromString(kv.value)
+            host = hosts.get((incarnation.partition, incarnation.attempt))
             members.append(
                 MemberInfo(
                     member_id=parsed.member_id,
@@ -111,6 +146,12 @@ class Membership:
                     partition=incarnation.partition,
                     attempt=incarnation.attempt,
                     exiting=spec.exiting,
+                    executor_id="" if host is None else host.executor_id,
+                    log_url="" if host is None else host.log_url,
                 )
             )
         return tuple(sorted(members, key=lambda member: (member.partition, member.attempt)))
+
+    async def _read_hosts(self) -> tuple[Host, ...]:
+        found = await self._etcd.get_range(self.hosts_prefix, prefix_range_end(self.hosts_prefix))
+        return tuple(decode_host(kv.value) for kv in found.kvs)

@@ -4,42 +4,52 @@
         cluster.apply(specs)
         cluster.wait_for_primary([spec.id for spec in specs])
 
-A non-barrier job of N tasks that each live until told to stop; Spark starts a lost one again, alone. Stopping is
-asked for by a key in etcd that every member watches. A cancelled job kills its tasks without a word, so that is the
+Members are tasks of non-barrier jobs that each live until told to leave; Spark starts a lost one again, alone. Leaving
+is asked for by keys in etcd that every member watches. A cancelled job kills its tasks without a word, so that is the
 last resort.
 """
 
 from __future__ import annotations
 
 import tempfile
-import time
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypedDict, Unpack
+from typing import Self, Unpack
 
 import cloudpickle
 import structlog
+from pyspark.resource import ResourceProfile
 from pyspark.sql import SparkSession
 
 from allocator.core.keys import Keys
 from allocator.core.model import MemberId
-from allocator.core.policy import AllocationPolicy
 from allocator.etcd.config import EtcdConfig
 from consumer.client import SyncShardClient
 from consumer.config import MemberConfig
-from consumer.errors import EndpointError
 from consumer.protocol.auth import KeyedAuth
-from consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
-from consumer.shard.environment import ShardConfig
+from consumer.protocol.shard_pb2 import ShardSpec
+from spark_bridge.cluster.cluster_conf import read_cluster_conf
+from spark_bridge.cluster.elasticity import Elasticity
+from spark_bridge.cluster.executor_watch import ExecutorWatch
+from spark_bridge.cluster.executors import Executors
 from spark_bridge.cluster.member_client import MemberClient
-from spark_bridge.cluster.member_job import MemberJob
+from spark_bridge.cluster.member_jobs import MemberJobs
 from spark_bridge.cluster.membership import MemberInfo, Membership
-from spark_bridge.cluster.replicas import Replicas, read_replicas
+from spark_bridge.cluster.settings import MemberSettings
+from spark_bridge.cluster.shards import Shards
 from spark_bridge.conf import check_conf
-from spark_bridge.errors import ClusterStartError, ClusterStoppedError, NoMemberError
-from spark_bridge.member.serving import ApplicationFactory, MemberPlan
+from spark_bridge.errors import (
+    ClusterStartError,
+    ClusterStoppedError,
+    ConnectNotSupportedError,
+    NotInClusterError,
+    ScaleTimeoutError,
+)
+from spark_bridge.member.application import ApplicationFactory
+from spark_bridge.member.arguments import Arguments
+from spark_bridge.member.serving import MemberPlan
 from spark_bridge.member.task import MemberTask
 from spark_bridge.services import Services, find_or_start
 
@@ -47,6 +57,7 @@ log = structlog.get_logger()
 
 START_SECONDS_MAX = 90.0
 """Executors of a fresh session take some seconds to come up, on a busy machine many."""
+SCALE_SECONDS_MAX = 120.0
 PRIMARY_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 60.0
 """Longest wait for members to leave by themselves; then the job is cancelled."""
@@ -54,30 +65,7 @@ CANCEL_SECONDS_MAX = 20.0
 """Spark kills a cancelled Python worker after about 3 s."""
 DRAIN_ALONE_SECONDS_MAX = 1.0
 """Members that all leave together have nobody to hand over to; it covers the time until the last has said so."""
-_POLL_SECONDS = 0.05
-
-
-class MemberSettings(TypedDict, total=False):
-    """What may be set for every member; see `consumer.config.MemberConfig`."""
-
-    bind_host: str
-    state_dir: str
-    shard_limit: int
-    capacity: int
-    hot_standbys_max: int
-    lease_ttl_seconds: float
-    watch_delay_seconds: float
-    auth_keys: str
-    broker_auth_keys: str
-    announce_seconds_max: float
-    watch_peers: bool
-    drain_seconds_max: float
-    drain_alone_seconds_max: float
-    drain_covered_seconds_max: float
-    stop_seconds_max: float
-    request_bytes_max: int
-    shards: ShardConfig
-    allocation: AllocationPolicy
+_CONNECT_PACKAGE = "pyspark.sql.connect."
 
 
 class ShardCluster:
@@ -93,47 +81,63 @@ class ShardCluster:
         etcd: EtcdConfig | Sequence[str] | None = None,
         broker: str | None = None,
         zone: str | None = None,
+        arguments: Mapping[str, str] | None = None,
+        pool: str | None = None,
+        resources: ResourceProfile | None = None,
         data_dir: Path | None = None,
         start_timeout_seconds: float = START_SECONDS_MAX,
         **settings: Unpack[MemberSettings],
     ) -> None:
         """Describe the cluster; `start` starts it.
 
+        What is not given is taken from the session's conf (`spark_bridge.cluster.cluster_conf`), if it says.
+
         Args:
             spark: A session started with `spark_bridge.conf.recommended_conf()`. Each member takes one task slot for
                 as long as it lives.
-            application: `module:factory` that executors can import, or a function without arguments that makes the
-                application and can be pickled.
+            application: `module:factory` that executors can import, or a function that makes the application and can
+                be pickled. It takes no argument, or one: the arguments.
             members: Number of members.
-            root: Where the cluster keeps its keys in etcd, e.g. `/broadsheet/flights`.
+            root: Where the cluster keeps its keys in etcd, e.g. `/broadsheet/flights`. Clusters of one session need
+                roots of their own.
             etcd: Endpoints, or all that is needed to reach etcd; None starts one on this machine.
             broker: Address of the journal brokers, `http://host:port`; None starts one on this machine.
             zone: Failure domain of all members; None: each executor's `BROADSHEET_ZONE`, or else its host name.
+            arguments: For the application, beside and before those of the conf. They are not logged.
+            pool: Of Spark's fair scheduler, for the members' tasks; None: the calling thread's.
+            resources: What a member takes, by stage-level scheduling; None: one slot of any executor.
             data_dir: Where a started etcd and broker keep their data; None: in a directory that `stop` removes.
             start_timeout_seconds: Longest wait for every member to announce itself.
             settings: Further settings of every member.
 
         Raises:
+            ConnectNotSupportedError: the session is one over Spark Connect.
             SparkConfError: a setting of the session would harm members.
+            ClusterConfError: a setting of the session that is meant for clusters is wrong.
             ValidationError: an argument is out of its bounds.
         """
+        _require_context(spark)
         check_conf(dict(spark.sparkContext.getConf().getAll()))
-        if members < 1:
-            raise ValueError(f"members: expected at least 1, got {members}")
+        _require_members(members)
+        conf = read_cluster_conf(spark.conf.getAll)
         self._spark = spark
         self._application = application
         self._member_count = members
         self._keys = Keys(root)
-        self._etcd_given = etcd
-        self._broker_given = broker
-        self._zone = zone
+        self._etcd_given = etcd or conf.etcd
+        self._broker_given = broker or conf.broker
+        self._zone = zone or conf.zone
+        self._arguments = Arguments({**conf.arguments, **(arguments or {})})
+        self._pool = pool
+        self._profile = resources
         self._data_dir = data_dir
         self._start_timeout_seconds = start_timeout_seconds
-        self._settings = settings
+        self._settings: MemberSettings = {**conf.settings, **settings}
         self._resources = ExitStack()
-        self._job: MemberJob | None = None
-        keys = settings.get("auth_keys", "")
+        self._jobs: MemberJobs | None = None
+        keys = self._settings.get("auth_keys", "")
         self._client = MemberClient(self.members, auth=KeyedAuth(keys) if keys else None)
+        self._shards = Shards(self._client)
 
     @property
     def root(self) -> str:
@@ -164,26 +168,22 @@ class ShardCluster:
         try:
             self._start_services()
             self._refuse_second_cluster()
-            self._job = MemberJob(self._spark, self._task(), members=self._member_count)
-            self._job.start()
-            self._wait_for_members()
+            self._start_members()
         except BaseException:
             self.stop()
             raise
 
     def members(self) -> tuple[MemberInfo, ...]:
-        """Return the live members, by their task's index.
+        """Return the live members, by their task's number.
 
         Raises:
-            ClusterStoppedError: the job failed.
+            ClusterStoppedError: the cluster was stopped, or its job failed.
         """
-        self._raise_if_failed()
-        return self._membership.members()
+        return self._running().members()
 
     def apply(self, specs: Iterable[ShardSpec]) -> None:
         """Create or update shards, whatever their present revision."""
-        changes = [ApplyRequest.Change(upsert=spec, expect_mod_revision=-1) for spec in specs]
-        self._retry(lambda: self.client.apply(changes), timeout_seconds=PRIMARY_SECONDS_MAX)
+        self._shards.apply(specs, timeout_seconds=PRIMARY_SECONDS_MAX)
 
     def wait_for_primary(
         self,
@@ -203,26 +203,54 @@ class ShardCluster:
             TimeoutError: some have none; the message names them and what is known of them.
             ClusterStoppedError: the job failed.
         """
-        wanted = frozenset(shard_ids)
-        found = Replicas()
+        return self._shards.wait_for_primary(
+            shard_ids, not_on=not_on, timeout_seconds=timeout_seconds
+        )
 
-        def all_serving() -> bool:
-            nonlocal found
-            found = read_replicas(self.client.list(), not_on=not_on)
-            return wanted <= found.primaries.keys()
+    def scale(self, members: int, *, timeout_seconds: float = SCALE_SECONDS_MAX) -> None:
+        """Have so many members from now on, and wait until that is so.
 
-        if not self._poll(all_serving, timeout_seconds=timeout_seconds):
-            missing = "; ".join(
-                found.describe(one) for one in sorted(wanted - found.primaries.keys())
-            )
-            raise TimeoutError(f"after {timeout_seconds:g} s there is no primary of {missing}")
-        return {shard_id: found.primaries[shard_id] for shard_id in wanted}
+        New ones take task slots that are free, or become so; they are given shards as they come. Who leaves hands its
+        shards over first: those that are on the fullest executors, the youngest first.
+
+        Raises:
+            ScaleTimeoutError: it takes longer. It goes on: members come as soon as Spark has slots, or leave.
+            ClusterStoppedError: the cluster was stopped, or its job failed.
+        """
+        _require_members(members)
+        running = self._running()
+        running.set_size(members)
+        running.wait_settled(timeout_seconds=timeout_seconds)
+
+    def drain(
+        self, target: MemberInfo | MemberId | str, *, timeout_seconds: float = SCALE_SECONDS_MAX
+    ) -> None:
+        """Empty a member or an executor: shards are handed over first; wait until that is done.
+
+        A member leaves for good, and the cluster is smaller by it. An executor, named by Spark's id for it, is
+        decommissioned: its members are started again on others as slots allow, Spark places no further task there, and
+        the executor ends once it has none.
+
+        Raises:
+            NotInClusterError: there is no such member or executor.
+            SparkConfError: an executor is to be drained, and the session does not allow decommissioning.
+            ValueError: the member is the cluster's last.
+            ScaleTimeoutError: it takes longer; it goes on.
+            ClusterStoppedError: the cluster was stopped, or its job failed.
+        """
+        running = self._running()
+        if isinstance(target, str):
+            running.drain_executor(target)
+            running.wait_gone_from(target, timeout_seconds=timeout_seconds)
+        else:
+            running.dismiss(self._member(target))
+            running.wait_settled(timeout_seconds=timeout_seconds)
 
     def stop(self) -> None:
         """Stop the members, by asking first, and let go of everything. Idempotent."""
-        job, self._job = self._job, None
-        if job is not None:
-            self._stop_job(job)
+        jobs, self._jobs = self._jobs, None
+        if jobs is not None:
+            self._stop_jobs(jobs)
         self._client.close()
         self._resources.close()
 
@@ -237,6 +265,22 @@ class ShardCluster:
         self._membership = self._resources.enter_context(
             Membership(self._services.etcd, self._keys, application_id=self._application_id)
         )
+
+    def _start_members(self) -> None:
+        context = self._spark.sparkContext
+        self._jobs = MemberJobs(self._spark, self._task(), pool=self._pool, resources=self._profile)
+        executors = Executors(context)
+        self._elasticity = Elasticity(
+            self._jobs, self._membership, executors, slots=lambda: context.defaultParallelism
+        )
+        watch = ExecutorWatch(executors, self._membership)
+        self._resources.callback(watch.stop)
+        self._elasticity.set_size(self._member_count)
+        watch.start()
+        try:
+            self._elasticity.wait_settled(timeout_seconds=self._start_timeout_seconds)
+        except ScaleTimeoutError as error:
+            raise ClusterStartError(f"at {self.root} came up {error}") from None
 
     def _task(self) -> MemberTask:
         settings: MemberSettings = {
@@ -255,7 +299,9 @@ class ShardCluster:
             config=config,
             application=self._application,
             zone=self._zone,
-            stop_key=self._membership.stop_key,
+            arguments=self._arguments,
+            orders_prefix=self._membership.orders_prefix,
+            hosts_prefix=self._membership.hosts_prefix,
             failure_key=self._membership.failure_key,
         )
         return MemberTask(
@@ -269,68 +315,37 @@ class ShardCluster:
     def _application_id(self) -> str:
         return str(self._spark.sparkContext.applicationId)
 
+    def _running(self) -> Elasticity:
+        if self._jobs is None:
+            raise ClusterStoppedError("the cluster is not running: start it")
+        return self._elasticity
+
+    def _member(self, target: MemberInfo | MemberId) -> MemberInfo:
+        member_id = target.member_id if isinstance(target, MemberInfo) else target
+        members = self.members()
+        for member in members:
+            if member.member_id == member_id:
+                return member
+        known = ", ".join(str(member.member_id) for member in members)
+        raise NotInClusterError(member_id, known=f"members {known or 'none'}")
+
     def _refuse_second_cluster(self) -> None:
         # Two clusters of one application and one root would take each other's members for dead predecessors.
-        if running := self.members():
+        if running := self._membership.members():
             raise ClusterStartError(
                 f"{len(running)} members of this Spark application are at {self.root} already: "
                 "stop the other ShardCluster, or choose another root"
             )
 
-    def _wait_for_members(self) -> None:
-        def announced() -> bool:
-            return len(self.members()) >= self._member_count
-
-        timeout_seconds = self._start_timeout_seconds
-        if not self._poll(announced, timeout_seconds=timeout_seconds):
-            count = len(self.members())
-            raise ClusterStartError(
-                f"{count} of {self._member_count} members came up at {self.root} within "
-                f"{timeout_seconds:g} s: {self._membership.failure() or self._slots()}"
-            )
-
-    def _slots(self) -> str:
-        slots = self._spark.sparkContext.defaultParallelism
-        return f"each needs a task slot of its own, and Spark has about {slots}"
-
-    def _stop_job(self, job: MemberJob) -> None:
-        if not job.ended:
-            self._membership.ask_to_stop()
-            if not job.wait(STOP_SECONDS_MAX):
+    def _stop_jobs(self, jobs: MemberJobs) -> None:
+        if jobs.running:
+            self._membership.order_all_to_leave()
+            if not jobs.wait(STOP_SECONDS_MAX):
                 log.warning("cluster.stop_forced", root=self.root, waited_seconds=STOP_SECONDS_MAX)
-                job.cancel()
-                job.wait(CANCEL_SECONDS_MAX)
+                jobs.cancel()
+                jobs.wait(CANCEL_SECONDS_MAX)
         # What was killed could not revoke its lease; nobody shall wait for it.
         self._membership.clear()
-
-    def _poll(self, condition: Callable[[], bool], *, timeout_seconds: float) -> bool:
-        """Ask until the condition holds or the time passes; a member that cannot be reached is asked again."""
-        deadline = time.monotonic() + timeout_seconds
-        while True:
-            try:
-                if condition():
-                    return True
-            except (EndpointError, NoMemberError, TimeoutError) as error:
-                log.debug("cluster.member_unreachable", error=str(error))
-                self._client.give_up()
-            if time.monotonic() >= deadline:
-                return False
-            if self._job is not None:
-                self._job.wait(_POLL_SECONDS)
-
-    def _retry(self, call: Callable[[], object], *, timeout_seconds: float) -> None:
-        def called() -> bool:
-            call()
-            return True
-
-        if not self._poll(called, timeout_seconds=timeout_seconds):
-            raise TimeoutError(f"no member of {self.root} answered within {timeout_seconds:g} s")
-
-    def _raise_if_failed(self) -> None:
-        if self._job is not None and self._job.ended:
-            raise ClusterStoppedError(
-                f"the Spark job of the members ended: {self._job.failure or self._job.results}"
-            ) from self._job.failure
 
     def __enter__(self) -> Self:
         self.start()
@@ -343,3 +358,18 @@ class ShardCluster:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def _require_context(spark: SparkSession) -> None:
+    # Told by its name: importing Connect takes packages that only its users have.
+    if f"{type(spark).__module__}.".startswith(_CONNECT_PACKAGE):
+        raise ConnectNotSupportedError(
+            "ShardCluster",
+            instead="start the members from a driver of its own "
+            "(spark_bridge.session.start_session); data sources work from here",
+        )
+
+
+def _require_members(members: int) -> None:
+    if members < 1:
+        raise ValueError(f"members: expected at least 1, got {members}")

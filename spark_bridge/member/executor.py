@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import sys
@@ -72,18 +73,33 @@ def on_executor_exit(callback: Callable[[], None]) -> Iterator[None]:
         os.close(descriptor)
 
 
+def executor_command() -> list[str]:
+    """Return the command line of the executor's JVM; empty if there is none above us."""
+    executor = _executor_process()
+    return [] if executor is None else executor.cmdline()
+
+
 def log_to_stderr(**fields: object) -> None:
-    """Send structured logs to the executor's stderr, each line with `fields`."""
+    """Send logs to the executor's stderr, ours and those of `logging`, each line with `fields` and what is bound."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    line = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"])
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
-        ],
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        processors=[*shared, line], logger_factory=structlog.WriteLoggerFactory(sys.stderr)
     )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, line],
+        )
+    )
+    # An application that has set `logging` up while it was imported keeps what it chose.
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
     structlog.contextvars.bind_contextvars(**fields)
 
 

@@ -1,27 +1,27 @@
 """One member in a task, from its announcement to its release.
 
-    announced, serving ─┬─► the stop key appears: shards handed over ──────────────────────────────► the task returns
-                        ├─► SIGTERM: shards handed over ──────────────────────────┐
+    announced, serving ─┬─► the order to leave: shards handed over ────────────────────────────────► the task returns
+                        ├─► SIGTERM, or the order to move: shards handed over ────┐
                         └─► SIGHUP, or the executor is gone: shards stopped ──────┴─► lease revoked, the task fails
 
-A task that fails is started anew by Spark, elsewhere if need be; one that returns is not. So it returns only if the
-*cluster* was told to stop.
+A task that fails is started anew by Spark, elsewhere if need be; one that returns is not. So it returns only if this
+member, or the whole cluster, was told to leave for good.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 
-from allocator.errors import EtcdError
+from allocator.core.ops import prefix_range_end
+from allocator.errors import EtcdError, RevisionCompactedError
 from allocator.etcd.api import Etcd, KeyPut
 from allocator.etcd.client import EtcdClient
 from allocator.runtime.task_group import TaskGroup
@@ -29,9 +29,13 @@ from consumer.application import Application
 from consumer.config import MemberConfig
 from consumer.member.garbage import collect_rarely
 from consumer.member.service import Service
-from spark_bridge.errors import ApplicationLoadError, MemberReleasedError
-from spark_bridge.member.executor import on_executor_exit, own_address, zone_of
+from spark_bridge.errors import MemberReleasedError
+from spark_bridge.member.application import ApplicationFactory, load_application
+from spark_bridge.member.arguments import Arguments
+from spark_bridge.member.executor import executor_command, on_executor_exit, own_address, zone_of
+from spark_bridge.member.host import encode_host, host_key, host_of
 from spark_bridge.member.identity import Incarnation
+from spark_bridge.member.orders import Order, order_to
 
 log = structlog.get_logger()
 
@@ -40,9 +44,6 @@ _REPORT_CHARACTERS_MAX = 2_048
 _RETRY_SECONDS = 0.1
 """Before a member that failed is started again; it doubles with each attempt."""
 _RETRY_SECONDS_MAX = 5.0
-
-# `Any`: the store of the user's application is its own business.
-ApplicationFactory = Callable[[], Application[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,50 +56,37 @@ class MemberPlan:
     """`module:name` of a factory that executors can import, or the factory itself."""
     zone: str | None
     """None: the executor's own."""
-    stop_key: bytes
-    """Appears when the cluster is told to stop."""
+    arguments: Arguments
+    """For a factory that takes them."""
+    orders_prefix: bytes
+    """Where the driver writes orders."""
+    hosts_prefix: bytes
+    """Where members write on which executor they are."""
     failure_key: bytes
     """Where to write why the member failed."""
 
 
 async def be_member(plan: MemberPlan, incarnation: Incarnation) -> None:
-    """Be a member until the cluster is told to stop.
+    """Be a member until told to leave for good.
 
     Raises:
         MemberReleasedError: this process was told to go; everything was released.
     """
     async with EtcdClient(plan.config.etcd) as etcd:
-        if (await etcd.get_range(plan.stop_key)).kvs:
-            return  # told to stop while Spark started us anew
+        orders = _Orders(etcd, plan.orders_prefix, incarnation)
+        if await orders.read() is Order.LEAVE:
+            return  # told while Spark started us anew
         try:
+            place = host_of(incarnation, executor_command=executor_command(), environ=os.environ)
+            await etcd.put(host_key(plan.hosts_prefix, incarnation.partition), encode_host(place))
             config = _config_of(plan, incarnation)
-            await _serve(etcd, config, load_application(plan.application), plan.stop_key)
+            application = load_application(plan.application, plan.arguments)
+            await _serve(config, application, orders)
         except MemberReleasedError:
             raise
         except Exception as error:
             await _report(etcd, plan.failure_key, incarnation, error)
             raise
-
-
-def load_application(application: str | ApplicationFactory) -> Application[Any]:
-    """Make the user's application.
-
-    Raises:
-        ApplicationLoadError: the name does not lead to a factory.
-    """
-    if not isinstance(application, str):
-        return application()
-    module_name, separator, name = application.partition(":")
-    if not separator or not name:
-        raise ApplicationLoadError(f"application: expected module:factory, got {application!r}")
-    try:
-        factory = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
-        raise ApplicationLoadError(
-            f"application {application!r} cannot be imported: {error}"
-        ) from error
-    made: Application[Any] = factory()
-    return made
 
 
 def _config_of(plan: MemberPlan, incarnation: Incarnation) -> MemberConfig:
@@ -127,55 +115,83 @@ async def _report(
     )
 
 
+class _Orders:
+    """What the driver asks of one member."""
+
+    def __init__(self, etcd: Etcd, prefix: bytes, incarnation: Incarnation) -> None:
+        self._etcd = etcd
+        self._prefix = prefix
+        self._incarnation = incarnation
+        self._revision = 0
+
+    async def read(self) -> Order | None:
+        """Return the order that stands."""
+        found = await self._etcd.get_range(self._prefix, prefix_range_end(self._prefix))
+        self._revision = found.header.revision
+        return self._among(kv.key for kv in found.kvs)
+
+    async def wait(self) -> Order:
+        """Return the order that stands, or else the first that comes."""
+        while True:
+            order = await self.read()
+            if order is not None:
+                return order
+            # If etcd no longer has our revision, what stands is read again.
+            with suppress(RevisionCompactedError):
+                return await self._next()
+
+    async def _next(self) -> Order:
+        async for batch in self._etcd.watch(self._prefix, start_revision=self._revision + 1):
+            order = self._among(each.kv.key for each in batch.events if isinstance(each, KeyPut))
+            if order is not None:
+                return order
+        raise AssertionError("a watch never ends")
+
+    def _among(self, keys: Iterable[bytes]) -> Order | None:
+        return order_to(self._incarnation, prefix=self._prefix, keys=keys)
+
+
 class _Departure:
     """Why and how the member leaves; the first reason counts."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self.reason = ""
-        self.told = False
-        """Whether the cluster was told to stop, rather than this process."""
+        self.for_good = False
+        """Whether Spark is not to start the member anew."""
 
-    def leave(self, reason: str, *, told: bool = False) -> None:
+    def leave(self, reason: str, *, for_good: bool = False) -> None:
         """Hand the shards over, then leave."""
-        self._note(reason, told=told)
+        self._note(reason, for_good=for_good)
         self._service.stop()
 
     def leave_now(self, reason: str) -> None:
         """Stop the shards and leave: the executor is gone, and Spark starts our successor already."""
-        self._note(reason, told=False)
+        self._note(reason, for_good=False)
         self._service.force_stop()
 
-    def _note(self, reason: str, *, told: bool) -> None:
+    def _note(self, reason: str, *, for_good: bool) -> None:
         log.info("member.leaving", reason=reason)
         if not self.reason:
-            self.reason, self.told = reason, told
+            self.reason, self.for_good = reason, for_good
 
 
-async def _serve(
-    etcd: Etcd, config: MemberConfig, application: Application[Any], stop_key: bytes
-) -> None:
+async def _serve(config: MemberConfig, application: Application[Any], orders: _Orders) -> None:
     collect_rarely()
     service = Service(application, config)
     departure = _Departure(service)
     with _on_signals(departure), on_executor_exit(lambda: departure.leave_now("executor exit")):
         async with TaskGroup() as group:
-            group.start_soon(_leave_when_told(etcd, stop_key, departure), name="stop key")
+            group.start_soon(_obey(orders, departure), name="orders")
             await service.run()
             group.stop()
-    if not departure.told:
+    if not departure.for_good and await orders.read() is not Order.LEAVE:
         raise MemberReleasedError(f"left on {departure.reason or 'its own'}, after a clean release")
 
 
-async def _leave_when_told(etcd: Etcd, stop_key: bytes, departure: _Departure) -> None:
-    found = await etcd.get_range(stop_key)
-    if found.kvs:
-        departure.leave("stop key", told=True)
-        return
-    async for batch in etcd.watch(stop_key, start_revision=found.header.revision + 1):
-        if any(isinstance(event, KeyPut) for event in batch.events):
-            departure.leave("stop key", told=True)
-            return
+async def _obey(orders: _Orders, departure: _Departure) -> None:
+    order = await orders.wait()
+    departure.leave(f"the order to {order.value}", for_good=order is Order.LEAVE)
 
 
 @contextmanager

@@ -46,11 +46,11 @@ class MemberTask:
     plan: bytes
     """A pickled `spark_bridge.member.serving.MemberPlan`: unpickling it imports what takes time."""
 
-    def __call__(self, partition: int, rows: Iterable[int]) -> Iterator[MemberResult]:
-        """Be member number `partition` until told to stop."""
+    def __call__(self, rows: Iterable[int]) -> Iterator[MemberResult]:
+        """Be the member whose number is the one row, until told to leave."""
         from pyspark import TaskContext
 
-        del rows
+        (partition,) = rows
         context = TaskContext.get()
         assert context is not None, "runs in a task"
         incarnation = Incarnation(

@@ -13,25 +13,26 @@ import pytest
 
 from consumer.shard.environment import ShardConfig
 from examples.flights.app import FlightsApplication
-from examples.flights.client import list_aircraft
 from examples.flights.messages import ALERT_JOURNALS, FLIGHT_JOURNALS
 from spark_bridge.cluster import ShardCluster
 from spark_bridge.errors import ClusterStartError, SparkConfError
-from spark_bridge.publish import PublishTarget, publish_dataframe
 from spark_bridge.services import Services
 from tests.support.eventually import eventually_sync
+from tests.support.flight_rounds import (
+    FLIGHTS_A_ROUND,
+    LATE_EVERY,
+    publish_round,
+    wait_for_rounds,
+)
 from tests.support.spark import executor_of, make_journals, process_listening_at, shard_specs
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(300)]
 
 JOURNALS = FLIGHT_JOURNALS[:4]
 SHARDS = [f"counts-{index:03d}" for index in range(len(JOURNALS))]
-FLIGHTS_A_ROUND = 4_000
-LATE_EVERY = 40
-"""One flight in so many is late enough for an alert."""
 
 
 @pytest.fixture(scope="module")
@@ -52,42 +53,6 @@ def cluster(
         running.apply(shard_specs("counts", JOURNALS))
         running.wait_for_primary(SHARDS)
         yield running
-
-
-def _publish(spark: SparkSession, cluster: ShardCluster, *, first: int) -> None:
-    """Publish a round of flights, departing from minute `first` on."""
-    flights: DataFrame = spark.range(first, first + FLIGHTS_A_ROUND).selectExpr(
-        "concat('N', id % 97) AS aircraft",
-        "'UA' AS carrier",
-        "CAST(id AS INT) AS flight",
-        "'EWR' AS origin",
-        "'IAH' AS destination",
-        "id AS scheduled_at",
-        "id AS departs_at",
-        "false AS cancelled",
-        "CAST(1 AS INT) AS air_minutes",
-        f"CAST(IF(id % {LATE_EVERY} = 0, 121, 0) AS INT) AS late_minutes",
-    )
-    target = PublishTarget(
-        broker_address=cluster.services.broker_address,
-        etcd_endpoints=cluster.services.etcd.endpoints,
-        root=cluster.root,
-        journals=JOURNALS,
-    )
-    publish_dataframe(
-        flights, target, publication=f"round-{first}", key="aircraft", order_by=["departs_at"]
-    )
-
-
-def _wait_for_totals(cluster: ShardCluster, *, flights: int) -> int:
-    """Wait until the shards together have `flights`, not one more, and return their alerts."""
-    deadline = time.monotonic() + 60
-    while True:
-        answers = [list_aircraft(cluster, shard) for shard in SHARDS]
-        total = sum(answer.flights for answer in answers)
-        if total >= flights or time.monotonic() >= deadline:
-            assert total == flights
-            return sum(one.alerts for answer in answers for one in answer.aircraft)
 
 
 def _wait_for_members(cluster: ShardCluster, count: int) -> None:
@@ -115,7 +80,7 @@ def test_shard_cluster_worker_killed_in_mid_run_counts_each_flight_once(
     """SIGKILL of a primary's process between two publications: its next attempt revokes its lease, so its shards are
     PRIMARY elsewhere long before the lease's 20 seconds, and every flight and alert is counted exactly once.
     """
-    _publish(spark, cluster, first=0)
+    publish_round(spark, cluster, journals=JOURNALS, number=0)
     primaries = cluster.wait_for_primary(SHARDS)
     victim = next(one for one in cluster.members() if one.member_id in primaries.values())
     lost = [shard for shard, member in primaries.items() if member == victim.member_id]
@@ -124,8 +89,8 @@ def test_shard_cluster_worker_killed_in_mid_run_counts_each_flight_once(
     process_listening_at(victim.endpoint).kill()
     cluster.wait_for_primary(lost, not_on={victim.member_id})
     failover_seconds = time.monotonic() - killed
-    _publish(spark, cluster, first=FLIGHTS_A_ROUND)
-    alerts = _wait_for_totals(cluster, flights=2 * FLIGHTS_A_ROUND)
+    publish_round(spark, cluster, journals=JOURNALS, number=1)
+    alerts = wait_for_rounds(cluster, shards=SHARDS, rounds=2)
     _wait_for_members(cluster, 3)
 
     successor = cluster.members()[victim.partition]

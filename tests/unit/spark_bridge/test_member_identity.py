@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from allocator.core.model import MemberId
@@ -10,10 +12,11 @@ from consumer.protocol.journal_pb2 import ProcessSpec, Route
 from consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
 from spark_bridge.cluster.replicas import read_replicas
 from spark_bridge.errors import ApplicationLoadError
-from spark_bridge.keys import failure_key, publication_key, stop_key
+from spark_bridge.keys import failure_key, hosts_prefix, orders_prefix, publication_key
+from spark_bridge.member.application import load_application
+from spark_bridge.member.arguments import Arguments
 from spark_bridge.member.executor import own_address, zone_of
 from spark_bridge.member.identity import Incarnation, parse_suffix
-from spark_bridge.member.serving import load_application
 
 
 @pytest.mark.parametrize("application_id", ["app-20261231235959-0000", "local-1795221854674"])
@@ -42,19 +45,24 @@ def test_attempts_prefix_of_partition_1_is_no_prefix_of_partition_12() -> None:
 
 def test_bridge_keys_are_not_under_the_watched_root() -> None:
     """Every member decodes what is under the root; our keys there would be reported as broken ones."""
-    for key in (stop_key("/a/b", "c"), failure_key("/a/b", "c"), publication_key("/a/b", "p")):
+    for key in (
+        orders_prefix("/a/b", "c"),
+        hosts_prefix("/a/b", "c"),
+        failure_key("/a/b", "c"),
+        publication_key("/a/b", "p"),
+    ):
         assert key.startswith(b"/a/b.")
 
     with pytest.raises(ValidationError, match="root: expected an absolute clean path"):
-        stop_key("a/", "c")
+        orders_prefix("a/", "c")
 
 
 def test_load_application_name_without_factory_says_what_was_expected() -> None:
     """A wrong name fails on executors, far from the user: the text must stand alone."""
     with pytest.raises(ApplicationLoadError, match="expected module:factory, got 'os'"):
-        load_application("os")
+        load_application("os", Arguments({}))
     with pytest.raises(ApplicationLoadError, match=r"cannot be imported: .*no attribute 'nothing'"):
-        load_application("os:nothing")
+        load_application("os:nothing", Arguments({}))
 
 
 def test_zone_and_address_come_from_the_executor() -> None:
@@ -84,3 +92,15 @@ def test_read_replicas_counts_primaries_that_serve() -> None:
     assert found.describe("shard-b") == "shard-b (FAILED on z#app-0-0: no such table)"
     assert found.describe("shard-c") == "shard-c (no such shard)"
     assert read_replicas(listing, not_on={MemberId("z", "app-0-0")}).primaries == {}
+
+
+def test_load_application_gives_the_arguments_to_factories_that_take_them() -> None:
+    """A factory without parameters, or whose parameters all have defaults, is called as it is."""
+    arguments = Arguments({"a": "1"})
+    given: list[object] = []
+
+    load_application(lambda: given.append(None), arguments)  # type: ignore[arg-type]  # makes no application
+    load_application(functools.partial(given.append, "bound"), arguments)  # type: ignore[arg-type]  # as above
+    load_application(given.append, arguments)  # type: ignore[arg-type]  # as above
+
+    assert given == [None, "bound", arguments]

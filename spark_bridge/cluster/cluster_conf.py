@@ -1,0 +1,121 @@
+"""What a `ShardCluster` takes from Spark's conf, so that programs need not hold addresses and secrets.
+
+    spark.broadsheet.etcd.endpoints            comma-separated
+    spark.broadsheet.etcd.user, .caFile, .certFile, .keyFile, .serverName
+    spark.broadsheet.broker                    http://host:port
+    spark.broadsheet.zone
+    spark.broadsheet.app.NAME                  the application's argument NAME
+    spark.broadsheet.secret.etcd.password
+    spark.broadsheet.secret.authKeys, .brokerAuthKeys
+    spark.broadsheet.secret.app.NAME           the same, not to be shown
+
+Spark hides the values of settings with `secret` in their name on its pages and in its event logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from allocator.errors import ValidationError
+from allocator.etcd.config import EtcdConfig
+from spark_bridge.cluster.settings import MemberSettings
+from spark_bridge.errors import ClusterConfError
+from spark_bridge.member.arguments import Arguments
+
+PREFIX = "spark.broadsheet."
+_APP = f"{PREFIX}app."
+_ETCD = f"{PREFIX}etcd."
+_SECRET = f"{PREFIX}secret."
+_SECRET_APP = f"{_SECRET}app."
+
+ENDPOINTS = f"{_ETCD}endpoints"
+USER = f"{_ETCD}user"
+CA_FILE = f"{_ETCD}caFile"
+CERT_FILE = f"{_ETCD}certFile"
+KEY_FILE = f"{_ETCD}keyFile"
+SERVER_NAME = f"{_ETCD}serverName"
+BROKER = f"{PREFIX}broker"
+ZONE = f"{PREFIX}zone"
+PASSWORD = f"{_SECRET}etcd.password"
+AUTH_KEYS = f"{_SECRET}authKeys"
+BROKER_AUTH_KEYS = f"{_SECRET}brokerAuthKeys"
+
+_SECRETS = (PASSWORD, AUTH_KEYS, BROKER_AUTH_KEYS)
+_KNOWN = frozenset((ENDPOINTS, USER, CA_FILE, CERT_FILE, KEY_FILE, SERVER_NAME, *_SECRETS))
+_CHECKED_PREFIXES = (_ETCD, _SECRET)
+"""A name misspelt below these would turn protection off without a word."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConf:
+    """What the session's conf says; None or empty is what it does not say."""
+
+    etcd: EtcdConfig | None
+    broker: str | None
+    zone: str | None
+    settings: MemberSettings
+    arguments: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        return f"ClusterConf(etcd={self.etcd}, broker={self.broker}, zone={self.zone})"
+
+
+def read_cluster_conf(conf: Mapping[str, str]) -> ClusterConf:
+    """Read a session's conf.
+
+    Raises:
+        ClusterConfError: a name is unknown, or a value unfit; the message names it, and shows no secret.
+    """
+    ours = {name: value for name, value in conf.items() if name.startswith(PREFIX) and value}
+    for name in sorted(ours):
+        checked = name.startswith(_CHECKED_PREFIXES) and not name.startswith(_SECRET_APP)
+        if checked and name not in _KNOWN:
+            raise ClusterConfError(name, f"expected one of {', '.join(sorted(_KNOWN))}")
+    settings = MemberSettings()
+    if AUTH_KEYS in ours:
+        settings["auth_keys"] = ours[AUTH_KEYS]
+    if BROKER_AUTH_KEYS in ours:
+        settings["broker_auth_keys"] = ours[BROKER_AUTH_KEYS]
+    return ClusterConf(
+        etcd=_etcd_of(ours),
+        broker=ours.get(BROKER),
+        zone=ours.get(ZONE),
+        settings=settings,
+        arguments=_arguments_of(ours),
+    )
+
+
+def _etcd_of(ours: Mapping[str, str]) -> EtcdConfig | None:
+    if ENDPOINTS not in ours:
+        alone = sorted(name for name in ours if name.startswith(_ETCD) or name == PASSWORD)
+        if alone:
+            raise ClusterConfError(alone[0], f"expected {ENDPOINTS} beside it")
+        return None
+    try:
+        return EtcdConfig(
+            endpoints=tuple(part.strip() for part in ours[ENDPOINTS].split(",")),
+            username=ours.get(USER),
+            password=ours.get(PASSWORD),
+            ca_file=_path(ours.get(CA_FILE)),
+            cert_file=_path(ours.get(CERT_FILE)),
+            key_file=_path(ours.get(KEY_FILE)),
+            server_name=ours.get(SERVER_NAME),
+        )
+    except ValidationError as error:
+        raise ClusterConfError(f"{_ETCD}*", str(error)) from error
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
+
+
+def _arguments_of(ours: Mapping[str, str]) -> Arguments:
+    plain = {name.removeprefix(_APP): ours[name] for name in ours if name.startswith(_APP)}
+    secret = {
+        name.removeprefix(_SECRET_APP): ours[name] for name in ours if name.startswith(_SECRET_APP)
+    }
+    if both := sorted(plain.keys() & secret.keys()):
+        raise ClusterConfError(f"{_APP}{both[0]}", f"expected only one of it and {_SECRET_APP}…")
+    return Arguments(plain | secret)

@@ -1,0 +1,180 @@
+"""How many members a cluster has: adding them, and sending them away without losing a message.
+
+Who leaves is told by an order in etcd; it hands its shards over, and then its task returns. Nobody is killed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+
+from spark_bridge.cluster.executors import Executors
+from spark_bridge.cluster.member_jobs import MemberJobs
+from spark_bridge.cluster.membership import MemberInfo, Membership
+from spark_bridge.cluster.scale_in import Seat, choose_leavers
+from spark_bridge.errors import ClusterStoppedError, NotInClusterError, ScaleTimeoutError
+
+POLL_SECONDS = 0.05
+
+log = structlog.get_logger()
+
+
+class Elasticity:
+    """Changes a cluster's size. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        jobs: MemberJobs,
+        membership: Membership,
+        executors: Executors,
+        *,
+        slots: Callable[[], int],
+    ) -> None:
+        """Bind it; the cluster has no member yet.
+
+        Args:
+            jobs: Bring members.
+            membership: Tells who is there, and them what to do.
+            executors: May be drained.
+            slots: Returns how many tasks Spark can run at a time.
+        """
+        self._jobs = jobs
+        self._membership = membership
+        self._executors = executors
+        self._slots = slots
+        self._wanted: set[int] = set()
+        """Numbers of the tasks whose members nobody told to leave."""
+        self._lock = threading.Lock()
+
+    @property
+    def wanted(self) -> int:
+        """Members that the cluster is to have."""
+        return len(self._wanted)
+
+    def members(self) -> tuple[MemberInfo, ...]:
+        """Return the live members, by their task's number.
+
+        Raises:
+            ClusterStoppedError: a job failed, so that members no longer come back.
+        """
+        failure = self._jobs.failure
+        if failure is not None or not self._jobs.running.issuperset(self._wanted):
+            raise ClusterStoppedError(
+                f"the Spark job of the members ended: {failure or 'all tasks returned'}"
+            ) from failure
+        return self._membership.members()
+
+    def set_size(self, members: int) -> None:
+        """Add members, or tell some to leave; return at once."""
+        with self._lock:
+            missing = members - len(self._wanted)
+            if missing > 0:
+                self._warn_of_slots(members)
+                self._wanted.update(self._jobs.add(missing))
+            elif missing < 0:
+                self._dismiss(choose_leavers(self._seats(), count=-missing))
+
+    def dismiss(self, member: MemberInfo) -> None:
+        """Tell a member to leave for good; return at once.
+
+        Raises:
+            ValueError: it is the last one.
+        """
+        with self._lock:
+            if self._wanted == {member.partition}:
+                raise ValueError("expected another member beside it: stop() ends the last one")
+            self._dismiss((member.partition,))
+
+    def drain_executor(self, executor_id: str) -> None:
+        """Have Spark decommission an executor; the watch moves its members. Return at once.
+
+        Raises:
+            NotInClusterError: there is no such executor.
+            SparkConfError: the session does not allow it.
+        """
+        alive = self._executors.alive()
+        if executor_id not in alive:
+            known = ", ".join(sorted(alive)) or "none that can be drained"
+            raise NotInClusterError(f"executor {executor_id!r}", known=f"executors {known}")
+        self._executors.decommission(executor_id, reason="drained by a ShardCluster")
+
+    def wait_settled(self, *, timeout_seconds: float) -> None:
+        """Wait until every wanted member is announced, and no other is left.
+
+        Raises:
+            ScaleTimeoutError: it takes longer; what was begun goes on.
+            ClusterStoppedError: a job failed.
+        """
+        present: frozenset[int] = frozenset()
+
+        def settled() -> bool:
+            nonlocal present
+            present = frozenset(one.partition for one in self.members())
+            return present == self._wanted
+
+        if not wait_until(settled, timeout_seconds=timeout_seconds):
+            raise ScaleTimeoutError(
+                self.wanted,
+                members=len(present),
+                seconds=timeout_seconds,
+                why=self._why(absent=len(self._wanted - present)),
+            )
+
+    def wait_gone_from(self, executor_id: str, *, timeout_seconds: float) -> None:
+        """Wait until no live member is on the executor.
+
+        Raises:
+            ScaleTimeoutError: it takes longer; what was begun goes on.
+            ClusterStoppedError: a job failed.
+        """
+        left: list[MemberInfo] = []
+
+        def gone() -> bool:
+            left[:] = [one for one in self.members() if one.executor_id == executor_id]
+            return not left
+
+        if not wait_until(gone, timeout_seconds=timeout_seconds):
+            raise ScaleTimeoutError(
+                0, members=len(left), seconds=timeout_seconds, why=f"on executor {executor_id}"
+            )
+
+    def _dismiss(self, partitions: tuple[int, ...]) -> None:
+        for partition in partitions:
+            self._membership.order_to_leave(partition)
+            self._wanted.discard(partition)
+
+    def _seats(self) -> list[Seat]:
+        executors = {one.partition: one.executor_id for one in self.members() if not one.exiting}
+        return [
+            Seat(partition=partition, executor_id=executors.get(partition))
+            for partition in self._wanted
+        ]
+
+    def _warn_of_slots(self, members: int) -> None:
+        if members >= (slots := self._slots()):
+            log.warning(
+                "cluster.no_slot_left",
+                members=members,
+                slots=slots,
+                problem="members take every task slot that Spark has, so DataFrames wait",
+            )
+
+    def _why(self, *, absent: int) -> str:
+        if not absent:
+            return "those that are to leave still hand shards over"
+        slots = f"each needs a task slot of its own, and Spark has about {self._slots()}"
+        return self._membership.failure() or slots
+
+
+def wait_until(condition: Callable[[], bool], *, timeout_seconds: float) -> bool:
+    """Ask until the condition holds or the time passes; return whether it holds."""
+    deadline = time.monotonic() + timeout_seconds
+    pause = threading.Event()
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        pause.wait(POLL_SECONDS)
+    return True

@@ -1,0 +1,116 @@
+"""The Spark jobs whose tasks are members: submitted, watched, and as a last resort cancelled.
+
+A job cannot grow, so each time that the cluster does, another job brings the new members. All are in one job group.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from uuid import uuid4
+
+from pyspark import InheritableThread
+from pyspark.resource import ResourceProfile
+from pyspark.sql import SparkSession
+
+from spark_bridge.member.task import MemberResult, MemberTask
+
+_POOL_PROPERTY = "spark.scheduler.pool"
+
+
+class MemberJobs:
+    """Each job runs on a thread of its own: other jobs of the session run beside it."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        task: MemberTask,
+        *,
+        pool: str | None,
+        resources: ResourceProfile | None,
+    ) -> None:
+        """Describe the jobs; `add` submits one.
+
+        Args:
+            spark: Whose executors host the members.
+            task: What each task does.
+            pool: Of the fair scheduler; None: that of the calling thread.
+            resources: What each task takes; None: one slot.
+        """
+        self._spark = spark
+        self._task = task
+        self._pool = pool
+        self._resources = resources
+        self._jobs: list[_Job] = []
+        self._next_partition = 0
+        self.group = f"shard-cluster-{uuid4().hex[:8]}"
+        """Their job group, as Spark's pages show it."""
+
+    def add(self, count: int) -> range:
+        """Submit a job of so many members; return their numbers, which are new."""
+        partitions = range(self._next_partition, self._next_partition + count)
+        self._next_partition = partitions.stop
+        job = _Job(self._spark, partitions, self._submit)
+        self._jobs.append(job)
+        job.start()
+        return partitions
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why Spark gave a job up."""
+        return next((job.failure for job in self._jobs if job.failure is not None), None)
+
+    @property
+    def running(self) -> frozenset[int]:
+        """Numbers of the tasks whose jobs have not ended."""
+        return frozenset(one for job in self._jobs if not job.ended.is_set() for one in job.members)
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Wait until every job has ended; return whether that is so."""
+        return all(job.ended.wait(timeout_seconds) for job in self._jobs)
+
+    def cancel(self) -> None:
+        """Make Spark kill every task: SIGKILL after some seconds, nothing is cleaned up."""
+        self._spark.sparkContext.cancelJobGroup(self.group)
+
+    def _submit(self, partitions: range) -> tuple[MemberResult, ...]:
+        context = self._spark.sparkContext
+        members = ", ".join(str(one) for one in partitions[:8])
+        context.setJobGroup(self.group, f"members {members} of {self._task.root}")
+        if self._pool is not None:
+            context.setLocalProperty(_POOL_PROPERTY, self._pool)
+        # A row a partition: a member's number is not its partition's, if it is not of the first job.
+        rows = context.parallelize(partitions, len(partitions))
+        tasks = rows.mapPartitions(self._task)
+        if self._resources is not None:
+            tasks = tasks.withResources(self._resources)
+        return tuple(tasks.collect())
+
+
+class _Job:
+    """One job, on its thread."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        members: range,
+        submit: Callable[[range], tuple[MemberResult, ...]],
+    ) -> None:
+        self.members = members
+        self.ended = threading.Event()
+        self.failure: Exception | None = None
+        self._submit = submit
+        self._thread = InheritableThread(
+            target=self._run, name=f"shard-cluster-{members.start}", daemon=True, session=spark
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._submit(self.members)
+        except Exception as error:  # Py4J and Spark raise what they like; the cluster reports it
+            self.failure = error
+        finally:
+            self.ended.set()

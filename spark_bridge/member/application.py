@@ -1,0 +1,54 @@
+"""Makes the user's application where it is to run."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from consumer.application import Application
+from spark_bridge.errors import ApplicationLoadError
+from spark_bridge.member.arguments import Arguments
+
+# `Any`: the store of the user's application is its own business.
+ApplicationFactory = Callable[[], Application[Any]] | Callable[[Arguments], Application[Any]]
+"""Makes the application; one that has a parameter without a default is given the arguments."""
+
+
+def load_application(
+    application: str | ApplicationFactory, arguments: Arguments
+) -> Application[Any]:
+    """Make the user's application.
+
+    Args:
+        application: `module:factory`, or the factory.
+        arguments: For a factory that takes them.
+
+    Raises:
+        ApplicationLoadError: the name does not lead to a factory.
+    """
+    factory = _named(application) if isinstance(application, str) else application
+    # `Any`: which of the two it is was just found out.
+    given: tuple[Any, ...] = (arguments,) if _takes_arguments(factory) else ()
+    made: Application[Any] = factory(*given)
+    return made
+
+
+def _named(name: str) -> ApplicationFactory:
+    module_name, separator, attribute = name.partition(":")
+    if not separator or not attribute:
+        raise ApplicationLoadError(f"application: expected module:factory, got {name!r}")
+    try:
+        factory: ApplicationFactory = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ApplicationLoadError(f"application {name!r} cannot be imported: {error}") from error
+    return factory
+
+
+def _takes_arguments(factory: ApplicationFactory) -> bool:
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(
+        parameter.kind in positional and parameter.default is inspect.Parameter.empty
+        for parameter in inspect.signature(factory).parameters.values()
+    )

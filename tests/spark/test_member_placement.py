@@ -1,0 +1,42 @@
+"""Members take what they are told to of Spark's slots, and no more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from spark_bridge.cluster import ShardCluster
+from spark_bridge.errors import ScaleTimeoutError
+from spark_bridge.services import Services
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(120)]
+
+
+def test_member_resources_are_those_of_its_profile(spark: SparkSession, services: Services) -> None:
+    """Two slots a member: four members fill eight slots, and a fifth waits without being given up. Asked to shrink, the
+    cluster lets go of the one that never came.
+    """
+    from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
+
+    profile = ResourceProfileBuilder().require(TaskResourceRequests().cpus(2)).build
+
+    with ShardCluster(
+        spark,
+        "examples.flights.app:create",
+        members=3,
+        root=f"/test/{uuid4().hex}",
+        etcd=services.etcd,
+        broker=services.broker_address,
+        resources=profile,
+        pool="members",
+    ) as wide:
+        with pytest.raises(ScaleTimeoutError, match="4 of 5 members after 6 s: each needs a task"):
+            wide.scale(5, timeout_seconds=6)
+        wide.scale(4)
+
+        assert [member.partition for member in wide.members()] == [0, 1, 2, 3]

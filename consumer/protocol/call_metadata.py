@@ -2,7 +2,7 @@
 
     client → member   `broadsheet-shard-bin`          id of the shard that the call is for
                       `broadsheet-read-through-bin`   the token: the answer must hold what lies before these offsets
-    member → client   `broadsheet-read-through`       "honoured": it does
+    member → client   `broadsheet-read-through`       "honoured": it does; initial metadata, those below are trailing
                       `broadsheet-shard-status`       name of a `consumer.Status` other than OK: nothing was answered
                       `broadsheet-shard-header-bin`   a `protocol.Header`, whose route tells where to go instead
 

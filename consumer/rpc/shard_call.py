@@ -42,7 +42,7 @@ async def serving_shard(
     """Lend out the shard of a call, ready and read through the call's token; its `shard` is set.
 
     If this process is not the shard's primary, the call ends with UNAVAILABLE (NOT_FOUND, if there is no such shard),
-    and metadata that name the status and the route. The body must set no trailing metadata of its own.
+    and metadata that name the status and the route. The body must send no initial metadata of its own.
 
     Args:
         resolver: Of this process.
@@ -66,7 +66,8 @@ async def serving_shard(
         if resolution.shard is None:
             await _refuse(context, wanted, resolution)
         if token:
-            context.set_trailing_metadata(((HONOURED, HONOURED_VALUE),))
+            # Before the first response: a caller must know it before it gives a stream's responses on.
+            await context.send_initial_metadata(((HONOURED, HONOURED_VALUE),))
         yield resolution
 
 

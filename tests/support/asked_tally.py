@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import grpc
+from google.protobuf.message import Message
 
 from consumer.application import Resolver
 from consumer.protocol.call_metadata import shard_in
-from consumer.protocol.shard_pb2 import StatRequest, StatResponse, Status
+from consumer.protocol.shard_pb2 import GetHintsRequest, StatRequest, StatResponse, Status
 from consumer.rpc.shard_call import serving_shard
 from tests.support.tally import Tally, total_of
 
@@ -25,10 +26,10 @@ class TallyStub:
     """What a generated stub of the service would be. `Any`: gRPC's callables are generic in messages only."""
 
     def __init__(self, channel: Any) -> None:
-        def method(name: str) -> Any:
+        def method(name: str, request_type: type[Message] = StatRequest) -> Any:
             return channel.unary_unary(
                 f"/test.AskedTally/{name}",
-                request_serializer=StatRequest.SerializeToString,
+                request_serializer=request_type.SerializeToString,
                 response_deserializer=StatResponse.FromString,
             )
 
@@ -36,8 +37,8 @@ class TallyStub:
         """Refuses, and honours tokens, by metadata."""
         self.CountInBand = method("CountInBand")
         """Refuses, and waits for offsets, as its messages say."""
-        self.CountWithoutToken = method("CountWithoutToken")
-        """Refuses by metadata, and knows nothing of tokens."""
+        self.CountWithoutToken = method("CountWithoutToken", GetHintsRequest)
+        """Knows nothing of tokens: neither does its request have a field for them."""
         self.Fail = method("Fail")
         """Ends with the gRPC code that the request's shard names."""
         self.Watch = channel.unary_stream(
@@ -63,8 +64,13 @@ class AskedTally(Tally):
                 request_deserializer=StatRequest.FromString,
                 response_serializer=StatResponse.SerializeToString,
             )
-            for name in ("Count", "CountInBand", "CountWithoutToken", "Fail")
+            for name in ("Count", "CountInBand", "Fail")
         }
+        handlers["CountWithoutToken"] = grpc.unary_unary_rpc_method_handler(
+            api.CountWithoutToken,
+            request_deserializer=GetHintsRequest.FromString,
+            response_serializer=StatResponse.SerializeToString,
+        )
         handlers["Watch"] = grpc.unary_stream_rpc_method_handler(
             api.Watch,
             request_deserializer=StatRequest.FromString,
@@ -95,7 +101,7 @@ class _Api:
                 return StatResponse(status=resolution.status, header=resolution.header)
             return _answer(await resolution.call(total_of))
 
-    async def CountWithoutToken(self, request: StatRequest, context: Context) -> StatResponse:  # noqa: N802
+    async def CountWithoutToken(self, request: GetHintsRequest, context: Context) -> StatResponse:  # noqa: N802
         self._application.asked += 1
         wanted = request.shard or shard_in(context.invocation_metadata())
         async with await self._resolver.resolve(wanted, may_proxy=True) as resolution:

@@ -1,0 +1,145 @@
+"""Asks members who serves a shard: their List, one request for many shards; etcd is never asked by a task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import grpc
+
+from consumer.errors import ShardNotFoundError
+from consumer.protocol.journal_pb2 import LabelSelector
+from consumer.protocol.labels import ID, label_set, selector
+from consumer.protocol.shard_pb2 import ListRequest, ListResponse
+from consumer.protocol.shard_pb2_grpc import ShardStub
+from spark_bridge.errors import NoMemberError
+from spark_bridge.routing.plan import ResolverPlan
+from spark_bridge.routing.routes import ShardRoute, routes_of
+from spark_bridge.routing.worker import Worker
+
+if TYPE_CHECKING:
+    from consumer.protocol.auth import KeyedAuth
+
+CAPABILITY_LIST, CAPABILITY_READ = 2, 8
+"""`Capability.LIST` and `READ`: the module that has them takes a third of a short task's imports."""
+LOOKUP_SECONDS_MAX = 5.0
+"""Longest wait for one member's listing; then another is asked."""
+LOOKUP_SHARDS_MAX = 128
+"""Most shards in one question."""
+TOKEN_LIFE_SECONDS_MIN = 60.0
+"""Life of a credential, unless the call may take longer."""
+
+_NEXT_MEMBER = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
+"""Answers that say something about the member asked, and nothing about the question."""
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+
+def believed_route(
+    plan: ResolverPlan, worker: Worker, shard_id: str, *, deadline: float
+) -> ShardRoute:
+    """Return the route of a shard, looked up if need be.
+
+    Args:
+        plan: Where to look.
+        worker: Of this process.
+        shard_id: The shard.
+        deadline: Monotonic seconds.
+
+    Raises:
+        ShardNotFoundError: there is no such shard.
+        NoMemberError: no member answered.
+        grpc.RpcError: a member refused the question.
+    """
+    table, now = worker.routes(plan.cluster), time.monotonic()
+    route = table.believed(shard_id, now)
+    if route is not None:
+        return route
+    if table.known(shard_id) is None:
+        # The first task here: what the driver knew is most likely still so, and calls find out if it is not.
+        table.suppose(plan.routes, now)
+        route = table.believed(shard_id, now)
+        if route is not None:
+            return route
+    return _look_up(plan, worker, shard_id, deadline=deadline)
+
+
+def credentials(
+    plan: ResolverPlan, capability: int, shard_ids: Sequence[str], *, seconds: float
+) -> Metadata:
+    """Return the metadata that permit one request about some shards; empty if the cluster has no keys."""
+    if not plan.auth_keys:
+        return ()
+    from consumer.protocol.auth import Capability, expiring
+
+    life_seconds = max(TOKEN_LIFE_SECONDS_MIN, seconds + 1.0)
+    claims = expiring(Capability(capability), _selecting(shard_ids), life_seconds=life_seconds)
+    return _auth_of(plan.auth_keys).metadata(claims)
+
+
+def _look_up(plan: ResolverPlan, worker: Worker, shard_id: str, *, deadline: float) -> ShardRoute:
+    table = worker.routes(plan.cluster)
+    others = (route.shard_id for route in plan.routes)
+    wanted = table.to_look_up(shard_id, others, time.monotonic(), limit=LOOKUP_SHARDS_MAX)
+    met = "no member is known"
+    for endpoint in _members(plan, worker, shard_id):
+        seconds = min(deadline - time.monotonic(), LOOKUP_SECONDS_MAX)
+        if seconds <= 0:
+            break
+        try:
+            listing = _list(plan, worker, endpoint, wanted, seconds=seconds)
+        except grpc.RpcError as error:
+            if error.code() not in _NEXT_MEMBER:
+                raise
+            met = f"{endpoint}: {error.code().name}: {error.details()}"
+            continue
+        table.learn(routes_of(listing), time.monotonic())
+        known, revision = table.known(shard_id), listing.header.etcd.revision
+        if any(listed.spec.id == shard_id for listed in listing.shards) and known is not None:
+            return known
+        if revision >= max(plan.revision, 0 if known is None else known.revision):
+            raise ShardNotFoundError(shard_id, listing.header)
+        met = f"{endpoint} is at revision {revision} only"
+    raise NoMemberError(f"no member told who serves shard {shard_id}; the last one: {met}")
+
+
+def _list(
+    plan: ResolverPlan, worker: Worker, endpoint: str, shard_ids: Sequence[str], *, seconds: float
+) -> ListResponse:
+    with worker.channels.borrowed(endpoint) as channel:
+        response: ListResponse = ShardStub(channel).List(
+            ListRequest(selector=_selecting(shard_ids)),
+            timeout=seconds,
+            metadata=credentials(plan, CAPABILITY_LIST, shard_ids, seconds=seconds),
+        )
+    return response
+
+
+def _members(plan: ResolverPlan, worker: Worker, shard_id: str) -> list[str]:
+    """Return whom to ask: members that routes name and the driver's, the doubted primary last."""
+    table = worker.routes(plan.cluster)
+    known = table.known(shard_id)
+    doubted = "" if known is None else known.endpoint
+    found = sorted({*table.endpoints(), *plan.seeds})
+    worker.random.shuffle(found)
+    return sorted(found, key=lambda endpoint: endpoint == doubted)
+
+
+def _selecting(shard_ids: Sequence[str]) -> LabelSelector:
+    return selector(label_set(*((ID, shard_id) for shard_id in shard_ids)))
+
+
+@lru_cache(maxsize=8)
+def _auth_of(keys: str) -> KeyedAuth:
+    from consumer.protocol.auth import KeyedAuth
+
+    return KeyedAuth(keys)

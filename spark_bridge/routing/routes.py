@@ -1,0 +1,149 @@
+"""Who serves which shard, as a task knows it: pure bookkeeping, with time as an argument.
+
+A route holds as of one etcd revision, and gives way to any of a later one, whoever tells it: a listing, or the header
+with which a member says that it is not the primary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from consumer.key_space import member_id_of
+from consumer.protocol.journal_pb2 import Header
+from consumer.protocol.journal_pb2 import Route as WireRoute
+from consumer.protocol.shard_pb2 import ListResponse
+
+ROUTE_SECONDS = 30.0
+"""A route is believed for so long, unless its member refuses: one that forwards would never tell that it is old."""
+HEARD_LATELY_SECONDS = 1.0
+"""Who was named primary so short a time ago is taken for it, whatever it answers: bounds the questions to members."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardRoute:
+    """Where a shard was served at one revision of etcd."""
+
+    shard_id: str
+    revision: int
+    primary: str
+    """The member, `zone#suffix`; empty if there was none."""
+    endpoint: str
+    """Where it listens; empty if there was no primary, or it was leaving."""
+    replicas: tuple[str, ...]
+    """Where any replica listens: members that can be asked for routes."""
+    sources: tuple[str, ...]
+    """Journals that the shard reads."""
+
+
+def routes_of(listing: ListResponse) -> tuple[ShardRoute, ...]:
+    """Return the routes of a listing."""
+    return tuple(
+        _route(
+            listed.spec.id,
+            listed.route,
+            revision=listing.header.etcd.revision,
+            sources=tuple(source.journal for source in listed.spec.sources),
+        )
+        for listed in listing.shards
+    )
+
+
+def later_route(known: ShardRoute, header: Header | None) -> ShardRoute | None:
+    """Return the route that a member's header tells, if it is of a later revision and has a primary."""
+    if header is None or header.etcd.revision <= known.revision:
+        return None
+    route = _route(
+        known.shard_id, header.route, revision=header.etcd.revision, sources=known.sources
+    )
+    return route if route.endpoint else None
+
+
+def _route(
+    shard_id: str, wire: WireRoute, *, revision: int, sources: tuple[str, ...]
+) -> ShardRoute:
+    has_primary = 0 <= wire.primary < len(wire.members)
+    return ShardRoute(
+        shard_id=shard_id,
+        revision=revision,
+        primary=str(member_id_of(wire.members[wire.primary])) if has_primary else "",
+        endpoint=wire.endpoints[wire.primary]
+        if has_primary and wire.primary < len(wire.endpoints)
+        else "",
+        replicas=tuple(endpoint for endpoint in wire.endpoints if endpoint),
+        sources=sources,
+    )
+
+
+@dataclass(slots=True)
+class _Known:
+    route: ShardRoute
+    believed_until_monotonic_seconds: float
+    heard_monotonic_seconds: float
+
+
+class RouteTable:
+    """The routes of one cluster. It holds no more shards than resolvers name."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+
+    def known(self, shard_id: str) -> ShardRoute | None:
+        """Return the last route, however old."""
+        found = self._known.get(shard_id)
+        return None if found is None else found.route
+
+    def believed(self, shard_id: str, now: float) -> ShardRoute | None:
+        """Return the route if it need not be looked up again.
+
+        Args:
+            shard_id: The shard.
+            now: Monotonic seconds.
+        """
+        found = self._known.get(shard_id)
+        if found is None or now >= found.believed_until_monotonic_seconds:
+            return None
+        return found.route
+
+    def heard_lately(self, shard_id: str, now: float) -> bool:
+        """Return whether a member told the route just now."""
+        found = self._known.get(shard_id)
+        return found is not None and now < found.heard_monotonic_seconds + HEARD_LATELY_SECONDS
+
+    def learn(self, routes: Iterable[ShardRoute], now: float) -> None:
+        """Take routes that a member told, unless later ones are known, and believe them for a while."""
+        self._learn(routes, now, heard=now)
+
+    def suppose(self, routes: Iterable[ShardRoute], now: float) -> None:
+        """Take routes as the driver knew them, of shards that are not known here; believe them for a while."""
+        unknown = (route for route in routes if route.shard_id not in self._known)
+        self._learn(unknown, now, heard=float("-inf"))
+
+    def doubt(self, shard_id: str) -> None:
+        """Have a route looked up before it is used again."""
+        found = self._known.get(shard_id)
+        if found is not None:
+            found.believed_until_monotonic_seconds = float("-inf")
+
+    def to_look_up(
+        self, wanted: str, others: Iterable[str], now: float, *, limit: int
+    ) -> list[str]:
+        """Return the shards to ask for together: the wanted one, and others whose routes are not believed either."""
+        found = [wanted]
+        for shard_id in others:
+            if len(found) >= limit:
+                break
+            if shard_id != wanted and self.believed(shard_id, now) is None:
+                found.append(shard_id)
+        return found
+
+    def endpoints(self) -> Iterator[str]:
+        """Yield where members listen, some more than once."""
+        for found in tuple(self._known.values()):
+            yield from found.route.replicas
+
+    def _learn(self, routes: Iterable[ShardRoute], now: float, *, heard: float) -> None:
+        for route in routes:
+            found = self._known.get(route.shard_id)
+            if found is None or route.revision >= found.route.revision:
+                self._known[route.shard_id] = _Known(route, now + ROUTE_SECONDS, heard)

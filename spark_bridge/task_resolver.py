@@ -1,0 +1,197 @@
+"""Lets Spark tasks ask live shards: `mapPartitions`, `mapInArrow`, `foreachPartition`, pandas UDFs.
+
+    resolver = TaskResolver(cluster, mapping="modulo", journals=FLIGHT_JOURNALS)      # on the driver
+
+    def enriched(rows):                                                               # in a task
+        for row in rows:
+            stub = resolver.stub(row.aircraft, FlightsServiceStub)
+            yield row.aircraft, stub.GetAircraft(GetAircraftRequest(aircraft=row.aircraft)).legs
+
+    df.rdd.mapPartitions(enriched)
+
+A task takes data along and no connection. Channels and routes belong to the Python worker, which its later tasks find
+again; a route is asked of members, never of etcd. Where the answers must hold what an earlier job wrote, give the
+journals' offsets along: `resolver.reading(token)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import grpc
+
+from allocator.errors import ValidationError
+from consumer.protocol.call_metadata import Token, check_token, merge_tokens
+from consumer.protocol.journal_pb2 import LabelSelector
+from spark_bridge.routing.attempts import Target
+from spark_bridge.routing.key_mapping import MappingFactory, key_mapping_of
+from spark_bridge.routing.lookup import CAPABILITY_READ
+from spark_bridge.routing.plan import ResolverPlan
+from spark_bridge.routing.routed_channel import RoutedChannel
+from spark_bridge.routing.tokens import token_accumulator, token_of_heads
+from spark_bridge.routing.worker import this_worker
+
+__all__ = ["TaskResolver", "close_connections", "token_accumulator", "token_of_heads"]
+
+DEADLINE_SECONDS = 30.0
+"""Of each call, retries included: a hand-over takes less than a second, a lost machine a lease's 20 seconds."""
+
+StubT = TypeVar("StubT")
+
+
+class _Member(Protocol):
+    @property
+    def endpoint(self) -> str: ...
+
+
+class Members(Protocol):
+    """What is needed of a `ShardCluster`."""
+
+    @property
+    def root(self) -> str:
+        """Where the cluster keeps its keys in etcd."""
+        ...
+
+    def members(self) -> Sequence[_Member]:
+        """Return the live members."""
+        ...
+
+
+class TaskResolver:
+    """Makes stubs bound to shards' primaries. It can be pickled, so that closures take it to tasks."""
+
+    def __init__(
+        self,
+        members: Members | Sequence[str],
+        *,
+        shards: LabelSelector | None = None,
+        mapping: str | MappingFactory | None = None,
+        journals: Sequence[str] | None = None,
+        deadline_seconds: float = DEADLINE_SECONDS,
+        token: Token | None = None,
+        auth_keys: str = "",
+        capability: int = CAPABILITY_READ,
+    ) -> None:
+        """Ask a member which shards there are and where; make it on the driver, once a job.
+
+        Args:
+            members: A `ShardCluster`, or addresses of members of any cluster, `http://host:port`.
+            shards: Those that tasks will ask; None: all.
+            mapping: How keys map to journals, as publishers map them: `modulo`, `rendezvous`, or a function like those
+                of `consumer.message.mapping`. With it stubs are asked for by key, without it by a shard's id.
+            journals: Those that publishers choose among, in their order; None: all that the shards read, by name.
+            deadline_seconds: Of each call, retries included, unless the call has a `timeout`.
+            token: What every answer must have read through, bytes by journal.
+            auth_keys: The cluster's, to sign calls with; empty: none is signed.
+            capability: What the application's methods need of a credential: bits of `Capability`.
+
+        Raises:
+            NoMemberError: none of the members answered.
+            ValidationError: an argument is not what it must be; or keys cannot be mapped to these shards.
+        """
+        from spark_bridge.routing.survey import survey
+
+        if deadline_seconds <= 0:
+            raise ValidationError("deadline_seconds", f"expected > 0, got {deadline_seconds:g}")
+        seeds = _addresses_of(members)
+        found = survey(seeds, shards=shards, auth_keys=auth_keys)
+        root = "" if isinstance(members, Sequence) else members.root
+        self._token: dict[str, int] = {}
+        self._stubs: dict[tuple[str, object], Any] = {}  # `Any`: each is of its own class
+        self._plan = ResolverPlan(
+            cluster=f"{found.cluster_id}:{root or ','.join(sorted(seeds))}",
+            revision=found.revision,
+            seeds=seeds,
+            routes=found.routes,
+            key_mapping=None
+            if mapping is None
+            else key_mapping_of(mapping, found.routes, journals=journals),
+            deadline_seconds=deadline_seconds,
+            auth_keys=auth_keys,
+            capability=int(capability),
+        )
+        self.carry(token or {})
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """Ids of the shards that were there when the resolver was made, sorted."""
+        return tuple(sorted(route.shard_id for route in self._plan.routes))
+
+    @property
+    def token(self) -> dict[str, int]:
+        """What the next answers must have read through, bytes by journal."""
+        return dict(self._token)
+
+    def stub(self, shard_or_key: str | bytes, stub_class: Callable[[grpc.Channel], StubT]) -> StubT:
+        """Return a stub whose calls are answered by the primary of a shard, whoever that is at the time of the call.
+
+        Calls are tried again, until the deadline, while the shard moves or its member cannot be reached, so a method
+        may be performed more than once. Its other errors are raised as gRPC's.
+
+        Args:
+            shard_or_key: A key, if the resolver has a mapping: text or bytes as publishers hash it. Else a shard's id.
+            stub_class: The generated stub; any function of a channel.
+
+        Raises:
+            TypeError: it is neither; or bytes were given, and the resolver has no mapping.
+        """
+        shard_id = self.shard_of(shard_or_key)
+        held = (shard_id, stub_class)
+        found: StubT | None = self._stubs.get(held)
+        if found is None:
+            target = Target(plan=self._plan, shard_id=shard_id, token=lambda: self._token)
+            found = self._stubs.setdefault(held, stub_class(RoutedChannel(target)))
+        return found
+
+    def shard_of(self, shard_or_key: str | bytes) -> str:
+        """Return the id of the shard that `stub` would ask: tasks that send many keys in one call group by it."""
+        if self._plan.key_mapping is not None:
+            return self._plan.key_mapping.shard_of(shard_or_key)
+        if not isinstance(shard_or_key, str):
+            raise TypeError(
+                f"shard_or_key: expected a shard's id, got {type(shard_or_key).__name__}; "
+                "for keys, give the resolver a mapping"
+            )
+        return shard_or_key
+
+    def reading(self, token: Token) -> TaskResolver:
+        """Return a resolver whose answers have read through a token as well: on the driver, for the next job.
+
+        Raises:
+            ValidationError: it is no mapping of journals to offsets.
+        """
+        other = object.__new__(TaskResolver)
+        other.__setstate__({"plan": self._plan, "token": self._token})
+        other.carry(token)
+        return other
+
+    def carry(self, token: Token) -> None:
+        """Have later answers read through a token, too: in a task, for what it has just written or seen.
+
+        Raises:
+            ValidationError: it is no mapping of journals to offsets.
+        """
+        check_token(token)
+        self._token = merge_tokens(self._token, token)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"plan": self._plan, "token": self._token}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._plan = state["plan"]
+        self._token = dict(state["token"])
+        self._stubs = {}
+
+
+def close_connections() -> None:
+    """Close what this process keeps for its later tasks. Idle connections close by themselves after 10 seconds."""
+    this_worker().close()
+
+
+def _addresses_of(members: Members | Sequence[str]) -> tuple[str, ...]:
+    if isinstance(members, str):
+        raise ValidationError("members", f"expected a cluster or addresses, got the text {members}")
+    if isinstance(members, Sequence):
+        return tuple(members)
+    return tuple(member.endpoint for member in members.members())

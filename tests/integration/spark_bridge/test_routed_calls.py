@@ -1,0 +1,279 @@
+"""A task's calls reach a shard's primary, wherever it is, and end in time with words that help."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import time
+
+import grpc
+import pytest
+
+from allocator.errors import ValidationError
+from consumer.errors import ShardNotFoundError
+from consumer.journal.client import JournalClient
+from consumer.member.service import Service
+from consumer.protocol.shard_pb2 import GetHintsRequest, StatRequest
+from spark_bridge.errors import NoMemberError, ShardNotServedError, TokenIgnoredError
+from spark_bridge.routing.worker import this_worker
+from spark_bridge.task_resolver import TaskResolver, token_of_heads
+from tests.support.asked_tally import TallyStub
+from tests.support.members import Producer, client_of, shard, upserts, wait_for_primaries
+from tests.support.resolving import JOURNALS, AskedCluster, ask, resolver_of
+
+pytestmark = pytest.mark.etcd
+
+SHARD = "ask-0"
+
+
+async def test_moved_shard_is_followed_by_old_stubs(
+    cluster: AskedCluster, journals: JournalClient
+) -> None:
+    """The primary leaves in good order and the standby's process takes over, twice: the same resolver, and one that was
+    pickled before the move, go on asking as if nothing was.
+    """
+    async with cluster.member("a") as first:
+        client = client_of(first)
+        async with client:
+            await client.apply(upserts(shard(SHARD, JOURNALS[0])))
+            await wait_for_primaries(client, SHARD)
+        producer = Producer(journals)
+        end = await producer.publish(JOURNALS[0], "abc")
+        resolver = await resolver_of(first, token={JOURNALS[0]: end})
+        assert await ask(resolver, SHARD) == 3
+        shipped = pickle.dumps(resolver)
+
+        async with cluster.member("b") as second:
+            first.stop()
+            assert await ask(resolver, SHARD) == 3
+            async with client_of(second) as client:
+                await wait_for_primaries(client, SHARD)
+            assert await ask(pickle.loads(shipped), SHARD) == 3  # noqa: S301 - our own
+            assert this_worker().channels.endpoints
+
+
+async def test_killed_primary_is_replaced_under_calls(
+    cluster: AskedCluster, journals: JournalClient
+) -> None:
+    """The primary's server is gone without a word while calls go on: all of them are answered, by the standby's member
+    in the end, and none takes as long as its deadline.
+    """
+    async with cluster.member("b") as second, client_of(second) as client:
+        async with cluster.member("a", lease_ttl_seconds=2) as first:
+            await client.apply(upserts(shard(SHARD, JOURNALS[0], hot_standbys=1)))
+            await wait_for_primaries(client, SHARD)
+            resolver = await resolver_of(first, second)
+            await Producer(journals).publish(JOURNALS[0], "ab")
+            stub = resolver.stub(SHARD, TallyStub)
+            calls = [stub.Count.future(StatRequest(shard=SHARD)) for _ in range(8)]
+            first.force_stop()
+            calls += [stub.Count.future(StatRequest(shard=SHARD)) for _ in range(8)]
+        answers = await asyncio.gather(*map(asyncio.wrap_future, calls))
+        totals = {answer.publish_at["total"] for answer in answers}
+
+        assert totals <= {0, 1, 2}
+        heads = await asyncio.to_thread(token_of_heads, cluster.broker_address, JOURNALS)
+        assert await ask(resolver.reading(heads), SHARD) == 2
+
+
+async def test_token_is_honoured_in_each_convention(
+    cluster: AskedCluster, journals: JournalClient
+) -> None:
+    """What was just written is in the answer: by metadata, by the request's own field, and in a stream. A method that
+    knows neither is found out, for its answer may be older.
+    """
+    async with cluster.member("a") as member, client_of(member) as client:
+        await client.apply(upserts(shard(SHARD, JOURNALS[0])))
+        await wait_for_primaries(client, SHARD)
+        resolver = await resolver_of(member)
+        producer = Producer(journals)
+
+        resolver.carry({JOURNALS[0]: await producer.publish(JOURNALS[0], "ab")})
+        assert await ask(resolver, SHARD) == 2
+        resolver.carry({JOURNALS[0]: await producer.publish(JOURNALS[0], "c")})
+        request = StatRequest(shard=SHARD)
+        assert await ask(resolver, SHARD, method="CountInBand", request=request) == 3
+        assert not request.read_through, "the caller's message is the caller's"
+        resolver.carry({JOURNALS[0]: await producer.publish(JOURNALS[0], "d")})
+        stub = resolver.stub(SHARD, TallyStub)
+        totals = await asyncio.to_thread(
+            lambda: [one.publish_at["total"] for one in stub.Watch(StatRequest(shard=SHARD))]
+        )
+        assert totals == [4, 4]
+        with pytest.raises(
+            TokenIgnoredError, match=r"CountWithoutToken of shard ask-0 did not say"
+        ):
+            await ask(resolver, SHARD, method="CountWithoutToken", request=GetHintsRequest())
+
+
+async def test_token_names_only_journals_that_concern_the_shard(
+    cluster: AskedCluster, journals: JournalClient
+) -> None:
+    """One token for all shards of a job may name thousands of journals, and metadata hold 4 KiB: a shard is told of
+    those it reads. So an offset that another shard's journal never reaches does not hold it up either.
+    """
+    async with cluster.member("a") as member, client_of(member) as client:
+        specs = [shard(f"ask-{n}", journal) for n, journal in enumerate(JOURNALS)]
+        await client.apply(upserts(*specs))
+        await wait_for_primaries(client, "ask-0", "ask-1")
+        end = await Producer(journals).publish(JOURNALS[0], "ab")
+
+        resolver = await resolver_of(member, token={JOURNALS[0]: end, JOURNALS[1]: 1 << 40})
+
+        assert await ask(resolver, "ask-0") == 2
+        with pytest.raises(ShardNotServedError):
+            await ask(resolver, "ask-1", timeout=0.3)
+
+
+async def test_deadline_error_says_who_was_asked_and_why(
+    cluster: AskedCluster, journals: JournalClient
+) -> None:
+    """No primary until the deadline, since the only member is gone: the error names shard, method, member and cause."""
+    async with cluster.member("a") as member, client_of(member) as client:
+        await client.apply(upserts(shard(SHARD, JOURNALS[0])))
+        await wait_for_primaries(client, SHARD)
+        resolver = await resolver_of(member, deadline_seconds=0.5)
+        endpoint = member.address
+    began = time.monotonic()
+
+    with pytest.raises(ShardNotServedError) as caught:
+        await ask(resolver, SHARD)
+
+    assert 0.4 < time.monotonic() - began < 3.0
+    assert isinstance(caught.value, TimeoutError)
+    assert caught.value.shard_id == SHARD
+    assert "/test.AskedTally/Count of shard ask-0 was not answered within 0.5 s" in str(
+        caught.value
+    )
+    assert "UNAVAILABLE" in caught.value.asked[endpoint]
+    with pytest.raises(NoMemberError, match="none of 1 members answered"):
+        await resolver_of(member)
+
+
+async def test_unserved_shard_error_says_that_there_is_no_primary(cluster: AskedCluster) -> None:
+    """A shard that nobody may serve is not asked for at a member's address."""
+    async with cluster.member("a") as member, client_of(member) as client:
+        spec = shard(SHARD, JOURNALS[0])
+        spec.disable = True
+        await client.apply(upserts(spec))
+        resolver = await resolver_of(member)
+
+        with pytest.raises(ShardNotServedError, match="NO_SHARD_PRIMARY"):
+            await ask(resolver, SHARD, timeout=0.3)
+
+
+@pytest.mark.parametrize("code", ["PERMISSION_DENIED", "INVALID_ARGUMENT", "INTERNAL"])
+async def test_application_errors_are_raised_at_once(cluster: AskedCluster, code: str) -> None:
+    """What another attempt would meet again is the caller's business, as with any stub."""
+    await _raised_after(cluster, code, attempts=1)
+
+
+async def test_application_not_found_is_raised_once_the_primary_is_sure(
+    cluster: AskedCluster,
+) -> None:
+    """A wrong process might have answered so; the route is looked up, once, and believed for a second: a DataFrame with
+    many unknown keys must not ask for the route with each.
+    """
+    await _raised_after(cluster, "NOT_FOUND", attempts=1)
+
+
+async def test_unavailable_is_tried_again_until_the_deadline(cluster: AskedCluster) -> None:
+    """With pauses that grow: not thousands of attempts, and more than one."""
+    tally = cluster.tally()
+    async with cluster.member("a", application=tally) as member:
+        resolver = await _served(member)
+        with pytest.raises(ShardNotServedError, match="times, last UNAVAILABLE: as asked"):
+            await ask(
+                resolver,
+                SHARD,
+                method="Fail",
+                request=StatRequest(shard="UNAVAILABLE"),
+                timeout=0.6,
+            )
+        assert 2 <= tally.asked <= 20
+
+
+async def test_unknown_shard_is_not_found_at_once(cluster: AskedCluster) -> None:
+    """A slip of the pen shall not wait for the deadline."""
+    async with cluster.member("a") as member:
+        resolver = await resolver_of(member)
+
+        with pytest.raises(ShardNotFoundError):
+            await ask(resolver, "no-such-shard")
+
+
+async def test_shard_made_after_the_resolver_is_found(cluster: AskedCluster) -> None:
+    """What the driver did not know is asked of its members."""
+    async with cluster.member("a") as member, client_of(member) as client:
+        resolver = await resolver_of(member)
+        await client.apply(upserts(shard(SHARD, JOURNALS[0])))
+        await wait_for_primaries(client, SHARD)
+
+        assert await ask(resolver, SHARD) == 0
+
+
+async def test_keys_reach_the_shard_that_has_them(
+    cluster: AskedCluster, journals: JournalClient
+) -> None:
+    """A key leads to the shard that reads the journal to which publishers map it."""
+    async with cluster.member("a") as member, client_of(member) as client:
+        specs = [shard(f"ask-{n}", journal) for n, journal in enumerate(JOURNALS)]
+        await client.apply(upserts(*specs))
+        await wait_for_primaries(client, "ask-0", "ask-1")
+        producer = Producer(journals)
+        ends = {
+            journal: await producer.publish(journal, "x" * (n + 1))
+            for n, journal in enumerate(JOURNALS)
+        }
+        resolver = await resolver_of(member, mapping="modulo", token=ends)
+
+        totals = {resolver.shard_of(key): await ask(resolver, key) for key in "abcdefgh"}
+
+        assert totals == {"ask-0": 1, "ask-1": 2}
+        with pytest.raises(TypeError, match="give the resolver a mapping"):
+            (await resolver_of(member)).shard_of(b"key")
+
+
+async def test_futures_overlap(cluster: AskedCluster, journals: JournalClient) -> None:
+    """A UDF that has a batch of keys begins all calls and then takes their answers."""
+    async with cluster.member("a") as member:
+        resolver = await _served(member)
+        stub = resolver.stub(SHARD, TallyStub)
+
+        futures = [stub.Count.future(StatRequest(shard=SHARD)) for _ in range(50)]
+        answers = await asyncio.gather(*map(asyncio.wrap_future, futures))
+
+        assert [answer.publish_at["total"] for answer in answers] == [0] * 50
+
+
+async def test_arguments_are_checked_where_the_user_sees_it(cluster: AskedCluster) -> None:
+    """On the driver, and not in ten thousand tasks."""
+    with pytest.raises(ValidationError, match="members: expected a cluster or addresses"):
+        TaskResolver("http://127.0.0.1:1")
+    with pytest.raises(ValidationError, match="deadline_seconds: expected > 0"):
+        TaskResolver([], deadline_seconds=0)
+    async with cluster.member("a") as member:
+        with pytest.raises(ValidationError, match=r"token\[journal\]: expected an offset"):
+            await resolver_of(member, token={"journal": -1})
+        with pytest.raises(ValidationError, match="journals: expected at least one"):
+            await resolver_of(member, mapping="modulo")
+
+
+async def _served(member: Service) -> TaskResolver:
+    async with client_of(member) as client:
+        await client.apply(upserts(shard(SHARD, JOURNALS[0])))
+        await wait_for_primaries(client, SHARD)
+    return await resolver_of(member)
+
+
+async def _raised_after(cluster: AskedCluster, code: str, *, attempts: int) -> None:
+    tally = cluster.tally()
+    async with cluster.member("a", application=tally) as member:
+        resolver = await _served(member)
+
+        with pytest.raises(grpc.RpcError) as caught:
+            await ask(resolver, SHARD, method="Fail", request=StatRequest(shard=code))
+
+        assert caught.value.code() is grpc.StatusCode[code]
+        assert caught.value.details() == "as asked"
+        assert tally.asked == attempts

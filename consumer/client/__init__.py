@@ -1,6 +1,6 @@
 """The clients of a member's services under one name.
 
-`ShardClient`, `AllocationClient` and `RecoveryClient` on a loop, `SyncShardClient` without one.
+`ShardClient`, `AllocationClient`, `RecoveryClient` and `StateClient` on a loop, `SyncShardClient` without one.
 """
 
 from __future__ import annotations
@@ -11,4 +11,5 @@ from consumer.client.referenced_journals import (
     verify_referenced_journals as verify_referenced_journals,
 )
 from consumer.client.shard_client import ShardClient as ShardClient
+from consumer.client.state_client import StateClient as StateClient
 from consumer.client.sync_client import SyncShardClient as SyncShardClient

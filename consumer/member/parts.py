@@ -31,6 +31,7 @@ from consumer.protocol.allocation_pb2_grpc import add_AllocationServiceServicer_
 from consumer.protocol.auth import KeyedAuth, NoAuth
 from consumer.protocol.recovery_pb2_grpc import add_RecoveryServiceServicer_to_server
 from consumer.protocol.shard_pb2_grpc import add_ShardServicer_to_server
+from consumer.protocol.state_pb2_grpc import add_StateServiceServicer_to_server
 from consumer.resolver.local_shards import LocalShards
 from consumer.resolver.peers import Peers
 from consumer.resolver.resolver import Resolver
@@ -38,6 +39,7 @@ from consumer.rpc.allocation_api import AllocationApi
 from consumer.rpc.guard import RpcGuard
 from consumer.rpc.recovery_api import RecoveryApi
 from consumer.rpc.shard_api import ShardApi
+from consumer.rpc.state_api import StateApi
 from consumer.shard.death_records import DeathRecords
 from consumer.shard.environment import ShardEnvironment
 from consumer.shard.live_shard import LiveShard
@@ -263,6 +265,14 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
     add_AllocationServiceServicer_to_server(allocation_api, given.server)
     recovery_api = RecoveryApi(given.etcd, given.journals, parts.key_space.keys, clock=given.clock)
     add_RecoveryServiceServicer_to_server(recovery_api, given.server)
+    state_api = StateApi(
+        parts.local_shards,
+        parts.key_space,
+        given.journals,
+        member_id=config.member_id,
+        application=given.application,
+    )
+    add_StateServiceServicer_to_server(state_api, given.server)
     if isinstance(given.application, ServiceRegistrar):
         given.application.register_services(given.server, parts.resolver)
 

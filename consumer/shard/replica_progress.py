@@ -1,0 +1,70 @@
+"""How far the replicas of this process have come, and what is left: for those who look at them as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from consumer.journal.client import JournalClient
+from consumer.protocol.state_pb2 import ReplicaProgress
+from consumer.shard.live_shard import LiveShard
+from consumer.shard.stall_watch import write_heads
+
+HEADS_SECONDS_MAX = 5.0
+"""Longest wait for the brokers to tell how much there is to read, for all sources together."""
+
+UNKNOWN = -1
+
+
+async def progress_of(
+    shards: Iterable[LiveShard], journals: JournalClient, *, reads_journals: bool
+) -> list[ReplicaProgress]:
+    """Return how far each of `shards` has come.
+
+    Args:
+        shards: Of this process.
+        journals: Tells the heads of their sources.
+        reads_journals: Whether their sources are journals; an application may bring messages from elsewhere.
+    """
+    looked_at = list(shards)
+    serving = [shard for shard in looked_at if shard.primary and shard.is_ready]
+    sources = {source.journal for shard in serving for source in shard.spec.sources}
+    heads = await write_heads(
+        journals, sorted(sources) if reads_journals else [], timeout_seconds=HEADS_SECONDS_MAX
+    )
+    return [
+        _of_primary(shard, heads) if shard in serving else _of_standby(shard) for shard in looked_at
+    ]
+
+
+def _of_primary(shard: LiveShard, heads: dict[str, int]) -> ReplicaProgress:
+    read_through, publish_at = shard.progress()
+    progress = ReplicaProgress(
+        shard=shard.id,
+        slot=shard.assignment.slot,
+        read_through=read_through,
+        publish_at=publish_at,
+    )
+    if any(source.journal not in heads for source in shard.spec.sources):
+        progress.behind_bytes, progress.behind_seconds = UNKNOWN, UNKNOWN
+        return progress
+    progress.behind_bytes = sum(
+        # What stands below the bound is not read at all.
+        max(0, heads[source.journal] - max(read_through.get(source.journal, 0), source.min_offset))
+        for source in shard.spec.sources
+    )
+    progress.behind_seconds = UNKNOWN if progress.behind_bytes else 0.0
+    return progress
+
+
+def _of_standby(shard: LiveShard) -> ReplicaProgress:
+    """Return what is known of a replica that does not serve: a standby, or a primary that still recovers."""
+    progress = ReplicaProgress(shard=shard.id, slot=shard.assignment.slot)
+    playback = shard.playback
+    if playback is None:
+        # Without a log there is nothing to catch up with, and a primary that is not ready has not begun.
+        progress.behind_bytes = progress.behind_seconds = UNKNOWN if shard.primary else 0
+        return progress
+    seconds = playback.behind_seconds
+    progress.behind_bytes = playback.behind_bytes
+    progress.behind_seconds = UNKNOWN if seconds is None else seconds
+    return progress

@@ -1,0 +1,131 @@
+"""Keys lead where publishers put them, routes never go back in time, and no history of a call makes it rush."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from allocator.errors import ValidationError
+from consumer.message.mapping import MappedJournal, modulo_mapping, rendezvous_mapping
+from consumer.protocol.journal_pb2 import Header, ProcessSpec, Route
+from spark_bridge.routing.key_mapping import key_mapping_of
+from spark_bridge.routing.outcome import Moved, Questioned
+from spark_bridge.routing.retry import ASKED_MAX, FOLLOWED_MAX, Again, CallHistory, Confirm
+from spark_bridge.routing.routes import ROUTE_SECONDS, RouteTable, ShardRoute
+
+FACTORIES = {"modulo": modulo_mapping, "rendezvous": rendezvous_mapping}
+ENDPOINTS = st.sampled_from(["", *(f"http://host-{n}:1" for n in range(12))])
+
+
+def route(shard_id: str, *sources: str, revision: int = 1, endpoint: str = "") -> ShardRoute:
+    """A route of a shard."""
+    return ShardRoute(
+        shard_id=shard_id,
+        revision=revision,
+        primary="",
+        endpoint=endpoint,
+        replicas=(endpoint,) if endpoint else (),
+        sources=sources,
+    )
+
+
+@given(
+    st.sampled_from(sorted(FACTORIES)),
+    st.permutations([f"journal-{n}" for n in range(7)]),
+    st.integers(1, 7),
+    st.text(max_size=30),
+)
+def test_key_leads_to_the_reader_of_the_publishers_journal(
+    name: str, journals: list[str], count: int, key: str
+) -> None:
+    """Whatever the order of the journals, for text and for its bytes, and in a task as on the driver."""
+    chosen = journals[:count]
+    publishers = FACTORIES[name](
+        lambda message: str(message).encode(), lambda: [MappedJournal(one, "") for one in chosen]
+    )
+    routes = [route(f"shard of {journal}", journal) for journal in journals]
+
+    mapping = key_mapping_of(name, routes, journals=chosen)
+    shipped = pickle.loads(pickle.dumps(mapping))  # noqa: S301 - our own
+
+    wanted = f"shard of {publishers(key).journal}"
+    assert mapping.shard_of(key) == mapping.shard_of(key.encode()) == wanted
+    assert shipped.shard_of(key) == wanted
+
+
+def test_keys_cannot_be_mapped_to_shards_that_share_or_lack_a_journal() -> None:
+    """There would be two answers to a question, or none: said on the driver."""
+    routes = [route("one", "a"), route("two", "a", "b")]
+
+    with pytest.raises(ValidationError, match=r"journals\[0\]: .* read a, found one, two"):
+        key_mapping_of("modulo", routes)
+    with pytest.raises(ValidationError, match=r"journals\[1\]: .* read c, found none"):
+        key_mapping_of("modulo", routes, journals=["b", "c"])
+    with pytest.raises(ValidationError, match="mapping: expected modulo or rendezvous"):
+        key_mapping_of("random", routes)
+    assert key_mapping_of("modulo", routes, journals=["b"]).shard_of("any") == "two"
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), ENDPOINTS, st.booleans()), min_size=1, max_size=30))
+def test_routes_never_go_back_and_are_believed_for_a_while_only(
+    told: list[tuple[int, str, bool]],
+) -> None:
+    """Whatever members of different revisions tell, in whatever order, between doubts."""
+    table = RouteTable()
+    latest = 0
+    for now, (revision, endpoint, doubt) in enumerate(told):
+        table.learn([route("shard", revision=revision, endpoint=endpoint)], float(now))
+        latest = max(latest, revision)
+        known = table.known("shard")
+        assert known is not None
+        assert known.revision == latest
+        if doubt:
+            table.doubt("shard")
+            assert table.believed("shard", float(now)) is None
+        assert table.believed("shard", now + ROUTE_SECONDS) is None
+
+
+OUTCOMES = st.one_of(
+    st.builds(lambda cause: Moved(cause), st.text(max_size=5)),
+    st.builds(
+        lambda endpoint, revision: Moved(
+            "moved",
+            Header(
+                etcd=Header.Etcd(revision=revision),
+                route=Route(
+                    members=[ProcessSpec.ID(zone="z", suffix="m")], endpoints=[endpoint], primary=0
+                ),
+            ),
+        ),
+        ENDPOINTS,
+        st.integers(1, 9),
+    ),
+    st.builds(lambda: Questioned("not found", ValueError("as told"))),
+)
+
+
+@given(st.lists(st.tuples(OUTCOMES, ENDPOINTS, ENDPOINTS), min_size=1, max_size=40))
+def test_no_history_of_refusals_makes_a_call_rush(
+    met: list[tuple[Moved | Questioned, str, str]],
+) -> None:
+    """Members that send a call around in circles: it pauses after a few steps; the error names whom it asked last, and
+    not more than it should.
+    """
+    call = CallHistory("shard", "/app/Count", seconds=1.0)
+    rushed = 0
+    for outcome, asked, found in met:
+        route_asked = route("shard", revision=3, endpoint=asked)
+        step = call.after(outcome, route_asked, confirmed=False)
+        if isinstance(step, Confirm):
+            step = call.confirmed(route_asked, route("shard", endpoint=found), step.error)
+        if isinstance(step, Again):
+            rushed = 0 if step.pause else rushed + 1
+            assert rushed <= FOLLOWED_MAX
+            assert step.pause or step.learned is not None
+
+    error = call.too_late()
+    assert len(error.asked) <= ASKED_MAX
+    assert list(error.asked)[-1] == (met[-1][1] or "nobody")

@@ -82,7 +82,7 @@ class Deployment:
         self._lives = itertools.count()
         self._plan = ClusterPlan(
             master_url=master.master_url,
-            session_conf=master.session_conf,
+            session_conf=master.session_conf | {"spark.ui.showConsoleProgress": "false"},
             root=ROOT,
             etcd=etcd,
             broker=broker,

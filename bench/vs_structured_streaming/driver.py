@@ -89,7 +89,7 @@ class Driver:
             while True:
                 ended = self._ended.is_set() or self._child.exit_code is not None
                 pending += log.read()
-                *lines, pending = pending.split(b"\n")
+                *lines, pending = pending.replace(b"\r", b"\n").split(b"\n")
                 for line in lines:
                     if line.startswith(b'{"'):
                         self._take(msgspec.json.decode(line))

@@ -1,4 +1,4 @@
-"""docs/tutorial-flights.md, block by block, in one session as its reader has it."""
+"""docs/tutorials/flights.md, block by block, in one session as its reader has it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.documents import REPOSITORY, blocks_of, missing_line
 
 pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(300)]
 
-TUTORIAL = REPOSITORY / "docs" / "tutorial-flights.md"
+TUTORIAL = REPOSITORY / "docs" / "tutorials" / "flights.md"
 MARK = "==== block"
 
 

@@ -43,7 +43,8 @@ class DevProcess:
 @contextmanager
 def running_dev(command: str, directory: Path) -> Iterator[DevProcess]:
     """Run a `shardctl dev` command line in a directory that has the examples; it must end well."""
-    (directory / "examples").symlink_to(REPOSITORY / "examples")
+    for name in ("examples", "LICENSE"):
+        (directory / name).symlink_to(REPOSITORY / name)
     search_path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = os.environ | {"PATH": search_path, "CONSUMER_PORT": "0", "BROKER_PORT": "0"}
     log = directory / "output"

@@ -1,0 +1,49 @@
+"""Rows into journals, exactly once: what `df.write.format("journal")` and `df.writeStream.format("journal")` do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
+    from pyspark.sql.types import StructType
+
+
+def batch_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> DataSourceWriter:
+    """Return what publishes a DataFrame once.
+
+    Raises:
+        PublishError: the mode, an option or a column does not fit; the message names it.
+    """
+    _refuse_overwrite(overwrite, 'mode: expected mode("append")')
+    from spark_bridge.journal_sink.options import sink_options
+    from spark_bridge.journal_sink.writers import BatchJournalWriter
+
+    return BatchJournalWriter(sink_options(options), schema)
+
+
+def stream_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> DataSourceStreamWriter:
+    """Return what publishes a stream of micro-batches.
+
+    Raises:
+        PublishError: the output mode, an option or a column does not fit; the message names it.
+    """
+    _refuse_overwrite(
+        overwrite, 'outputMode: expected outputMode("append") or outputMode("update")'
+    )
+    from spark_bridge.journal_sink.options import sink_options
+    from spark_bridge.journal_sink.writers import StreamJournalWriter
+
+    return StreamJournalWriter(sink_options(options), schema)
+
+
+def _refuse_overwrite(overwrite: bool, expected: str) -> None:
+    from spark_bridge.errors import PublishError
+
+    if overwrite:
+        raise PublishError(f"{expected}: a journal only grows, nothing in it can be replaced")

@@ -1,0 +1,131 @@
+"""What one attempt of a task does: append its rows to journals, uncommitted, as a producer of its own.
+
+Nothing that it wrote is visible to readers of committed messages until the driver acknowledges this very attempt. One
+that fails, or that Spark passes over for a copy of it, leaves bytes that nobody will ever acknowledge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from consumer.message.uuid import new_producer_id
+from spark_bridge.journal_sink.record import Attempt
+from spark_bridge.journal_sink.stamps import Stamper
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from consumer.journal.client import JournalClient
+    from spark_bridge.journal_sink.encoder import Encoder
+    from spark_bridge.journal_sink.key_mapping import Indices, RowMapping
+
+_APPEND_BYTES_AIM = 4 << 20
+"""Appended at once, all journals together, while as much again is encoded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritePlan:
+    """How rows become messages of journals; made on the driver, the same for all tasks."""
+
+    address: str
+    """A broker."""
+    journals: tuple[str, ...]
+    mapping: RowMapping
+    encoder: Encoder
+    hidden_columns: tuple[str, ...] = ()
+    """For the mapping, not for the messages."""
+
+
+def write_attempt(batches: Iterator[pa.RecordBatch], plan: WritePlan) -> Attempt:
+    """Append every row, and return what commits them.
+
+    Raises:
+        PublishError: a row cannot be encoded or mapped.
+        ConsumerError: a broker refused, or nobody knows whether it took an append; another attempt begins anew.
+    """
+    with asyncio.Runner() as runner:
+        return runner.run(_write(_Chunks(batches, plan), plan))
+
+
+async def _write(chunks: _Chunks, plan: WritePlan) -> Attempt:
+    # gRPC may only be used after the fork that made this process, so it is imported here.
+    from allocator.runtime.task_group import TaskGroup
+    from consumer.journal.client import JournalClient
+
+    async with JournalClient(plan.address) as journals:
+        chunk = await asyncio.to_thread(chunks.next)
+        while chunk:
+            # The next one is encoded while this one is appended.
+            async with TaskGroup() as tasks:
+                appending = tasks.start_soon(_append(journals, chunk), name="append")
+                chunk = await asyncio.to_thread(chunks.next)
+                await appending
+    return chunks.attempt()
+
+
+async def _append(journals: JournalClient, chunk: dict[str, list[bytes]]) -> None:
+    from allocator.runtime.task_group import TaskGroup
+
+    async with TaskGroup() as tasks:
+        for journal, content in chunk.items():
+            tasks.start_soon(journals.append(journal, content), name=f"append {journal}")
+
+
+class _Chunks:
+    """Encodes batches into chunks that are worth an append. Each method runs on any thread, one at a time."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], plan: WritePlan) -> None:
+        self._batches = batches
+        self._plan = plan
+        self._stamper = Stamper(new_producer_id())
+        self._messages = 0
+        self._journals: set[str] = set()
+
+    def next(self) -> dict[str, list[bytes]]:
+        """Return the next content by journal; nothing at the end."""
+        chunk: dict[str, list[bytes]] = {}
+        size = 0
+        for batch in self._batches:
+            if batch.num_rows:
+                size += self._encode(batch, chunk)
+            if size >= _APPEND_BYTES_AIM:
+                break
+        self._journals.update(chunk)
+        return chunk
+
+    def attempt(self) -> Attempt:
+        """Return what commits everything encoded."""
+        return Attempt(
+            messages=self._messages,
+            acknowledgement=self._plan.encoder.acknowledgement(
+                self._stamper.stamp_acknowledgement()
+            ),
+            journals=tuple(sorted(self._journals)),
+        )
+
+    def _encode(self, batch: pa.RecordBatch, chunk: dict[str, list[bytes]]) -> int:
+        """Add a batch's messages to a chunk, and return their bytes."""
+        journals = self._plan.journals
+        indices = self._plan.mapping.indices(batch, journals)
+        rows = batch.drop_columns(list(self._plan.hidden_columns))
+        if len(journals) > 1:
+            order = np.argsort(indices, kind="stable")
+            indices, rows = indices[order], rows.take(order)
+        targets, stretches = _stretches_of(indices)
+        encoded = self._plan.encoder.encode(rows, stretches, self._stamper)
+        self._messages += sum(encoded.messages)
+        for target, content in zip(targets, encoded.contents, strict=True):
+            chunk.setdefault(journals[target], []).append(content)
+        return sum(map(len, encoded.contents))
+
+
+def _stretches_of(indices: Indices) -> tuple[list[int], list[tuple[int, int]]]:
+    """Return each value of an ascending array, and the range of its places."""
+    targets, begins = np.unique(indices, return_index=True)
+    ends = [*begins[1:].tolist(), len(indices)]
+    return targets.tolist(), list(zip(begins.tolist(), ends, strict=True))

@@ -1,0 +1,79 @@
+"""How rows become messages, by the content type of the journals that take them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+
+from consumer.message.framing import NDJSON, PROTOBUF_FIXED
+from spark_bridge.errors import PublishError
+from spark_bridge.journal_sink.stamps import Stamper
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from spark_bridge.journal_sink.options import SinkOptions
+
+CSV = "text/csv"
+ARROW_STREAM = "application/vnd.apache.arrow.stream"
+CONTENT_TYPES = (NDJSON, CSV, PROTOBUF_FIXED, ARROW_STREAM)
+
+
+Stretches: TypeAlias = Sequence[tuple[int, int]]
+"""Ranges [begin, end) of rows, none of them empty, each of which goes to one journal; shape (S,)."""
+
+
+class Encoded(NamedTuple):
+    """Messages ready to be appended."""
+
+    contents: list[bytes]
+    """Whole frames of each stretch of rows; shape (S,)."""
+    messages: list[int]
+    """How many; shape (S,)."""
+
+
+class Encoder(Protocol):
+    """Makes messages of rows. It is pickled on the driver and used in tasks."""
+
+    content_type: str
+
+    def encode(self, rows: pa.RecordBatch, stretches: Stretches, stamper: Stamper) -> Encoded:
+        """Return the messages of each stretch of rows.
+
+        Raises:
+            PublishError: a value cannot be encoded; the message names its column.
+        """
+        ...
+
+    def acknowledgement(self, uuid: bytes) -> bytes:
+        """Return a framed acknowledgement, given its 16-byte UUID."""
+        ...
+
+
+def encoder_for(content_type: str, schema: StructType, options: SinkOptions) -> Encoder:
+    """Return what encodes rows for journals of a content type.
+
+    Raises:
+        PublishError: there is no such encoding, or the rows do not fit it.
+    """
+    if content_type == NDJSON:
+        from spark_bridge.journal_sink.json_lines import JsonLines
+
+        return JsonLines(schema, ignore_null_fields=options.ignore_null_fields)
+    if content_type == CSV:
+        from spark_bridge.journal_sink.csv_lines import CsvLines
+
+        return CsvLines(schema)
+    if content_type == PROTOBUF_FIXED:
+        from spark_bridge.journal_sink.protobuf_frames import ProtobufFrames
+
+        return ProtobufFrames(schema, options.message_type, uuid_field=options.uuid_field)
+    if content_type == ARROW_STREAM:
+        from spark_bridge.journal_sink.arrow_frames import ArrowFrames
+
+        return ArrowFrames()
+    raise PublishError(
+        f"selector: journals of content type {content_type or 'none'!r} cannot be written; label them "
+        f"content-type with one of {', '.join(CONTENT_TYPES)}"
+    )

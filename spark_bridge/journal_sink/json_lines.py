@@ -1,0 +1,222 @@
+r"""Rows as JSON lines, `{"_meta":{"uuid":"..."},"column":value,...}\n`, a whole batch at a time.
+
+Every column becomes an array of JSON texts, and one join of all columns makes the lines: their bytes lie one after the
+other in memory, ready to be appended. A field that is null is left out, as Spark's own JSON sink does it, unless nulls
+are asked for; within lists and maps it is always written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from consumer.message.framing import NDJSON
+from consumer.message.json_type import JsonType
+from consumer.message.uuid import format_uuid
+from spark_bridge.errors import PublishError
+from spark_bridge.journal_sink.columns import check_columns
+from spark_bridge.journal_sink.encoder import Encoded, Stretches
+from spark_bridge.journal_sink.stamps import Stamper, uuid_texts
+from spark_bridge.journal_sink.texts import (
+    base64_text,
+    content_of,
+    fixed_width_texts,
+    plain_text,
+    timestamp_text,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_HEAD: Final = (b'{"_meta":{"uuid":"', b'"}')
+_NOT_FINITE: Final = MappingProxyType({"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"})
+"""JSON has no such numbers; Spark's sink writes them as strings too."""
+_CONTROLS: Final = MappingProxyType({8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"})
+_CONTROLS_END: Final = 32
+_QUOTE, _BACKSLASH = ord('"'), ord("\\")
+
+Part = Any
+"""A string that stands in every line, or an Arrow array of strings that differ."""
+
+
+class JsonLines:
+    """Encodes batches of rows."""
+
+    content_type = NDJSON
+
+    def __init__(self, schema: StructType, *, ignore_null_fields: bool = True) -> None:
+        """Describe the rows.
+
+        Args:
+            schema: Their columns.
+            ignore_null_fields: Leave out fields that are null.
+
+        Raises:
+            PublishError: a column cannot be written, or is named as the message's UUID is.
+        """
+        check_columns(schema, form="JSON", nested=True)
+        if "_meta" in schema.names:
+            raise PublishError(
+                "column _meta: the UUID of a JSON message stands there; drop the column or rename it"
+            )
+        self._ignore_null_fields = ignore_null_fields
+
+    def encode(self, rows: pa.RecordBatch, stretches: Stretches, stamper: Stamper) -> Encoded:
+        """Return the lines of each stretch of rows, and how many they are."""
+        lines = self.lines_of(rows, stamper)
+        return Encoded(
+            [bytes(content_of(lines.slice(begin, end - begin))) for begin, end in stretches],
+            [end - begin for begin, end in stretches],
+        )
+
+    def lines_of(self, rows: pa.RecordBatch, stamper: Stamper) -> pa.StringArray:
+        """Return a line for each row."""
+        uuids = stamper.stamp_messages(rows.num_rows)
+        before, after = _HEAD
+        parts: list[Part] = [fixed_width_texts(uuid_texts(uuids, before=before, after=after))]
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            parts.extend(self._field(name, column))
+        parts.append("}\n")
+        return _join(parts, nulls="")
+
+    def acknowledgement(self, uuid: bytes) -> bytes:
+        """Return the line that acknowledges, given its UUID."""
+        return JsonType().encode({"_meta": {"uuid": format_uuid(uuid)}}) + b"\n"
+
+    def _field(self, name: str, column: Any) -> list[Part]:
+        label = f",{_quoted(name)}:"
+        parts = self._value(column)
+        if not column.null_count:
+            return [label, *parts]
+        if self._ignore_null_fields:
+            return [_join([label, *parts])]
+        return [label, pc.fill_null(_join(parts), "null")]
+
+    def _value(self, column: Any) -> list[Part]:
+        """Return a column's values as parts to be joined; the join is null where a value is."""
+        kind = column.type
+        if pa.types.is_null(kind):
+            return [pa.nulls(len(column), pa.string())]
+        for is_kind, write in _WRITERS:
+            if is_kind(kind):
+                return write(column)
+        if pa.types.is_struct(kind):
+            return [self._struct(column)]
+        if pa.types.is_map(kind):
+            return ["{", _joined_lists(column, self._entries(column)), "}"]
+        return ["[", _joined_lists(column, self._elements(column.values)), "]"]
+
+    def _elements(self, values: Any) -> Any:
+        return pc.fill_null(_join(self._value(values)), "null")
+
+    def _entries(self, column: Any) -> Any:
+        keys = column.keys
+        # A key of JSON is a string, whatever it is in Arrow.
+        texts = self._value(keys) if _is_quoted(keys.type) else ['"', *self._value(keys), '"']
+        return _join([*texts, ":", self._elements(column.items)])
+
+    def _struct(self, column: Any) -> Any:
+        parts: list[Part] = []
+        for field, values in zip(column.type, column.flatten(), strict=True):
+            parts.extend(self._field(field.name, values))
+        if not parts:
+            text = pa.array(["{}"] * len(column), pa.string())
+        else:
+            # Every field brings a comma before it, and the first of them is one too many.
+            body = pc.utf8_slice_codeunits(_join(parts, nulls=""), 1)
+            text = _join(["{", body, "}"])
+        return pc.if_else(pc.is_valid(column), text, pa.scalar(None, pa.string()))
+
+
+def _joined_lists(column: Any, texts: Any) -> Any:
+    """Return the texts of each list's elements, separated by commas."""
+    # Copied, because Arrow takes no mask with the offsets of a slice.
+    offsets = pa.array(np.array(column.offsets))
+    lists = pa.ListArray.from_arrays(
+        offsets, texts, mask=column.is_null() if column.null_count else None
+    )
+    return pc.binary_join(lists, ",")
+
+
+def _join(parts: Sequence[Part], *, nulls: str | None = None) -> Any:
+    """Join parts line by line; a line with a null part is null, or that part is `nulls`."""
+    merged: list[Part] = []
+    for part in parts:
+        if isinstance(part, str) and merged and isinstance(merged[-1], str):
+            merged[-1] += part
+        else:
+            merged.append(part)
+    if len(merged) == 1 and not isinstance(merged[0], str):
+        return merged[0]
+    if nulls is None:
+        return pc.binary_join_element_wise(*merged, "")
+    return pc.binary_join_element_wise(*merged, "", null_handling="replace", null_replacement=nulls)
+
+
+def _quoted(name: str) -> str:
+    return JsonType().encode(name).decode("utf-8")
+
+
+def _string(column: Any) -> list[Part]:
+    return ['"', _escaped(plain_text(column)), '"']
+
+
+def _escaped(texts: Any) -> Any:
+    content = np.frombuffer(content_of(texts), dtype=np.uint8)
+    quotes, backslashes = bool((content == _QUOTE).any()), bool((content == _BACKSLASH).any())
+    if backslashes:
+        texts = pc.replace_substring(texts, "\\", "\\\\")
+    if quotes:
+        texts = pc.replace_substring(texts, '"', '\\"')
+    for code in np.unique(content[content < _CONTROLS_END]):
+        escape = _CONTROLS.get(int(code), f"\\u{int(code):04x}")
+        texts = pc.replace_substring(texts, chr(code), escape)
+    return texts
+
+
+def _floating(column: Any) -> list[Part]:
+    text = plain_text(column)
+    finite = pc.is_finite(column)
+    if pc.all(finite).as_py() is False:
+        for found, written in _NOT_FINITE.items():
+            text = pc.if_else(pc.equal(text, found), f'"{written}"', text)
+    return [text]
+
+
+def _plain(column: Any) -> list[Part]:
+    return [plain_text(column)]
+
+
+def _date(column: Any) -> list[Part]:
+    return ['"', plain_text(column), '"']
+
+
+def _timestamp(column: Any) -> list[Part]:
+    return ['"', timestamp_text(column), '"']
+
+
+def _binary(column: Any) -> list[Part]:
+    return ['"', base64_text(column), '"']
+
+
+_WRITERS: Final[Sequence[tuple[Callable[[Any], bool], Callable[[Any], list[Part]]]]] = (
+    (pa.types.is_integer, _plain),
+    (pa.types.is_boolean, _plain),
+    (pa.types.is_decimal, _plain),
+    (pa.types.is_floating, _floating),
+    (pa.types.is_string, _string),
+    (pa.types.is_large_string, _string),
+    (pa.types.is_date, _date),
+    (pa.types.is_timestamp, _timestamp),
+    (pa.types.is_binary, _binary),
+    (pa.types.is_large_binary, _binary),
+)
+
+
+def _is_quoted(kind: Any) -> bool:
+    return any(is_kind(kind) for is_kind, write in _WRITERS if write not in (_plain, _floating))

@@ -1,0 +1,184 @@
+"""Which journal each row of a batch goes to, by its key, without a loop over rows.
+
+Hash and use agree with `consumer.message.mapping`, and so with Gazette's publishers: a key has the same journal
+whoever publishes it. A key is the UTF-8 bytes of its column's text, or the bytes of a binary column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from consumer.message.mapping import fnv1a_32
+from spark_bridge.errors import PublishError
+from spark_bridge.journal_sink.imports import imported
+from spark_bridge.journal_sink.texts import content_of, plain_text
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+Indices = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint32]
+
+_FNV_OFFSET, _FNV_PRIME = np.uint32(0x811C9DC5), np.uint32(0x01000193)
+
+
+class RowMapping(Protocol):
+    """Chooses journals. It is pickled on the driver and used in tasks."""
+
+    def indices(self, rows: pa.RecordBatch, journals: Sequence[str]) -> Indices:
+        """Return the index of each row's journal; shape (N,).
+
+        Raises:
+            PublishError: a key is null.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OneJournal:
+    """There is nothing to choose."""
+
+    def indices(self, rows: pa.RecordBatch, journals: Sequence[str]) -> Indices:
+        """Return zeros."""
+        del journals
+        return np.zeros(rows.num_rows, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class ModuloMapping:
+    """The hash of the key, modulo the number of journals."""
+
+    key: str
+
+    def indices(self, rows: pa.RecordBatch, journals: Sequence[str]) -> Indices:
+        """Return the index of each row's journal."""
+        hashes = key_hashes(rows, self.key)
+        return (hashes % np.uint32(len(journals))).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class RendezvousMapping:
+    """The journal whose own hash, combined with the key's, is the greatest: few keys move when journals are added."""
+
+    key: str
+
+    def indices(self, rows: pa.RecordBatch, journals: Sequence[str]) -> Indices:
+        """Return the index of each row's journal."""
+        hashes = key_hashes(rows, self.key)
+        best = np.zeros(len(hashes), dtype=np.int64)
+        best_scores = np.zeros(len(hashes), dtype=np.uint32)
+        for index, journal in enumerate(journals):
+            scores = hashes ^ np.uint32(fnv1a_32(journal.encode()))
+            better = scores > best_scores if index else np.ones(len(hashes), dtype=bool)
+            best[better] = index
+            best_scores[better] = scores[better]
+        return best
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationMapping:
+    """A function of the application: takes a `pyarrow.RecordBatch` and the journals' names, returns N indices."""
+
+    name: str
+    """`module:function`; executors import it."""
+
+    def indices(self, rows: pa.RecordBatch, journals: Sequence[str]) -> Indices:
+        """Return the index of each row's journal.
+
+        Raises:
+            PublishError: what the function returned are no such indices.
+        """
+        function = imported(self.name, option="mapping")
+        found = np.asarray(function(rows, journals))
+        if found.shape != (rows.num_rows,) or not np.issubdtype(found.dtype, np.integer):
+            raise PublishError(
+                f"mapping {self.name}: expected {rows.num_rows} integers, one a row, got shape "
+                f"{found.shape} of {found.dtype}"
+            )
+        if len(found) and not 0 <= found.min() <= found.max() < len(journals):
+            raise PublishError(
+                f"mapping {self.name}: expected indices in [0, {len(journals)}), got "
+                f"{found.min()} to {found.max()}"
+            )
+        return found.astype(np.int64)
+
+
+def mapping_for(mapping: str, *, key: str, journal_count: int, schema: StructType) -> RowMapping:
+    """Return the mapping that the options ask for.
+
+    Args:
+        mapping: `modulo`, `rendezvous`, or `module:function`.
+        key: Name of the key column; empty if none.
+        journal_count: With one journal no key is needed.
+        schema: Of the rows.
+
+    Raises:
+        PublishError: the options do not fit each other or the rows.
+    """
+    if ":" in mapping:
+        imported(mapping, option="mapping")
+        return ApplicationMapping(mapping)
+    if mapping not in ("modulo", "rendezvous"):
+        raise PublishError(
+            f"mapping: expected modulo, rendezvous or module:function, got {mapping!r}"
+        )
+    if key and key not in schema.names:
+        raise PublishError(f"key: no column {key}; there are {schema.names}")
+    if not key:
+        if journal_count == 1:
+            return OneJournal()
+        raise PublishError(
+            f"key: expected the column whose value chooses among {journal_count} journals; there are "
+            f"{schema.names}"
+        )
+    from pyspark.sql.types import AtomicType
+
+    if not isinstance(schema[key].dataType, AtomicType):
+        raise PublishError(
+            f"key: column {key} is a {schema[key].dataType.simpleString()}; expected a plain value"
+        )
+    return ModuloMapping(key) if mapping == "modulo" else RendezvousMapping(key)
+
+
+def key_hashes(rows: pa.RecordBatch, key: str) -> Hashes:
+    """Return the FNV-1a hash of each row's key.
+
+    Raises:
+        PublishError: a key is null.
+    """
+    column = rows.column(key)
+    if column.null_count:
+        raise PublishError(
+            f"column {key}: the key of {column.null_count} rows is null, and no journal can be chosen; "
+            "filter them out, or give them a value by coalesce()"
+        )
+    return fnv1a_32_of(_key_texts(column))
+
+
+def fnv1a_32_of(texts: Any) -> Hashes:
+    """Return the hash of each string or binary value, shape (N,): position by position, longest values first."""
+    lengths = pc.binary_length(texts).to_numpy(zero_copy_only=False)
+    content = np.frombuffer(content_of(texts), dtype=np.uint8)
+    begins = np.cumsum(lengths, dtype=np.int64) - lengths
+    order = np.argsort(-lengths, kind="stable")
+    begins, descending = begins[order], -lengths[order]
+    hashes = np.full(len(lengths), _FNV_OFFSET, dtype=np.uint32)
+    for position in range(int(lengths.max(initial=0))):
+        count = int(np.searchsorted(descending, -position, side="left"))
+        hashes[:count] = (hashes[:count] ^ content[begins[:count] + position]) * _FNV_PRIME
+    found = np.empty_like(hashes)
+    found[order] = hashes
+    return found
+
+
+def _key_texts(column: Any) -> Any:
+    if pa.types.is_large_binary(column.type):
+        return pc.cast(column, pa.binary())
+    return column if pa.types.is_binary(column.type) else plain_text(column)

@@ -1,0 +1,90 @@
+"""UUIDs for many messages at once, as NumPy columns: one producer, clocks that only grow.
+
+The same bits as `consumer.message.uuid.build_uuid`, which is the reference.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from consumer.message.clock import CLOCK_UNITS_PER_MESSAGE, clock_at
+from consumer.message.uuid import Flags, build_uuid
+
+Bytes = npt.NDArray[np.uint8]
+
+UUID_CHARACTERS: Final = 36
+
+_HEX_PAIRS: Final = np.frombuffer(
+    b"".join(b"%02x" % value for value in range(256)), dtype=np.uint16
+)
+# (first digit, digits, place in the text) of each group of a UUID's text.
+_GROUPS: Final = ((0, 8, 0), (8, 4, 9), (12, 4, 14), (16, 4, 19), (20, 12, 24))
+
+
+class Stamper:
+    """Mints the UUIDs of one producer. Used by one thread at a time."""
+
+    def __init__(self, producer: int, *, now: Callable[[], int] = time.time_ns) -> None:
+        """Start a producer.
+
+        Args:
+            producer: Its 48-bit id, used by nobody else.
+            now: Wall time, nanoseconds since the Unix epoch.
+        """
+        self.producer = producer
+        self._now = now
+        self._clock = 0
+
+    def stamp_messages(self, count: int) -> Bytes:
+        """Return UUIDs of messages within a transaction, in the order of their clocks; shape (count, 16)."""
+        before = max(self._clock, clock_at(self._now()))
+        steps = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(CLOCK_UNITS_PER_MESSAGE)
+        self._clock = before + count * CLOCK_UNITS_PER_MESSAGE
+        return uuid_bytes(self.producer, steps + np.uint64(before), Flags.CONTINUE_TXN)
+
+    def stamp_acknowledgement(self) -> bytes:
+        """Return the UUID of an acknowledgement of every message so far, 16 bytes; it serves every journal."""
+        self._clock += CLOCK_UNITS_PER_MESSAGE
+        return build_uuid(self.producer, self._clock, Flags.ACK_TXN)
+
+
+def uuid_bytes(producer: int, clocks: npt.NDArray[np.uint64], flags: int) -> Bytes:
+    """Return the UUIDs of a producer at clocks of shape (N,); shape (N, 16)."""
+
+    def u64(value: int) -> np.uint64:
+        return np.uint64(value)
+
+    time_low = (clocks >> u64(4)) & u64(0xFFFFFFFF)
+    time_middle = (clocks >> u64(36)) & u64(0xFFFF)
+    time_high = clocks >> u64(52)
+    halves = np.empty((len(clocks), 2), dtype=">u8")
+    halves[:, 0] = time_low << u64(32) | time_middle << u64(16) | u64(0x1000) | time_high
+    sequence = (clocks & u64(0xF)) << u64(10) | u64(0x8000 | flags)
+    halves[:, 1] = sequence << u64(48) | u64(producer)
+    return halves.view(np.uint8)
+
+
+def uuid_texts(uuids: Bytes, *, before: bytes = b"", after: bytes = b"") -> Bytes:
+    """Return the text form of each UUID, with the same bytes before and after each.
+
+    Args:
+        uuids: Shape (N, 16).
+        before: Put before each.
+        after: Put after each.
+
+    Returns:
+        Shape (N, len(before) + 36 + len(after)).
+    """
+    digits = _HEX_PAIRS[uuids].view(np.uint8)
+    template = before + b"-" * UUID_CHARACTERS + after
+    texts = np.empty((len(uuids), len(template)), dtype=np.uint8)
+    texts[:] = np.frombuffer(template, dtype=np.uint8)
+    for first, count, place in _GROUPS:
+        begin = len(before) + place
+        texts[:, begin : begin + count] = digits[:, first : first + count]
+    return texts

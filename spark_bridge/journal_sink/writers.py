@@ -1,0 +1,184 @@
+"""Spark's side of the sink: what it pickles to tasks, and calls on the driver to commit.
+
+Tasks write uncommitted (`attempt.py`) and return what commits them; `commit.py` makes it a fact. A task whose work is
+committed already, by a driver that was killed after its commit and before Spark took note of it, writes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import structlog
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from spark_bridge.errors import PublishError
+from spark_bridge.journal_sink.attempt import WritePlan, write_attempt
+from spark_bridge.journal_sink.commit import (
+    CommitTarget,
+    StepObserver,
+    commit_micro_batch,
+    commit_publication,
+    committed_batch,
+    committed_publication,
+    finish_micro_batch,
+    finish_publication,
+    observe_nothing,
+)
+from spark_bridge.journal_sink.options import SinkOptions
+from spark_bridge.journal_sink.record import Attempt, publication_of
+from spark_bridge.journal_sink.target import plan_write
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+_log = structlog.get_logger()
+
+# Spark's names of the local properties that every task of a micro-batch has.
+_QUERY_PROPERTY = "sql.streaming.queryId"
+_BATCH_PROPERTY = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True)
+class AttemptMessage(WriterCommitMessage):
+    """What a task returns."""
+
+    attempt: Attempt | None
+    """None if its work was found committed."""
+    query: str = ""
+    """Of a micro-batch: the query's id, which stays the same as long as its checkpoint does."""
+    batch: int = -1
+
+
+class BatchJournalWriter(DataSourceArrowWriter):
+    """Publishes a DataFrame."""
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        schema: StructType,
+        *,
+        on_step: StepObserver = observe_nothing,
+    ) -> None:
+        """Find the journals; `on_step` is called in the driver's commit.
+
+        Raises:
+            PublishError: the options do not fit the rows or the journals.
+        """
+        self._plan = asyncio.run(plan_write(options, schema))
+        self._target = _commit_target(options, on_step)
+        self._named = bool(options.publication)
+        self._publication = options.publication or f"unnamed-{uuid4().hex}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Append rows, uncommitted, unless the publication is committed."""
+        if self._named and asyncio.run(committed_publication(self._target, self._publication)):
+            return AttemptMessage(None)
+        return AttemptMessage(write_attempt(iterator, self._plan))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Publish what the tasks wrote, or finish what is published under the name."""
+        given = _given(messages)
+        if any(message.attempt is None for message in given):
+            asyncio.run(finish_publication(self._target, self._publication))
+            return
+        record = publication_of(_attempts(given))
+        asyncio.run(commit_publication(self._target, self._publication, record, keep=self._named))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Leave what tasks wrote unacknowledged: no reader of committed messages sees it, now or later."""
+        _log.warning(
+            "publication.aborted",
+            publication=self._publication,
+            uncommitted_messages=_message_count(messages),
+        )
+
+
+class StreamJournalWriter(DataSourceStreamArrowWriter):
+    """Publishes the micro-batches of a query. Spark makes one for every batch, and another to commit it."""
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        schema: StructType,
+        *,
+        on_step: StepObserver = observe_nothing,
+    ) -> None:
+        """Find the journals; `on_step` is called in the driver's commit.
+
+        Raises:
+            PublishError: the options do not fit the rows or the journals.
+        """
+        if options.publication:
+            raise PublishError(
+                "publication: a stream's batches are known by its checkpoint; remove the option"
+            )
+        self._plan: WritePlan = asyncio.run(plan_write(options, schema))
+        self._target = _commit_target(options, on_step)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Append rows, uncommitted, unless the micro-batch is committed."""
+        query, batch = _micro_batch()
+        if asyncio.run(committed_batch(self._target, query)) >= batch:
+            return AttemptMessage(None, query, batch)
+        return AttemptMessage(write_attempt(iterator, self._plan), query, batch)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Publish what the tasks wrote, or finish the micro-batch if it is committed."""
+        given = _given(messages)
+        attempts = list(_attempts(given))
+        if len(attempts) < len(given):
+            asyncio.run(finish_micro_batch(self._target, given[0].query, batchId))
+        elif any(attempt.journals for attempt in attempts):
+            record = publication_of(attempts, batch=batchId)
+            asyncio.run(commit_micro_batch(self._target, given[0].query, record))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Leave what tasks wrote unacknowledged; the restarted query writes the batch again."""
+        _log.warning(
+            "micro_batch.aborted", batch=batchId, uncommitted_messages=_message_count(messages)
+        )
+
+
+def _commit_target(options: SinkOptions, on_step: StepObserver) -> CommitTarget:
+    return CommitTarget(
+        address=options.address,
+        etcd=options.etcd,
+        root=options.root,
+        retention_days=options.retention_days,
+        on_step=on_step,
+    )
+
+
+def _micro_batch() -> tuple[str, int]:
+    """Return the query and the batch that this task belongs to."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    query = context.getLocalProperty(_QUERY_PROPERTY) if context else None
+    batch = context.getLocalProperty(_BATCH_PROPERTY) if context else None
+    if not query or batch is None:
+        raise PublishError(
+            "the task does not know its query and batch; the journal sink needs micro-batches"
+        )
+    return query, int(batch)
+
+
+def _given(messages: Sequence[WriterCommitMessage | None]) -> list[AttemptMessage]:
+    return [message for message in messages if isinstance(message, AttemptMessage)]
+
+
+def _attempts(messages: Sequence[AttemptMessage]) -> Iterator[Attempt]:
+    return (message.attempt for message in messages if message.attempt is not None)
+
+
+def _message_count(messages: Sequence[WriterCommitMessage | None]) -> int:
+    return sum(attempt.messages for attempt in _attempts(_given(messages)))

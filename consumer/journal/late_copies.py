@@ -2,8 +2,8 @@
 
 An append whose answer was lost is sent again, and the first copy may still arrive at any later time. Of messages that
 does no harm, for readers know them by their UUIDs. But an acknowledgement that arrives late, behind messages of the
-same producer, rolls those back; and when they are committed, nobody sees them. So where a copy is in doubt, the next one
-shuts the door behind itself:
+same producer, rolls those back; and when they are committed, nobody sees them. So where a copy is in doubt, the next
+one shuts the door behind itself:
 
     first copy      demands the register as it was last seen    ── answered: nothing has changed
     in doubt        the next demands the same, and changes it   ── answered: whatever is still on its way is refused

@@ -97,6 +97,7 @@ class Cluster:
         """All that ever were, oldest first."""
         self.application_fails = False
         self.recorded = self.random.random() < scenario.recorded
+        self.piecewise = self.random.random() < scenario.piecewise
         self.latency_seconds = self.random.choice(scenario.latencies_seconds)
         self._group = group
         self._keys = Keys(ROOT)
@@ -274,7 +275,12 @@ class Cluster:
 
     def _open_store(self, to_table: Link, shard: Shard) -> NumberStore:
         if self.recorded:
-            return RecordedStore(shard, result_of=result_or_not_yet, observer=self.witness)
+            return RecordedStore(
+                shard,
+                result_of=result_or_not_yet,
+                observer=self.witness,
+                piecewise=self.piecewise,
+            )
         return FencedRowStore(shard, self.table, FaultyWay(to_table), self.witness)
 
 

@@ -10,9 +10,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from allocator.core.keys import AssignmentKey, Keys
-from allocator.errors import KeyDecodeError
-from allocator.etcd.api import KeyPut
+from allocator.core.keys import Keys
 from allocator.runtime.task_group import TaskGroup
 from allocator.simulation.many import Family
 from allocator.simulation.run import logs_to
@@ -20,13 +18,11 @@ from allocator.simulation.store import Commit
 from allocator.simulation.trace import Trace
 from allocator.simulation.virtual_loop import run_virtual, running_loop
 from allocator.simulation.world import describe
-from consumer.core.failure_kind import FailureKind
 from consumer.protocol.journal_pb2 import Status
-from consumer.protocol.shard_pb2 import ReplicaStatus
-from consumer.simulation.application import BROKEN_ON_PURPOSE
 from consumer.simulation.cluster import CONFIG, ROOT, Cluster
 from consumer.simulation.faults import Faults
 from consumer.simulation.scenario import Report, Scenario
+from consumer.simulation.statuses import Statuses
 from consumer.simulation.witness import Witness
 from consumer.simulation.writers import Writers, writers_of_outputs
 
@@ -35,7 +31,6 @@ END_SECONDS_MAX = 600.0
 """A process that was cancelled and has not ended by then never will."""
 FOREIGN_SHARE = 0.2
 """Of what other producers write, what goes into the shard's outputs."""
-_FORESEEN = (FailureKind.TRANSIENT, FailureKind.FENCED)
 
 
 def simulate(
@@ -95,6 +90,8 @@ class _Run:
         loop = running_loop()
         self._trace = Trace(loop.time, sink=self._sink)
         self._witness = Witness(tell=self._trace.add)
+        self._keys = Keys(ROOT)
+        self._statuses = Statuses(self._keys, self._witness)
         loop.set_exception_handler(self._on_unheard)
         async with TaskGroup() as group:
             self._cluster = Cluster(
@@ -157,29 +154,18 @@ class _Run:
     async def _settle(self) -> None:
         loop = running_loop()
         until = loop.time() + self._scenario.settle_seconds_max
-        while self._witness.violation is None and not self._witness.is_settled:
-            await asyncio.sleep(POLL_SECONDS)
+        while self._witness.violation is None:
+            missing, untrue = self._witness.missing(), self._statuses.untrue()
+            if not (missing or untrue):
+                return
             if loop.time() > until:
-                self._witness.violate("S1", f"in the end {'; '.join(self._witness.missing())}")
+                invariant = "S1" if missing else "S4"
+                self._witness.violate(invariant, f"in the end {'; '.join(missing or untrue)}")
+            await asyncio.sleep(POLL_SECONDS)
 
     def _on_commit(self, commit: Commit) -> None:
-        self._trace.add(describe(Keys(ROOT), commit))
-        for event in commit.events:
-            if isinstance(event, KeyPut):
-                self._look_at_status(event.kv.key, event.kv.value)
-
-    def _look_at_status(self, key: bytes, value: bytes) -> None:
-        """Judge why a shard says that it failed."""
-        try:
-            if not isinstance(Keys(ROOT).parse(key), AssignmentKey):
-                return
-        except KeyDecodeError:
-            return
-        status = ReplicaStatus.FromString(value)
-        text = "; ".join(status.errors)
-        foreseen = any(f"({kind.value})" in text for kind in _FORESEEN)
-        if status.code == ReplicaStatus.FAILED and not foreseen and BROKEN_ON_PURPOSE not in text:
-            self._witness.violate("S0", f"a shard failed: {text}")
+        self._trace.add(describe(self._keys, commit))
+        self._statuses.on_commit(commit)
 
     def _on_unheard(self, _: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         """Judge an error that nobody handled."""

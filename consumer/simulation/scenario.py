@@ -83,6 +83,8 @@ class Scenario:
     """Hot ones; only a shard with a recovery log has use for them."""
     recorded: float = 0.7
     """Share of runs whose state is in a recovery log; in the others it is in a table."""
+    piecewise: float = 0.4
+    """Share of runs in which a commit into the recovery log takes several appends."""
     faults: Mapping[Fault, float] = field(default_factory=lambda: FAULTS)
     steps: IntRange = (6, 14)
     """Faults of a run."""

@@ -19,6 +19,8 @@ from consumer.errors import CommitFencedError, StoreClosedError
 from consumer.local_state import local_state_of
 from consumer.op_future import OpFuture
 from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.recoverylog.file_recorder import FileRecorder
+from consumer.simulation.piecewise import PiecewiseRecorder
 from consumer.stores.json_document import decode_documents, encode_documents
 from consumer.stores.recorded_files import remove_if_there
 from consumer.stores.state_file import RecordedStateFile
@@ -81,6 +83,7 @@ class RecordedStore:
         *,
         result_of: Callable[[OpFuture], None] = Future.result,
         observer: StoreObserver | None = None,
+        piecewise: bool = False,
     ) -> None:
         """Take the directory and the recorder of the shard.
 
@@ -88,13 +91,15 @@ class RecordedStore:
             shard: Has a recovery log.
             result_of: Waits for a future, or raises what has the call made again.
             observer: Is told what this store relies on.
+            piecewise: Each commit takes several appends.
         """
         local_state = local_state_of(shard, None)
         assert local_state.recorder is not None, "a recovery log brings its recorder"
         self._fqn = shard.fqn
         self._directory = local_state.directory
-        self._recorder = local_state.recorder
-        self._file = RecordedStateFile(shard.fqn, local_state.directory, local_state.recorder)
+        recorder: FileRecorder = local_state.recorder
+        self._recorder = PiecewiseRecorder(recorder) if piecewise else recorder
+        self._file = RecordedStateFile(shard.fqn, local_state.directory, self._recorder)
         self._observer = observer or Unobserved()
         self._result_of = result_of
         self._proof: OpFuture | None = None

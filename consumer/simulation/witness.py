@@ -4,6 +4,7 @@
     S1  each committed input is reflected exactly once: in the state that is durable, and in the published output
     S2  an output is visible if, and only if, the transaction that published it is durable
     S3  what is durable only grows: nobody commits after a newer restore, and what a store was told to be durable is
+    S4  what a shard says of itself is said of its own assignment, and in the end is true
 
 Inputs are numbered. The application notes each number in its state, with how many were there before; and publishes the
 number, or not. So numbers written and committed, numbers noted, and numbers visible can be compared at any moment.
@@ -123,11 +124,6 @@ class Witness:
         self.violation = self.violation or Violation(invariant, problem)
 
     # -- at rest
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether all inputs are reflected, and their outputs visible."""
-        return not self.missing()
 
     def missing(self) -> list[str]:
         """Return what is not yet as it must be in the end, in words."""

@@ -29,7 +29,7 @@ from consumer.journal.client import JournalClient
 from consumer.journal.read_progress import ReadSpan
 from consumer.journal.reader import Reader
 from consumer.protocol.journal_pb2 import AppendResponse, ApplyRequest, JournalSpec
-from consumer.protocol.labels import label_set, parse_selector
+from consumer.protocol.labels import label_set, parse_selector, selector
 from consumer.simulation.broker import MemoryBroker
 from consumer.simulation.channels import SimulatedChannels
 from tests.support.broker import journal_spec
@@ -146,6 +146,24 @@ async def test_union_replaces_a_register_and_subtract_removes_it(client: Journal
     assert not emptied.registers.labels
     # Without registers every check passes.
     await client.append(JOURNAL, b"e", check_registers=parse_selector("author=anyone"))
+
+
+async def test_register_that_must_be_absent_refuses_whatever_its_value(
+    client: JournalClient,
+) -> None:
+    """What keeps late copies out: an append that demands that nobody has set a register, beside one that is set."""
+    await create(client)
+    absent = selector(exclude=label_set(("copies", "")))
+    await client.append(JOURNAL, b"a", union_registers=label_set(("author", "me")))
+
+    await client.append(
+        JOURNAL, b"b", check_registers=absent, union_registers=label_set(("copies", "1"))
+    )
+    with pytest.raises(RegisterMismatchError) as refused:
+        await client.append(JOURNAL, b"c", check_registers=absent)
+
+    assert refused.value.registers == label_set(("author", "me"), ("copies", "1"))
+    assert await content_of(client.reader(JOURNAL, block=False)) == b"ab"
 
 
 async def test_demanded_offset_is_the_write_head_or_nothing_is_appended(

@@ -30,21 +30,21 @@ class JournalFormat(DataSource):
         """The format's name."""
         return "journal"
 
-    def schema(self) -> StructType:
+    def schema(self) -> StructType | str:
         """Return the columns of the messages that the options select, if the caller names none."""
-        from spark_bridge.journal_source import infer_schema
+        from spark_bridge.journal_source.schema_inference import infer_schema
 
         return infer_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a DataFrame once."""
-        from spark_bridge.journal_source import batch_reader
+        from spark_bridge.journal_source.readers import batch_reader
 
         return batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return what reads a stream of micro-batches."""
-        from spark_bridge.journal_source import stream_reader
+        from spark_bridge.journal_source.readers import stream_reader
 
         return stream_reader(self.options, schema)
 

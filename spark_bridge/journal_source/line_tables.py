@@ -61,7 +61,7 @@ class _Template:
 
 # The key's quote begins a string, for within one it would stand behind a backslash; the braces close it and the whole
 # message. So this is the `_meta` of the message and not of something in it.
-_LAST: Final = (_Template(b',"_meta":{"uuid":"', b'"}}'), _Template(b'{"_meta":{"uuid":"', b'"}}'))
+_LAST: Final = _Template(b',"_meta":{"uuid":"', b'"}}')
 _FIRST: Final = _Template(b'{"_meta":{"uuid":"', b'"')
 
 
@@ -72,11 +72,6 @@ class LineTables:
         self._journal = journal
         self._pending = b""
         self._offset = 0
-
-    @property
-    def end(self) -> int:
-        """Offset after the last whole line, bytes."""
-        return self._offset
 
     def restart(self, offset: int) -> None:
         """Go on at `offset`, where a line begins; a line under way is dropped."""
@@ -89,43 +84,67 @@ class LineTables:
             FramingError: a line is no JSON message, or longer than `FRAME_BYTES_MAX`.
         """
         buffer = self._pending + content
-        codes = np.frombuffer(buffer, dtype=np.uint8)
-        stops = np.flatnonzero(codes == _NEWLINE)
+        starts, stops = bounds_of_lines(buffer)
         used = int(stops[-1]) + 1 if len(stops) else 0
         self._pending = buffer[used:]
         if len(self._pending) > FRAME_BYTES_MAX:
             detail = f"a line of more than {FRAME_BYTES_MAX} bytes"
             raise FramingError(self._journal, offset=self._offset + used, detail=detail)
-        starts = np.concatenate((np.zeros(min(1, len(stops)), np.int64), stops[:-1] + 1))
-        uuids = self._uuids(buffer, starts, stops)
+        try:
+            uuids = uuids_of_lines(buffer, starts, stops)
+        except NoMessageError as error:
+            at = self._offset + error.position
+            raise FramingError(self._journal, offset=at, detail=str(error)) from error
         begins, ends = starts + self._offset, stops + (self._offset + 1)
         self._offset += used
         return table_of(begins, ends, uuids)
 
-    def _uuids(self, buffer: bytes, starts: Offsets, stops: Offsets) -> bytes:
-        codes = np.frombuffer(buffer, dtype=np.uint8)
-        uuids = np.zeros((len(stops), 16), dtype=np.uint8)
-        todo = np.arange(len(stops))
-        for template, from_end in ((_LAST[0], True), (_LAST[1], True), (_FIRST, False)):
-            if not len(todo):
-                break
-            places = stops[todo] - template.size if from_end else starts[todo]
-            # A template that does not fit into its line is at home in none of them.
-            places = np.where(stops[todo] - starts[todo] >= template.size, places, -1)
-            try:
-                matching, found = template.match(codes, places)
-            except ValueError:  # one of many is no UUID: the slow path tells which
-                continue
-            uuids[todo[matching]] = np.frombuffer(found, dtype=np.uint8).reshape(-1, 16)
-            todo = todo[~matching]
-        for index in todo.tolist():
-            uuids[index] = self._uuid_of(buffer, int(starts[index]), int(stops[index]))
-        return uuids.tobytes()
 
-    def _uuid_of(self, buffer: bytes, start: int, stop: int) -> NDArray[np.uint8]:
+class NoMessageError(ValueError):
+    """A line is no JSON message."""
+
+    def __init__(self, position: int, problem: str) -> None:
+        super().__init__(problem)
+        self.position = position
+        """Where the line begins, bytes into the buffer."""
+
+
+def bounds_of_lines(buffer: bytes) -> tuple[Offsets, Offsets]:
+    """Return where each whole line starts and where its newline stands, shape (N,) each, bytes."""
+    codes = np.frombuffer(buffer, dtype=np.uint8)
+    stops = np.flatnonzero(codes == _NEWLINE)
+    starts = np.empty_like(stops)
+    starts[:1] = 0
+    starts[1:] = stops[:-1] + 1
+    return starts, stops
+
+
+def uuids_of_lines(buffer: bytes, starts: Offsets, stops: Offsets) -> bytes:
+    """Return the UUIDs of N lines, 16 bytes each, one after the other; zero bytes where a line has none.
+
+    Raises:
+        NoMessageError: a line is no JSON message, or its UUID is none.
+    """
+    codes = np.frombuffer(buffer, dtype=np.uint8)
+    uuids = np.zeros((len(stops), 16), dtype=np.uint8)
+    todo = np.arange(len(stops))
+    for template, from_end in ((_LAST, True), (_FIRST, False)):
+        if not len(todo):
+            break
+        places = stops[todo] - template.size if from_end else starts[todo]
+        # A template that does not fit into its line is at home in none of them.
+        places = np.where(stops[todo] - starts[todo] >= template.size, places, -1)
         try:
-            uuid = json_uuid_of(buffer[start:stop])
+            matching, found = template.match(codes, places)
+        except ValueError:  # one of many is no UUID: the slow path tells which
+            continue
+        uuids[todo[matching]] = np.frombuffer(found, dtype=np.uint8).reshape(-1, 16)
+        todo = todo[~matching]
+    for index in todo.tolist():
+        start = int(starts[index])
+        try:
+            uuid = json_uuid_of(buffer[start : int(stops[index])])
         except ValueError as error:
-            at = self._offset + start
-            raise FramingError(self._journal, offset=at, detail=str(error)) from error
-        return np.frombuffer(uuid, dtype=np.uint8)
+            raise NoMessageError(start, str(error)) from error
+        uuids[index] = np.frombuffer(uuid, dtype=np.uint8)
+    return uuids.tobytes()

@@ -1,0 +1,131 @@
+"""What each content type needs: to find messages and their UUIDs on the driver, and to decode them in tasks.
+
+application/x-ndjson                    JSON, a line each
+application/x-protobuf-fixed            protobuf of one class, length-prefixed
+application/vnd.apache.arrow.stream     Arrow, a UUID and a stream of one batch each, length-prefixed
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from google.protobuf.message import Message
+
+from consumer.errors import ContentTypeError
+from consumer.message.framing import NDJSON, PROTOBUF_FIXED
+from consumer.message.protobuf_type import ProtobufType
+from spark_bridge.format_options import OptionError
+from spark_bridge.journal_source.columns import Columns
+from spark_bridge.journal_source.content import Content
+from spark_bridge.journal_source.frame_tables import FrameTables
+from spark_bridge.journal_source.line_tables import LineTables
+from spark_bridge.journal_source.message_table import MessageTable
+from spark_bridge.journal_source.message_types import load_message_class
+from spark_bridge.journal_source.options import ReadOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
+_READABLE: Final = (NDJSON, PROTOBUF_FIXED, ARROW_STREAM)
+
+
+class Tables(Protocol):
+    """Finds the messages of one journal."""
+
+    def restart(self, offset: int) -> None:
+        """Go on at `offset`, where a frame begins; a frame under way is dropped."""
+        ...
+
+    def feed(self, content: bytes) -> MessageTable:
+        """Take the bytes that follow, and return the messages that end in them.
+
+        Raises:
+            FramingError: they are no messages.
+        """
+        ...
+
+
+class Decoder(Protocol):
+    """Decodes the messages of one journal."""
+
+    def whole_bytes(self, data: bytes) -> int:
+        """Return how many bytes of `data`, which begins with a frame, are whole frames."""
+        ...
+
+    def decode(self, content: Content) -> pa.RecordBatch:
+        """Return the messages of some content.
+
+        Raises:
+            FramingError: a message cannot be decoded, or does not fit the columns.
+        """
+        ...
+
+
+def tables_for(journal: str, content_type: str, options: ReadOptions) -> Tables:
+    """Return what finds a journal's messages.
+
+    Raises:
+        ContentTypeError: messages of this type cannot be read.
+        OptionError: the message type is needed for that, and is missing or wrong.
+    """
+    if content_type == NDJSON:
+        return LineTables(journal)
+    if content_type == PROTOBUF_FIXED:
+        return FrameTables(journal, _protobuf_type(journal, options).uuid_of)
+    if content_type == ARROW_STREAM:
+        from spark_bridge.journal_source.frame_decoders import arrow_uuid_of
+
+        return FrameTables(journal, arrow_uuid_of)
+    raise _unreadable(journal, content_type)
+
+
+def decoder_for(
+    journal: str, content_type: str, *, options: ReadOptions, columns: Columns
+) -> Decoder:
+    """Return what decodes a journal's messages.
+
+    Raises:
+        ContentTypeError: messages of this type cannot be read.
+        OptionError: an option or a column does not fit them.
+    """
+    if content_type == NDJSON:
+        from spark_bridge.journal_source.json_decoder import JsonDecoder
+
+        return JsonDecoder(columns, permissive=options.permissive)
+    from spark_bridge.journal_source.frame_decoders import ArrowDecoder, ProtobufDecoder
+
+    if content_type == PROTOBUF_FIXED:
+        message_class = protobuf_class(journal, options)
+        return ProtobufDecoder(columns, message_class, uuid_field=options.uuid_field)
+    if content_type == ARROW_STREAM:
+        return ArrowDecoder(columns)
+    raise _unreadable(journal, content_type)
+
+
+def protobuf_class(journal: str, options: ReadOptions) -> type[Message]:
+    """Return the class of a journal's protobuf messages.
+
+    Raises:
+        OptionError: the option names none.
+    """
+    if options.message_type is None:
+        expected = f"module:Class of the protobuf messages of {journal}"
+        raise OptionError("messageType", expected, got=None)
+    found = load_message_class(options.message_type)
+    if not issubclass(found, Message):
+        expected = f"a protobuf message class, for {journal} holds {PROTOBUF_FIXED}"
+        raise OptionError("messageType", expected, got=options.message_type)
+    return found
+
+
+def _protobuf_type(journal: str, options: ReadOptions) -> ProtobufType:
+    try:
+        return ProtobufType(protobuf_class(journal, options), uuid_field=options.uuid_field)
+    except TypeError as error:
+        expected = f"the name of a bytes field ({error})"
+        raise OptionError("uuidField", expected, got=options.uuid_field) from error
+
+
+def _unreadable(journal: str, content_type: str) -> ContentTypeError:
+    return ContentTypeError(journal, content_type, f"expected one of {', '.join(_READABLE)}")

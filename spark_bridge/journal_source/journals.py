@@ -1,0 +1,119 @@
+"""The journals that a read selects, and where it begins in them. Driver only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from consumer.journal.client import JournalClient
+from consumer.protocol.auth import KeyedAuth
+from consumer.protocol.labels import CONTENT_TYPE, value_of
+from consumer.protocol.selector_text import parse_selector
+from spark_bridge.format_options import OptionError
+from spark_bridge.journal_source.codecs import tables_for
+from spark_bridge.journal_source.journal_state import AT_THE_BEGINNING, JournalState
+from spark_bridge.journal_source.options import Access, ReadOptions
+from spark_bridge.journal_source.places import Place
+
+ContentTypes = Mapping[str, str]
+"""Of each journal."""
+
+
+def open_client(access: Access) -> JournalClient:
+    """Return a client, not entered yet.
+
+    Raises:
+        OptionError: a file that the options name cannot be read.
+    """
+    auth = None
+    if access.auth_keys_file is not None:
+        try:
+            auth = KeyedAuth(Path(access.auth_keys_file).read_text(encoding="utf-8").strip())
+        except OSError as error:
+            expected = f"a file with keys, readable on the driver and on executors ({error})"
+            raise OptionError("authKeysFile", expected, got=access.auth_keys_file) from error
+    ca_file = Path(access.ca_file) if access.ca_file is not None else None
+    return JournalClient(access.address, auth=auth, zone=access.zone, ca_file=ca_file)
+
+
+async def selected_journals(client: JournalClient, options: ReadOptions) -> dict[str, str]:
+    """Return the content type of each selected journal, by ascending name."""
+    listing = await client.list(parse_selector(options.selector))
+    return {
+        journal.spec.name: value_of(journal.spec.labels, CONTENT_TYPE)
+        for journal in listing.journals
+    }
+
+
+async def write_heads(client: JournalClient, journals: list[str]) -> dict[str, int]:
+    """Return the write head of each journal, bytes."""
+    return {name: await client.write_head(name) for name in journals}
+
+
+async def states_at(
+    client: JournalClient, place: Place, *, content_types: ContentTypes, options: ReadOptions
+) -> dict[str, JournalState]:
+    """Return the state of each journal at the place where a read begins.
+
+    Raises:
+        OptionError: the place names a journal that is not selected.
+    """
+    journals = sorted(content_types)
+    match place.kind:
+        case "earliest":
+            return dict.fromkeys(journals, AT_THE_BEGINNING)
+        case "latest":
+            heads = await write_heads(client, journals)
+            return {name: JournalState(head) for name, head in heads.items()}
+        case "offsets":
+            offsets = await named_offsets(client, "start", place=place, journals=journals)
+            return {name: JournalState(offsets.get(name, 0)) for name in journals}
+        case "time":
+            offsets = {
+                name: await _offset_at(
+                    client, name, place=place, tables=content_type, options=options
+                )
+                for name, content_type in content_types.items()
+            }
+            return {name: JournalState(offset) for name, offset in offsets.items()}
+
+
+async def named_offsets(
+    client: JournalClient, option: str, *, place: Place, journals: list[str]
+) -> dict[str, int]:
+    """Return the offsets that an option names, write heads looked up.
+
+    Raises:
+        OptionError: it names a journal that is not selected.
+    """
+    if unknown := sorted(place.offsets.keys() - set(journals)):
+        expected = f"journals that the selector selects, which are {', '.join(journals) or 'none'}"
+        raise OptionError(option, expected, got=", ".join(unknown))
+    return {
+        name: offset if offset >= 0 else await client.write_head(name)
+        for name, offset in place.offsets.items()
+    }
+
+
+async def _offset_at(
+    client: JournalClient, journal: str, *, place: Place, tables: str, options: ReadOptions
+) -> int:
+    """Return where the first message stands that was published at a time or later; the write head if none was."""
+    from consumer.message.clock import clock_at
+
+    assert place.time is not None, "a time was parsed"
+    seconds = place.time.timestamp()
+    clock = clock_at(int(seconds * 1e9))
+    finder = tables_for(journal, tables, options)
+    # A fragment that was last modified earlier holds nothing that was published later.
+    async with client.reader(journal, block=False, begin_mod_time=int(seconds)) as reader:
+        expected = -1
+        async for span in reader:
+            if span.offset != expected:
+                finder.restart(span.offset)
+            expected = span.end
+            found = finder.feed(span.content)
+            late = (found.clocks >= clock).nonzero()[0]
+            if len(late):
+                return int(found.begins[late[0]])
+    return await client.write_head(journal)

@@ -1,0 +1,105 @@
+"""Where a stream of micro-batches stands: what Spark keeps in the checkpoint.
+
+    {"start": "latest"}                                     before the first batch: not known yet
+    {"journals": {name: state, ...}, "began": {...}}        after the first batch: where it began and ended
+    {"journals": {name: state, ...}}                        later
+
+Spark keeps the end of each batch, and takes the first batch's beginning anew when it repeats that batch. So the first
+end says also where the batch began: a write head that was looked up again would have moved on.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_bridge.journal_source.journal_state import AT_THE_BEGINNING, JournalState
+
+States = Mapping[str, JournalState]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """The state of each journal."""
+
+    journals: States
+    began: States | None = None
+    """Where the first batch began; None of any other."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the offset as JSON values; equal offsets give equal texts."""
+        value: dict[str, Any] = {"journals": _to_json(self.journals)}
+        if self.began is not None:
+            value["began"] = _to_json(self.began)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolicStart:
+    """The beginning of a stream that read nothing yet."""
+
+    text: str
+    """The option."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the offset as JSON values."""
+        return {"start": self.text}
+
+
+def parse_offset(value: Mapping[str, Any]) -> StreamOffset | SymbolicStart:
+    """Return the offset that `to_json` gave.
+
+    Raises:
+        ValueError: `value` is none: the checkpoint belongs to another source.
+    """
+    if "start" in value:
+        return SymbolicStart(str(value["start"]))
+    if "journals" not in value:
+        raise ValueError(f"{value!r} is no offset of journals: is the checkpoint another query's?")
+    began = value.get("began")
+    return StreamOffset(_from_json(value["journals"]), None if began is None else _from_json(began))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSpan:
+    """Where a micro-batch begins and ends."""
+
+    start: States
+    end: States
+    names: list[str] = field(init=False)
+    """Journals that the batch goes on in, ascending."""
+
+    def __post_init__(self) -> None:
+        moved = [name for name, state in self.end.items() if state != self.start_of(name)]
+        object.__setattr__(self, "names", sorted(moved))
+
+    def start_of(self, journal: str) -> JournalState:
+        """Return where the batch begins in a journal; one that came later is read whole."""
+        return self.start.get(journal, AT_THE_BEGINNING)
+
+
+def span_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> BatchSpan:
+    """Return the span between two offsets that Spark kept.
+
+    Raises:
+        ValueError: they are no such offsets.
+    """
+    first, last = parse_offset(start), parse_offset(end)
+    if isinstance(last, SymbolicStart):
+        return BatchSpan({}, {})  # nothing was read yet
+    if isinstance(first, SymbolicStart):
+        if last.began is None:
+            raise ValueError(f"{end!r} does not say where the first batch began")
+        return BatchSpan(last.began, last.journals)
+    return BatchSpan(first.journals, last.journals)
+
+
+def _to_json(states: States) -> dict[str, Any]:
+    return {name: states[name].to_json() for name in sorted(states)}
+
+
+def _from_json(value: Mapping[str, Any]) -> dict[str, JournalState]:
+    return {str(name): JournalState.from_json(state) for name, state in value.items()}

@@ -1,0 +1,144 @@
+"""The options of a read of journals.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from allocator.errors import ValidationError
+from consumer.protocol.selector_text import parse_selector
+from spark_bridge.format_options import FormatOptions, OptionError
+from spark_bridge.journal_source.places import EARLIEST, LATEST, Place, parse_place
+
+PARTITION_BYTES: Final = 16 << 20
+"""Of a journal that one task reads, by default."""
+_ADDRESS: Final = "the address of a broker, e.g. http://127.0.0.1:8081"
+_SELECTOR: Final = (
+    "a label selector that says which journals to read, e.g. app.gazette.dev/message-type=Flight"
+)
+_ROWS: Final = "a number of rows, at least 1"
+_BYTES: Final = "a number of bytes, at least 1"
+_MODES: Final = ("FAILFAST", "PERMISSIVE")
+_KNOWN: Final = (
+    "address",
+    "selector",
+    "messageType",
+    "schema",
+    "uuidField",
+    "mode",
+    "includeMetadata",
+    "start",
+    "end",
+    "maxRowsPerTrigger",
+    "maxBytesPerTrigger",
+    "maxBytesPerPartition",
+    "zone",
+    "caFile",
+    "authKeysFile",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How to reach the brokers; paths are those of each machine."""
+
+    address: str
+    zone: str = ""
+    ca_file: str | None = None
+    auth_keys_file: str | None = None
+    """Not the keys themselves: Spark shows options in plans and logs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What to read, from where on, and how much at once."""
+
+    access: Access
+    selector: str
+    message_type: str | None = None
+    """`module:attribute`, a protobuf class or a msgspec Struct."""
+    uuid_field: str = "uuid"
+    """Of protobuf messages."""
+    permissive: bool = False
+    """Whether a value that does not fit its column becomes null; an error otherwise."""
+    schema: str | None = None
+    """Columns as DDL."""
+    include_metadata: bool = False
+    start: Place = EARLIEST
+    start_text: str = "earliest"
+    """As it was given."""
+    end: Place = LATEST
+    rows_max: int | None = None
+    """Of a micro-batch."""
+    bytes_max: int | None = None
+    """Of a micro-batch."""
+    partition_bytes: int = PARTITION_BYTES
+
+
+def read_options(options: Mapping[str, Any]) -> ReadOptions:
+    """Return the options of a read.
+
+    Raises:
+        OptionError: one is unknown, missing or wrong.
+    """
+    if "path" in options:
+        raise OptionError("path", "none: journals are chosen by selector", got=str(options["path"]))
+    given = FormatOptions(options, known=_KNOWN)
+    start_text = given.text_or_none("start") or "earliest"
+    return ReadOptions(
+        access=Access(
+            address=given.text("address", _ADDRESS),
+            zone=given.text_or_none("zone") or "",
+            ca_file=given.text_or_none("caFile"),
+            auth_keys_file=given.text_or_none("authKeysFile"),
+        ),
+        selector=_selector(given),
+        message_type=_message_type(given),
+        uuid_field=given.text_or_none("uuidField") or "uuid",
+        permissive=_permissive(given),
+        schema=given.text_or_none("schema"),
+        include_metadata=given.flag("includeMetadata"),
+        start=parse_place("start", start_text),
+        start_text=start_text,
+        end=_end(given),
+        rows_max=given.count_or_none("maxRowsPerTrigger", _ROWS),
+        bytes_max=given.count_or_none("maxBytesPerTrigger", _BYTES),
+        partition_bytes=given.count_or_none("maxBytesPerPartition", _BYTES) or PARTITION_BYTES,
+    )
+
+
+def _selector(given: FormatOptions) -> str:
+    text = given.text("selector", _SELECTOR)
+    try:
+        parse_selector(text)
+    except ValidationError as error:
+        raise OptionError("selector", f"{_SELECTOR} ({error})", got=text) from error
+    return text
+
+
+def _message_type(given: FormatOptions) -> str | None:
+    text = given.text_or_none("messageType")
+    if text is not None and not all(text.partition(":")):
+        expected = "module:attribute of a protobuf message class or a msgspec Struct class"
+        raise OptionError("messageType", expected, got=text)
+    return text
+
+
+def _permissive(given: FormatOptions) -> bool:
+    mode = given.text_or_none("mode") or _MODES[0]
+    if mode.upper() not in _MODES:
+        raise OptionError("mode", " or ".join(_MODES), got=mode)
+    return mode.upper() == _MODES[1]
+
+
+def _end(given: FormatOptions) -> Place:
+    text = given.text_or_none("end") or "latest"
+    end = parse_place("end", text)
+    if end.kind not in ("latest", "offsets"):
+        expected = 'latest, or offsets by journal such as {"flights/part-000": 4096}'
+        raise OptionError("end", expected, got=text)
+    return end

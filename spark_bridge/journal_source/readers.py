@@ -1,0 +1,149 @@
+"""What Spark asks of a source: where batches begin and end, their partitions, and the rows of one.
+
+Spark makes a reader anew in each process that it asks, and pickles it to the tasks: it holds options, and opens what it
+needs where it needs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from spark_bridge.format_options import OptionError
+from spark_bridge.journal_source.columns import Columns
+from spark_bridge.journal_source.options import ReadOptions
+from spark_bridge.journal_source.partition_reader import read_partition
+from spark_bridge.journal_source.places import LATEST
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_bridge.journal_source.stream_plan import StreamPlan
+
+
+class JournalBatchReader(DataSourceReader):
+    """Reads the messages that are committed when a query is planned."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """Take what to read.
+
+        Raises:
+            OptionError: a column or an option does not fit.
+        """
+        self._options = options
+        self._columns = Columns(schema, include_metadata=options.include_metadata)
+        for name, value in (
+            ("maxRowsPerTrigger", options.rows_max),
+            ("maxBytesPerTrigger", options.bytes_max),
+        ):
+            if value is not None:
+                raise OptionError(name, "none but with readStream", got=str(value))
+        if options.start == LATEST:
+            raise OptionError(
+                "start", "latest but with readStream only: nothing follows", got="latest"
+            )
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return what tasks read."""
+        from spark_bridge.journal_source.batch_plan import batch_partitions
+
+        return asyncio.run(batch_partitions(self._options))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a partition's messages."""
+        return read_partition(partition, options=self._options, columns=self._columns)
+
+
+class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads messages in micro-batches, as they are committed."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """Take what to read.
+
+        Raises:
+            OptionError: a column or an option does not fit.
+        """
+        self._options = options
+        self._columns = Columns(schema, include_metadata=options.include_metadata)
+        if options.end != LATEST:
+            raise OptionError("end", "none but with read: a stream has no end", got="offsets")
+        self._plan: StreamPlan | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return where the stream begins: as the option says it, for it is looked up with the first batch."""
+        return {"start": self._options.start_text}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return the limit of micro-batches; Spark takes one, so the other comes with it."""
+        if self._options.rows_max is not None:
+            return ReadMaxRows(self._options.rows_max)
+        if self._options.bytes_max is not None:
+            return ReadMaxBytes(self._options.bytes_max)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return where the micro-batch that begins at `start` ends."""
+        limited = not isinstance(limit, ReadAllAvailable)
+        return self._opened().latest_offset(start, limited=limited)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """Return how far the journals reached lately, for Spark's progress report."""
+        return self._plan.reported() if self._plan is not None else None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Note where the journals end now: the query reads so far and stops."""
+        self._opened().stop_at_heads()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return what tasks read of the micro-batch."""
+        return self._opened().partitions(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a partition's messages."""
+        return read_partition(partition, options=self._options, columns=self._columns)
+
+    def stop(self) -> None:
+        """Close what is open."""
+        if self._plan is not None:
+            self._plan.close()
+            self._plan = None
+
+    def _opened(self) -> StreamPlan:
+        if self._plan is None:
+            from spark_bridge.journal_source.stream_plan import StreamPlan
+
+            self._plan = StreamPlan(self._options)
+        return self._plan
+
+
+def batch_reader(options: Mapping[str, Any], schema: StructType) -> JournalBatchReader:
+    """Return what reads journals once.
+
+    Raises:
+        OptionError: an option or a column is wrong.
+    """
+    from spark_bridge.journal_source.options import read_options
+
+    return JournalBatchReader(read_options(options), schema)
+
+
+def stream_reader(options: Mapping[str, Any], schema: StructType) -> JournalStreamReader:
+    """Return what reads journals as a stream.
+
+    Raises:
+        OptionError: an option or a column is wrong.
+    """
+    from spark_bridge.journal_source.options import read_options
+
+    return JournalStreamReader(read_options(options), schema)

@@ -1,0 +1,131 @@
+"""Finds the columns of messages where the reader names none. Driver only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.json as pa_json
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField, StructType
+
+from consumer.errors import ContentTypeError
+from consumer.journal.client import JournalClient
+from consumer.message.framing import NDJSON, PROTOBUF_FIXED
+from spark_bridge.format_options import OptionError
+from spark_bridge.journal_source.codecs import ARROW_STREAM, protobuf_class
+from spark_bridge.journal_source.columns import METADATA_TYPES, with_metadata
+from spark_bridge.journal_source.frame_decoders import frames_in, read_arrow
+from spark_bridge.journal_source.journals import open_client, selected_journals
+from spark_bridge.journal_source.message_types import columns_of, load_message_class
+from spark_bridge.journal_source.options import ReadOptions, read_options
+
+SAMPLE_BYTES: Final = 1 << 20
+"""Of each journal looked into."""
+SAMPLED_JOURNALS: Final = 8
+_META: Final = "_meta"
+
+
+def infer_schema(options: Mapping[str, Any]) -> StructType | str:
+    """Return the columns of a read: those of the option, of the message type, or of the first messages.
+
+    Raises:
+        OptionError: an option is wrong, or there is nothing to find columns by.
+        ContentTypeError: the journals hold what cannot be read, or not all of them the same.
+        ConsumerError: the journals cannot be listed or read.
+    """
+    read = read_options(options)
+    if read.schema is not None:
+        # Only the JVM parses DDL, so columns are added to it as text.
+        metadata = [f"{name} {kind.simpleString()}" for name, kind in METADATA_TYPES.items()]
+        return ", ".join([read.schema, *(metadata if read.include_metadata else ())])
+    if read.message_type is not None:
+        found = load_message_class(read.message_type)
+        schema = columns_of(found, uuid_field=read.uuid_field)
+    else:
+        schema = asyncio.run(_sampled_schema(read))
+    return with_metadata(schema) if read.include_metadata else schema
+
+
+async def _sampled_schema(options: ReadOptions) -> StructType:
+    async with open_client(options.access) as client:
+        journals = await selected_journals(client, options)
+        kinds = sorted(set(journals.values()))
+        if not journals:
+            raise OptionError(
+                "selector", "a selector of at least one journal", got=options.selector
+            )
+        if len(kinds) > 1:
+            other = next(name for name, kind in journals.items() if kind == kinds[1])
+            raise ContentTypeError(other, kinds[1], f"expected {kinds[0]!r}, as others of the read")
+        if kinds[0] == PROTOBUF_FIXED:
+            protobuf_class(next(iter(journals)), options)  # says what is missing
+        if kinds[0] not in (NDJSON, ARROW_STREAM):
+            raise ContentTypeError(next(iter(journals)), kinds[0], "its messages cannot be read")
+        samples = await _samples(client, list(journals))
+    infer = _infer_json if kinds[0] == NDJSON else _infer_arrow
+    schema = infer(samples) if samples else StructType([])
+    if not schema.fields:
+        expected = "columns as DDL, such as 'id BIGINT, name STRING': there are no messages to find them by"
+        raise OptionError("schema", expected, got=None)
+    return schema
+
+
+async def _samples(client: JournalClient, journals: list[str]) -> list[bytes]:
+    """Return the beginnings of the first journals that hold anything."""
+    samples: list[bytes] = []
+    for name in journals:
+        sample = await _sample(client, name)
+        if sample:
+            samples.append(sample)
+        if len(samples) == SAMPLED_JOURNALS:
+            break
+    return samples
+
+
+async def _sample(client: JournalClient, journal: str) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    async with client.reader(journal, block=False) as reader:
+        async for span in reader:
+            chunks.append(span.content)
+            size += len(span.content)
+            if size >= SAMPLE_BYTES:
+                break
+    return b"".join(chunks)
+
+
+def _infer_json(samples: list[bytes]) -> StructType:
+    lines = b"".join(sample[: sample.rfind(b"\n") + 1] for sample in samples)
+    try:
+        found = pa_json.read_json(pa.BufferReader(lines)).schema
+    except pa.ArrowInvalid as error:
+        expected = f"columns as DDL, for the first messages do not agree ({error})"
+        raise OptionError("schema", expected, got=None) from error
+    return StructType(
+        [StructField(f.name, from_arrow_type(_settled(f.type))) for f in found if f.name != _META]
+    )
+
+
+def _infer_arrow(samples: list[bytes]) -> StructType:
+    for sample in samples:
+        for payload in frames_in(sample).payloads:
+            found = read_arrow(payload).schema
+            if found.names:
+                return StructType(
+                    [StructField(f.name, from_arrow_type(f.type), f.nullable) for f in found]
+                )
+    return StructType([])
+
+
+def _settled(kind: pa.DataType) -> pa.DataType:
+    """Return what an inferred type is taken for: times are strings, as for Spark's JSON source; so is what is null."""
+    if pa.types.is_timestamp(kind) or pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_settled(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, _settled(f.type)) for f in kind])
+    return kind

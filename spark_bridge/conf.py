@@ -78,11 +78,4 @@ _CHECKS: tuple[tuple[str, str, Callable[[str], bool], str, str], ...] = (
         "false",
         "a second copy of a long task would be a second member",
     ),
-    (
-        "spark.dynamicAllocation.enabled",
-        "false",
-        _is_false,
-        "false",
-        "members hold their executors for as long as they live",
-    ),
 )

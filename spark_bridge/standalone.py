@@ -151,6 +151,8 @@ class StandaloneCluster:
             "SPARK_DAEMON_MEMORY": _DAEMON_MEMORY,
             # Otherwise the master claims the fixed port 6066 for submissions that nobody makes.
             "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
+            # SIGPWR then announces the end of a worker's machine, and does not end the worker.
+            "SPARK_WORKER_OPTS": "-Dspark.decommission.enabled=true",
             "PYSPARK_PYTHON": sys.executable,
         }
         return Daemon(

@@ -15,12 +15,11 @@ from structlog.testing import capture_logs
 
 from allocator.core.model import MemberId
 from examples.flights.app import FlightsApplication
-from examples.flights.messages import ALERT_JOURNALS
 from spark_bridge.cluster import MemberInfo, ShardCluster
 from spark_bridge.errors import NotInClusterError
 from spark_bridge.services import Services
-from tests.support.flight_rounds import Rounds
-from tests.support.spark import executor_of, make_journals, process_listening_at, shard_specs
+from tests.support.flight_rounds import Rounds, make_flight_journals
+from tests.support.spark import executor_of, process_listening_at, shard_specs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +40,7 @@ def new_cluster(
     spark: SparkSession, services: Services, tmp_path_factory: pytest.TempPathFactory
 ) -> NewCluster:
     """Describes a cluster of the flights example at a root of its own."""
-    make_journals(services.broker_address, [*JOURNALS, *ALERT_JOURNALS])
+    make_flight_journals(services.broker_address, JOURNALS)
 
     def describe(members: int, **settings: Any) -> ShardCluster:  # whatever a test sets
         states = tmp_path_factory.mktemp("states")

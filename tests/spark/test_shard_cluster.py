@@ -13,7 +13,7 @@ import pytest
 
 from consumer.shard.environment import ShardConfig
 from examples.flights.app import FlightsApplication
-from examples.flights.messages import ALERT_JOURNALS, FLIGHT_JOURNALS
+from examples.flights.messages import FLIGHT_JOURNALS
 from spark_bridge.cluster import ShardCluster
 from spark_bridge.errors import ClusterStartError, SparkConfError
 from spark_bridge.services import Services
@@ -21,6 +21,7 @@ from tests.support.eventually import eventually_sync
 from tests.support.flight_rounds import (
     FLIGHTS_A_ROUND,
     LATE_EVERY,
+    make_flight_journals,
     publish_round,
     wait_for_rounds,
 )
@@ -49,7 +50,7 @@ def cluster(
         etcd=services.etcd,
         broker=services.broker_address,
     ) as running:
-        make_journals(services.broker_address, [*JOURNALS, *ALERT_JOURNALS])
+        make_flight_journals(services.broker_address, JOURNALS)
         running.apply(shard_specs("counts", JOURNALS))
         running.wait_for_primary(SHARDS)
         yield running

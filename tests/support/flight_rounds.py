@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from consumer.errors import ApplyConflictError
 from examples.flights.client import list_aircraft
+from examples.flights.messages import ALERT_JOURNALS
 from spark_bridge.publish import PublishTarget, publish_dataframe
+from tests.support.spark import make_journals
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +21,13 @@ if TYPE_CHECKING:
 FLIGHTS_A_ROUND = 4_000
 LATE_EVERY = 40
 """One flight in so many is late enough for an alert."""
+
+
+def make_flight_journals(broker_address: str, journals: Sequence[str]) -> None:
+    """Create journals for flights, and those for alerts, whose names the application has, unless they are there."""
+    make_journals(broker_address, journals)
+    with suppress(ApplyConflictError):
+        make_journals(broker_address, ALERT_JOURNALS)
 
 
 def publish_round(

@@ -100,6 +100,9 @@ def _names_something(dotted: str) -> bool:
             re.search(rf"^(?:class|(?:async )?def) {parts[-1]}\b", module.read_text(), re.MULTILINE)
             is not None
         )
+    package = path.parent / "__init__.py"
+    if package.exists() and f'"{parts[-1]}"' in package.read_text().partition("__all__")[2]:
+        return True
     # A service or message of the wire: its package is called as ours is.
     protos = "".join(path.read_text() for path in (REPOSITORY / "proto").rglob("*.proto"))
     return re.search(rf"^(?:service|message) {parts[-1]}\b", protos, re.MULTILINE) is not None

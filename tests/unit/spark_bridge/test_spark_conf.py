@@ -28,7 +28,7 @@ def test_check_conf_spark_defaults_names_the_setting_and_the_value_needed() -> N
         ("spark.task.maxFailures", "many"),
         ("spark.python.worker.reuse", "true"),
         ("spark.speculation", "true"),
-        ("spark.dynamicAllocation.enabled", "TRUE"),
+        ("spark.speculation", "TRUE"),
     ],
 )
 def test_check_conf_unfit_value_is_refused(name: str, value: str) -> None:

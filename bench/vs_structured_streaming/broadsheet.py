@@ -25,7 +25,7 @@ from allocator.core.keys import Keys
 from allocator.etcd.config import EtcdConfig
 from bench.vs_structured_streaming.driver import Driver
 from bench.vs_structured_streaming.feed import Trickle
-from bench.vs_structured_streaming.journals import Producer, SumsReader, Topic
+from bench.vs_structured_streaming.journals import Connection, Producer, SumsReader, Topic
 from bench.vs_structured_streaming.measured import (
     LATENCY_ROWS,
     LATENCY_ROWS_PER_SECOND,
@@ -38,12 +38,13 @@ from bench.vs_structured_streaming.measured import (
 from bench.vs_structured_streaming.member_cluster import ClusterPlan
 from bench.vs_structured_streaming.results import Results, check_exact, latencies_seconds
 from bench.vs_structured_streaming.rows import Chunk, expected_sums, part_of, rows_in
-from consumer.client import SyncShardClient
 from consumer.embedded.broker import EmbeddedBrokerProcess
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.errors import ConsumerError
 from consumer.protocol.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
+from spark_bridge.cluster.member_client import MemberClient
 from spark_bridge.cluster.membership import Membership
+from spark_bridge.errors import NoMemberError
 from spark_bridge.standalone import StandaloneCluster
 
 SYSTEM = "broadsheet"
@@ -74,11 +75,18 @@ def measure(chunks: Sequence[Chunk]) -> Measured:
 class Deployment:
     """Everything that runs."""
 
-    def __init__(self, directory: Path, master: StandaloneCluster, etcd: str, broker: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        master: StandaloneCluster,
+        etcd: str,
+        broker: str,
+        connection: Connection,
+    ) -> None:
         """Take what runs already; `start_driver` starts the rest."""
         self._directory = directory
-        self._etcd = etcd
-        self._broker = broker
+        self._connection = connection
+        self._membership: Membership | None = None
         self._lives = itertools.count()
         self._plan = ClusterPlan(
             master_url=master.master_url,
@@ -98,8 +106,9 @@ class Deployment:
             StandaloneCluster(workers=MEMBERS, cores_per_worker=1) as master,
             EmbeddedEtcdProcess(directory / "etcd", listen="tcp") as etcd,
             EmbeddedBrokerProcess(directory / "broker") as broker,
+            Connection(broker.address) as connection,
         ):
-            deployment = Deployment(directory, master, etcd.endpoint, broker.address)
+            deployment = Deployment(directory, master, etcd.endpoint, broker.address, connection)
             deployment.start_driver()
             try:
                 yield deployment
@@ -116,23 +125,32 @@ class Deployment:
         )
         self._driver.start()
         started = self._driver.wait_until_started()
-        self._application_id = str(started["application_id"])
+        self._membership = Membership(
+            EtcdConfig(endpoints=(self._plan.etcd,)),
+            Keys(ROOT),
+            application_id=str(started["application_id"]),
+        )
+        self._membership.__enter__()
+        self._client = MemberClient(self._membership.members, auth=None)
 
     def kill_driver(self) -> None:
         """Kill the driver and its JVM."""
         self._driver.kill()
+        if self._membership is not None:
+            self._client.close()
+            self._membership.__exit__(None, None, None)
+            self._membership = None
 
     def load(self, name: str, chunks: Sequence[Chunk]) -> float:
         """Have new shards consume rows that are there already; return rows a second."""
         topic, results = Topic(name), Results()
-        with Producer(self._broker, topic) as producer:
-            producer.make_journals()
-            producer.publish(chunks)
-            with SumsReader(self._broker, topic, results):
-                began = time.monotonic()
-                self._apply(topic.specs())
-                rows = rows_in(chunks)
-                ended = results.wait_until_counted(rows, timeout_seconds=RESULT_SECONDS_MAX)
+        producer, rows = Producer(self._connection, topic), rows_in(chunks)
+        producer.make_journals()
+        producer.publish(chunks)
+        with SumsReader(self._connection, topic, results):
+            began = time.monotonic()
+            self._apply(topic.specs())
+            ended = results.wait_until_counted(rows, timeout_seconds=RESULT_SECONDS_MAX)
         check_exact(results.latest(), expected_sums(rows), SYSTEM)
         self._remove(topic)
         return rows / (ended - began)
@@ -156,16 +174,16 @@ class Deployment:
     def _trickling(self, name: str, rows_per_second: float) -> Iterator[tuple[Trickle, Results]]:
         """Send rows to new shards while the block runs; then check that every one was counted once."""
         topic, results = Topic(name), Results()
-        with Producer(self._broker, topic) as producer:
-            producer.make_journals()
-            self._apply(topic.specs())
-            trickle = Trickle(producer.send, rows_per_second=rows_per_second)
-            with SumsReader(self._broker, topic, results):
-                trickle.start()
-                results.wait_until_counted(1, timeout_seconds=RESULT_SECONDS_MAX)
-                yield trickle, results
-                rows = trickle.stop()
-                results.wait_until_counted(rows, timeout_seconds=RESULT_SECONDS_MAX)
+        producer = Producer(self._connection, topic)
+        producer.make_journals()
+        self._apply(topic.specs())
+        trickle = Trickle(producer.send, rows_per_second=rows_per_second)
+        with SumsReader(self._connection, topic, results):
+            trickle.start()
+            results.wait_until_counted(1, timeout_seconds=RESULT_SECONDS_MAX)
+            yield trickle, results
+            rows = trickle.stop()
+            results.wait_until_counted(rows, timeout_seconds=RESULT_SECONDS_MAX)
         check_exact(results.latest(), expected_sums(rows), SYSTEM)
         self._remove(topic)
 
@@ -173,9 +191,8 @@ class Deployment:
         """Kill once; return the seconds until there are results again."""
         self._wait_until_covered()
         time.sleep(_SETTLE_SECONDS)
-        latest = {one.key: one for one in results.seen}
-        pid = next(one.pid for one in latest.values() if part_of(one.key) == 0)
-        keys = {one.key for one in latest.values() if one.pid == pid}
+        of_part = [one for one in results.seen if part_of(one.key) == 0]
+        pid, keys = of_part[-1].pid, {one.key for one in of_part}
         began = time.monotonic()
         dead = _KILLS[kill](pid, self)
         first = results.wait_for_other(
@@ -185,16 +202,14 @@ class Deployment:
 
     def _apply(self, specs: Sequence[ShardSpec]) -> None:
         changes = [ApplyRequest.Change(upsert=spec, expect_mod_revision=-1) for spec in specs]
-        with self._client() as client:
-            client.apply(changes)
+        self._client.current().apply(changes)
 
     def _remove(self, topic: Topic) -> None:
         """Remove shards, so that they cost nothing any more."""
         changes = [
             ApplyRequest.Change(delete=shard, expect_mod_revision=-1) for shard in topic.shards
         ]
-        with self._client() as client:
-            client.apply(changes)
+        self._client.current().apply(changes)
 
     def _wait_until_covered(self) -> None:
         """Wait until every shard has its primary and its standby, on as many members as there shall be."""
@@ -202,24 +217,15 @@ class Deployment:
         deadline = time.monotonic() + RESULT_SECONDS_MAX
         while True:
             try:
-                with self._client() as client:
-                    shards = client.list().shards
+                shards = self._client.current().list().shards
                 covered = [sorted(status.code for status in shard.status) for shard in shards]
                 if shards and all(codes == wanted for codes in covered):
                     return
-            except (ConsumerError, LookupError, TimeoutError):
-                pass  # The member that was asked has just gone.
+            except (ConsumerError, NoMemberError):
+                self._client.give_up()  # The member that was asked has just gone.
             if time.monotonic() > deadline:
                 raise TimeoutError("not every shard has a primary and a standby")
             time.sleep(_POLL_SECONDS)
-
-    @contextmanager
-    def _client(self) -> Iterator[SyncShardClient]:
-        etcd = EtcdConfig(endpoints=(self._etcd,))
-        with Membership(etcd, Keys(ROOT), application_id=self._application_id) as membership:
-            member = membership.members()[0]
-        with SyncShardClient(member.endpoint) as client:
-            yield client
 
 
 def _kill_worker(pid: int, deployment: Deployment) -> set[int]:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import aclosing
 
 from allocator.runtime.task_group import TaskGroup
 from bench.journal_specs import journal_change
@@ -60,14 +61,31 @@ class Topic:
         return specs
 
 
-class Producer:
-    """Publishes rows into the journals of a topic. A context manager."""
+class Connection:
+    """A journal client on one event loop, for all of a run: gRPC does not like loops that come and go."""
 
-    def __init__(self, broker: str, topic: Topic) -> None:
+    def __init__(self, broker: str) -> None:
         """Take the broker's address."""
+        self.loop = LoopThread(name="journals")
         self._broker = broker
+
+    def __enter__(self) -> Connection:
+        self.journals = JournalClient(self._broker)
+        self.loop.call(self.journals.__aenter__())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.loop.call(self.journals.__aexit__(None, None, None))
+        self.loop.close()
+
+
+class Producer:
+    """Publishes rows into the journals of a topic."""
+
+    def __init__(self, connection: Connection, topic: Topic) -> None:
+        """Begin as a new producer."""
+        self._connection = connection
         self._topic = topic
-        self._loop = LoopThread(name="producer")
         self._clock = MessageClock()
         self._publisher = Publisher(self._clock, new_producer_id())
         self._targets = [MappedJournal(journal, NDJSON) for journal in topic.rows]
@@ -75,13 +93,12 @@ class Producer:
 
     def make_journals(self) -> None:
         """Make the topic's journals."""
-        self._loop.call(self._topic.make(self._journals))
+        self._connection.loop.call(self._topic.make(self._connection.journals))
 
     def publish(self, chunks: Sequence[Chunk]) -> None:
         """Publish chunks of rows, a transaction each."""
         for chunk in chunks:
-            content = [chunk.content, chunk.acknowledgement]
-            self._loop.call(self._journals.append(self._topic.rows[chunk.part], content))
+            self._append(self._topic.rows[chunk.part], [chunk.content, chunk.acknowledgement])
 
     def send(self, row: Row) -> None:
         """Publish one row, which commits by itself; return when it is durable."""
@@ -89,60 +106,56 @@ class Producer:
         target = self._targets[part_of(row.key)]
         self._publisher.publish_committed(target, row.as_message(), self._json_type)
         for append in self._publisher.take_appends():
-            self._loop.call(self._journals.append(append.journal, append.content))
+            self._append(append.journal, append.content)
 
-    def __enter__(self) -> Producer:
-        self._journals = JournalClient(self._broker)
-        self._loop.call(self._journals.__aenter__())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call(self._journals.__aexit__(None, None, None))
-        self._loop.close()
+    def _append(self, journal: str, content: list[bytes]) -> None:
+        self._connection.loop.call(self._connection.journals.append(journal, content))
 
 
 class SumsReader:
-    """Reads the committed sums of a topic as they come, on a thread of its own. A context manager."""
+    """Reads the committed sums of a topic as they come. A context manager."""
 
-    def __init__(self, broker: str, topic: Topic, results: Results) -> None:
-        """Take the broker's address, and where results go."""
-        self._broker = broker
+    def __init__(self, connection: Connection, topic: Topic, results: Results) -> None:
+        """Describe what to read, and where it goes."""
+        self._connection = connection
         self._topic = topic
         self._results = results
+        self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._live, daemon=True)
-        self._ready = threading.Event()
 
     def __enter__(self) -> SumsReader:
         self._thread.start()
-        self._ready.wait()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._event_loop.call_soon_threadsafe(self._stop.set)
+        self._connection.loop.call(self._end())
         self._thread.join()
 
     def _live(self) -> None:
         try:
-            asyncio.run(self._run())
+            self._connection.loop.call(self._run())
         except BaseException as error:
             self._results.fail(error)
 
+    async def _end(self) -> None:
+        self._stop.set()
+
     async def _run(self) -> None:
-        self._event_loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self._ready.set()
-        async with JournalClient(self._broker) as journals, TaskGroup() as group:
+        async with TaskGroup() as group:
             for journal in self._topic.sums:
-                group.start_soon(self._read(journals, journal), name=f"read {journal}")
+                group.start_soon(self._read(journal), name=f"read {journal}")
             await self._stop.wait()
             group.stop()
 
-    async def _read(self, journals: JournalClient, journal: str) -> None:
-        async for batch in read_committed(journals, journal, RESULTS, block=True):
-            now = time.monotonic()
-            self._results.add(
-                [
-                    Sums(found.k, found.n, found.total, found.pid, now)
-                    for found, flags in zip(batch.messages(), batch.flags, strict=True)
-                    if flags != Flags.ACK_TXN
-                ]
-            )
+    async def _read(self, journal: str) -> None:
+        batches = read_committed(self._connection.journals, journal, RESULTS, block=True)
+        async with aclosing(batches):
+            async for batch in batches:
+                now = time.monotonic()
+                self._results.add(
+                    [
+                        Sums(found.k, found.n, found.total, found.pid, now)
+                        for found, flags in zip(batch.messages(), batch.flags, strict=True)
+                        if flags != Flags.ACK_TXN
+                    ]
+                )

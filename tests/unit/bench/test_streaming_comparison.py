@@ -1,0 +1,64 @@
+"""What the comparison with Structured Streaming measures by: rows, latencies and the check of the sums."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import pytest
+
+from bench.vs_structured_streaming.results import (
+    Results,
+    SentRow,
+    Sums,
+    check_exact,
+    latencies_seconds,
+)
+from bench.vs_structured_streaming.rows import KEYS, Row, expected_sums, make_chunks, part_of
+
+
+def test_rows_sums_and_chunks_tell_of_the_same_rows() -> None:
+    """A system that reads the chunks right must come to the expected sums, or it would be called wrong."""
+    chunks = make_chunks(2 * KEYS + 1)
+
+    lines = [
+        (chunk.part, msgspec.json.decode(line))
+        for chunk in chunks
+        for line in chunk.content.splitlines()
+    ]
+
+    counts = Counter(line["k"] for _, line in lines)
+    totals: Counter[str] = Counter()
+    for part, line in lines:
+        assert part == part_of(line["k"])
+        totals[line["k"]] += line["v"]
+    assert expected_sums(2 * KEYS + 1) == {key: (counts[key], totals[key]) for key in counts}
+
+
+def test_latency_of_row_ends_with_the_first_result_that_holds_it() -> None:
+    """Results hold several rows, and come again with more: each row is visible from its first one on."""
+    sent = [SentRow(Row(0), 10.0), SentRow(Row(KEYS), 11.0), SentRow(Row(2 * KEYS), 12.0)]
+    seen = [
+        Sums("key-0", 2, 0, 1, 11.5),
+        Sums("key-0", 2, 0, 1, 12.1),
+        Sums("key-0", 3, 0, 1, 12.5),
+    ]
+
+    assert latencies_seconds(sent, seen) == pytest.approx([1.5, 0.5, 0.5])
+
+
+def test_results_wait_until_counted_is_over_keys_as_last_seen() -> None:
+    """Two results of one key are not two rows more."""
+    results = Results()
+    results.add([Sums("a", 1, 0, 1, 1.0), Sums("b", 1, 0, 1, 1.0)])
+    results.add([Sums("a", 2, 0, 1, 2.0)])
+
+    assert results.wait_until_counted(3, timeout_seconds=0.0) == 2.0
+    with pytest.raises(TimeoutError, match="3 are counted"):
+        results.wait_until_counted(4, timeout_seconds=0.0)
+
+
+def test_check_exact_names_the_key_that_is_wrong() -> None:
+    """A row counted twice is no result."""
+    with pytest.raises(AssertionError, match="key-1"):
+        check_exact({"key-0": (1, 0), "key-1": (2, 2)}, expected_sums(2), "any")

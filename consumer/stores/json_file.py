@@ -15,11 +15,12 @@ Source: gazette/core consumer/store_json_file.go (files and documents; the fence
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -29,9 +30,15 @@ from consumer.errors import StoreError
 from consumer.local_state import LocalState, local_state_of
 from consumer.op_future import OpFuture, failed
 from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.state_tables import TableScan, picked, require_table
+from consumer.stores.arrow_rows import row_batches
 from consumer.stores.commit_thread import CommitThread
 from consumer.stores.json_document import decode_documents, encode_documents
+from consumer.stores.json_table import STATE_TABLE, rows_of, state_schema
 from consumer.stores.state_file import KeptStateFile, RecordedStateFile, StateFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 StateT = TypeVar("StateT")
 
@@ -66,14 +73,39 @@ class JsonFileStore(Generic[StateT]):
             state_type or type(initial)
         )
         self._encoder = msgspec.json.Encoder()
-        self._committed = self._encoder.encode(initial)
+        self._committed = (self._encoder.encode(initial), Checkpoint())
+        """State and checkpoint of the last commit; replaced as one."""
+        self._is_shards_own = shard.local_state is not None
         self._commits = CommitThread(shard.fqn)
         self.state: StateT = copy.deepcopy(initial)
         """The state of the running transaction; change it or replace it, on the worker thread."""
 
     def committed_state(self) -> StateT:
         """Return a copy of the state as of the last commit; for queries, on any thread."""
-        return self._decoder.decode(self._committed)
+        return self._decoder.decode(self._committed[0])
+
+    def tables(self) -> Mapping[str, pa.Schema]:
+        """Return the one table, "state"."""
+        return {STATE_TABLE: state_schema()}
+
+    @contextmanager
+    def scan(self, table: str, columns: Sequence[str] = ()) -> Iterator[TableScan]:
+        """Return the entries of the last committed state, each value as JSON, and its checkpoint."""
+        state, checkpoint = self._committed
+        schema = picked(require_table(self.tables(), table), columns)
+        rows = rows_of(state, schema.names)
+        yield TableScan(checkpoint, schema, row_batches(rows, schema, fqn=self._fqn))
+
+    def open_copy(self) -> None:
+        """Read a copy of what a standby played, for scans only."""
+        if not self._is_shards_own:
+            raise StoreError(self._fqn, "its file is its primary's, and no standby has it")
+        try:
+            self._take_over(self._file.path.read_bytes())
+        except OSError as error:
+            raise StoreError(
+                self._fqn, f"the primary has not made its file yet: {error}"
+            ) from error
 
     def restore_checkpoint(self, shard: Shard) -> Checkpoint:
         """Fence older holders, and read the last committed state and checkpoint."""
@@ -100,7 +132,7 @@ class JsonFileStore(Generic[StateT]):
             partial(self._commit, encode_documents(state, checkpoint)),
             wait_for=wait_for,
             abandon=lambda: None,
-            settle=partial(self._settle, state),
+            settle=partial(self._settle, (state, checkpoint)),
         )
 
     def destroy(self) -> None:
@@ -116,7 +148,7 @@ class JsonFileStore(Generic[StateT]):
             self.state = self._decoder.decode(state)
         except ValueError as error:
             raise StoreError(self._fqn, f"{self._file.path} cannot be read: {error}") from error
-        self._committed = state
+        self._committed = (state, checkpoint)
         return checkpoint
 
     def _commit(self, content: bytes) -> OpFuture | None:
@@ -125,8 +157,8 @@ class JsonFileStore(Generic[StateT]):
         except OSError as error:
             raise StoreError(self._fqn, f"cannot commit: {error}") from error
 
-    def _settle(self, state: bytes) -> None:
-        self._committed = state
+    def _settle(self, committed: tuple[bytes, Checkpoint]) -> None:
+        self._committed = committed
 
 
 def _file_of(shard: Shard, directory: Path | None, lock_wait_seconds: float) -> StateFile:

@@ -12,10 +12,11 @@ Source: gazette/core consumer/store_sql.go (table, fence). Locking the fence at 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import closing, contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -32,8 +33,13 @@ from consumer.errors import (
 )
 from consumer.op_future import OpFuture
 from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.state_tables import TableScan, picked, require_table
 from consumer.stores.commit_thread import CommitThread
 from consumer.stores.sql_dialect import SqlDialect, dialect_of
+from consumer.stores.sql_tables import rows_of, schema_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ResultT = TypeVar("ResultT")
 
@@ -52,6 +58,7 @@ class SqlStore:
         shard: Shard,
         engine: Engine,
         *,
+        tables: Mapping[str, sa.Select[Any]] | None = None,
         table_name: str = CHECKPOINTS_TABLE,
         create_table: bool = True,
         lock_wait_seconds: float = 30.0,
@@ -62,7 +69,10 @@ class SqlStore:
         Args:
             shard: The shard; its fully qualified name is the key of its checkpoint.
             engine: PostgreSQL or SQLite (a file). Stays the application's own and is never disposed of here. Its pool
-                must have two connections for each shard that shares it: one to write, one to read.
+                must have two connections for each shard that shares it: one to write, one to read; and one for each
+                scan.
+            tables: What scans may read, by name: for each the rows of this shard, e.g. `sa.select(counts)`, or with a
+                `where` if shards share the table. None: nothing, for only the application knows which rows are whose.
             table_name: The checkpoint table.
             create_table: Create the table if it is absent.
             lock_wait_seconds: Longest wait for a lock, after which the transaction fails.
@@ -78,6 +88,7 @@ class SqlStore:
         )
         self._insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
         self._create_table = create_table
+        self._shown = dict(tables or {})
         self._table = sa.Table(
             table_name,
             sa.MetaData(),
@@ -116,6 +127,26 @@ class SqlStore:
         """
         with self._dialect.begin_read() as connection:
             return function(connection)
+
+    def tables(self) -> Mapping[str, pa.Schema]:
+        """Return the tables that the application shows, and their columns."""
+        return {name: schema_of(query) for name, query in self._shown.items()}
+
+    @contextmanager
+    def scan(self, table: str, columns: Sequence[str] = ()) -> Iterator[TableScan]:
+        """Return the rows of a table as of the last commit, and its checkpoint, in one transaction that only reads."""
+        schema = picked(require_table(self.tables(), table), columns)
+        try:
+            with self._dialect.begin_read() as connection:
+                checkpoint = self._committed_checkpoint(connection)
+                rows = rows_of(connection, self._shown[table], schema, fqn=self._fqn)
+                with closing(rows) as batches:
+                    yield TableScan(checkpoint, schema, batches)
+        except sa.exc.DBAPIError as error:
+            raise self._error("cannot read", error) from error
+
+    def open_copy(self) -> None:
+        """Do nothing: whoever reaches the database sees the last commit."""
 
     def restore_checkpoint(self, shard: Shard) -> Checkpoint:
         """Raise the fence, and return the last committed checkpoint."""
@@ -205,6 +236,11 @@ class SqlStore:
         """Return the fence in the database, and hold it there until our transaction ends."""
         query = sa.select(self._table.c.fence).where(self._table.c.shard_fqn == self._fqn)
         return connection.scalar(self._dialect.lock_rows(query))
+
+    def _committed_checkpoint(self, connection: Connection) -> Checkpoint:
+        table = self._table
+        query = sa.select(table.c.checkpoint).where(table.c.shard_fqn == self._fqn)
+        return Checkpoint.FromString(bytes(connection.scalar(query) or b""))
 
     def _error(self, what: str, error: sa.exc.DBAPIError) -> StoreError:
         kind = StoreUnavailableError if _is_passing(error) else StoreError

@@ -11,13 +11,18 @@ import sqlalchemy as sa
 
 from consumer.simulation.stores import RecordedStore
 from consumer.stores.conformance.recorded_suite import RecordedStoreConformance
+from consumer.stores.conformance.scan_suite import RecordedScanConformance, ScanConformance
 from consumer.stores.conformance.subject import RecordedSubject
 from consumer.stores.conformance.suite import StoreConformance
 from consumer.stores.json_file import JsonFileStore
 from tests.support.store_subjects import (
+    JSON_ROWS,
+    ROCKSDB_ROWS,
+    SQL_ROWS,
     FencedRowSubject,
     JsonSubject,
     RocksDbSubject,
+    ScannedRecordedSubject,
     SqliteSubject,
     SqlSubject,
     committed_rows,
@@ -30,7 +35,7 @@ from tests.support.store_subjects import (
 )
 
 
-class TestJsonFileStore(StoreConformance):
+class TestJsonFileStore(StoreConformance, ScanConformance):
     """In a directory that stays."""
 
     @pytest.fixture
@@ -39,7 +44,7 @@ class TestJsonFileStore(StoreConformance):
         return JsonSubject(tmp_path)
 
 
-class TestSqlStoreOnSqlite(StoreConformance):
+class TestSqlStoreOnSqlite(StoreConformance, ScanConformance):
     """All shards in one file."""
 
     @pytest.fixture
@@ -51,7 +56,7 @@ class TestSqlStoreOnSqlite(StoreConformance):
 
 
 @pytest.mark.postgresql
-class TestSqlStoreOnPostgresql(StoreConformance):
+class TestSqlStoreOnPostgresql(StoreConformance, ScanConformance):
     """A real server."""
 
     @pytest.fixture
@@ -62,7 +67,7 @@ class TestSqlStoreOnPostgresql(StoreConformance):
         engine.dispose()
 
 
-class TestSqliteStore(StoreConformance):
+class TestSqliteStore(StoreConformance, ScanConformance):
     """In a directory that stays."""
 
     @pytest.fixture
@@ -71,7 +76,7 @@ class TestSqliteStore(StoreConformance):
         return SqliteSubject(tmp_path)
 
 
-class TestRocksDbStore(StoreConformance):
+class TestRocksDbStore(StoreConformance, ScanConformance):
     """In a directory that stays."""
 
     @pytest.fixture
@@ -80,7 +85,7 @@ class TestRocksDbStore(StoreConformance):
         return RocksDbSubject(tmp_path)
 
 
-class TestRecordedJsonFileStore(RecordedStoreConformance):
+class TestRecordedJsonFileStore(RecordedStoreConformance, RecordedScanConformance):
     """In a recovery log."""
 
     @pytest.fixture
@@ -90,8 +95,9 @@ class TestRecordedJsonFileStore(RecordedStoreConformance):
         def put(store: JsonFileStore[dict[str, int]], key: str, value: int) -> None:
             store.state[key] = value
 
-        return RecordedSubject(
+        return ScannedRecordedSubject(
             tmp_path,
+            scans=JSON_ROWS,
             new_store=partial(
                 JsonFileStore[dict[str, int]],
                 directory=tmp_path / "not used",
@@ -103,18 +109,22 @@ class TestRecordedJsonFileStore(RecordedStoreConformance):
         )
 
 
-class TestRecordedSqliteStore(RecordedStoreConformance):
+class TestRecordedSqliteStore(RecordedStoreConformance, RecordedScanConformance):
     """In a recovery log."""
 
     @pytest.fixture
     def subject(self, tmp_path: Path) -> RecordedSubject:
         """A log in memory."""
-        return RecordedSubject(
-            tmp_path, new_store=recorded_sqlite, put=put_row, committed=committed_rows
+        return ScannedRecordedSubject(
+            tmp_path,
+            scans=SQL_ROWS,
+            new_store=recorded_sqlite,
+            put=put_row,
+            committed=committed_rows,
         )
 
 
-class TestRecordedRocksDbStore(RecordedStoreConformance):
+class TestRecordedRocksDbStore(RecordedStoreConformance, RecordedScanConformance):
     """In a recovery log."""
 
     commits = 5
@@ -123,8 +133,12 @@ class TestRecordedRocksDbStore(RecordedStoreConformance):
     @pytest.fixture
     def subject(self, tmp_path: Path) -> RecordedSubject:
         """A log in memory."""
-        return RecordedSubject(
-            tmp_path, new_store=recorded_rocksdb, put=put_value, committed=committed_values
+        return ScannedRecordedSubject(
+            tmp_path,
+            scans=ROCKSDB_ROWS,
+            new_store=recorded_rocksdb,
+            put=put_value,
+            committed=committed_values,
         )
 
 

@@ -12,6 +12,8 @@ import sqlalchemy as sa
 from consumer.application import Shard
 from consumer.local_state import LocalState
 from consumer.simulation.stores import FencedRowStore, Table
+from consumer.stores.conformance.scan_suite import ScannedRows
+from consumer.stores.conformance.subject import RecordedSubject
 from consumer.stores.json_file import JsonFileStore
 from consumer.stores.rocksdb import RocksDbStore
 from consumer.stores.sql import SqlStore
@@ -19,6 +21,17 @@ from consumer.stores.sqlite import SqliteStore
 from tests.support.failing_disk import descriptors_under
 
 LOCK_WAIT_SECONDS = 0.2
+JSON_ROWS = ScannedRows("state", lambda row: (row["key"], int(row["value"])))
+SQL_ROWS = ScannedRows("state", lambda row: (row["key"], row["value"]))
+
+
+class ScannedRecordedSubject(RecordedSubject):
+    """A store that records and shows tables."""
+
+    def __init__(self, directory: Path, *, scans: ScannedRows, **parts: Any) -> None:
+        """Describe it. `Any`: the parts are those of a `RecordedSubject`."""
+        super().__init__(directory, **parts)
+        self.scans = scans
 
 
 class JsonSubject:
@@ -26,6 +39,7 @@ class JsonSubject:
 
     excludes = False
     open_txn_blocks = False
+    scans = JSON_ROWS
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -55,6 +69,7 @@ class SqlSubject:
     """`SqlStore` with a table of its own."""
 
     excludes = False
+    scans = SQL_ROWS
 
     def __init__(self, engine: sa.Engine, table_name: str = "") -> None:
         self._engine = engine
@@ -70,7 +85,12 @@ class SqlSubject:
 
     def open(self, shard: Shard) -> SqlStore:
         """Open it."""
-        return SqlStore(shard, self._engine, lock_wait_seconds=5, takeover_seconds=0.1)
+        mine = sa.select(self._table.c.key, self._table.c.value).where(
+            self._table.c.shard == shard.fqn
+        )
+        return SqlStore(
+            shard, self._engine, tables={"state": mine}, lock_wait_seconds=5, takeover_seconds=0.1
+        )
 
     def put(self, store: SqlStore, key: str, value: int) -> None:
         """Insert or update a row."""
@@ -120,6 +140,7 @@ class SqliteSubject:
 
     excludes = True
     open_txn_blocks = False
+    scans = SQL_ROWS
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -149,6 +170,9 @@ class SqliteSubject:
 
 
 ROCKSDB_FAMILY = "values"
+ROCKSDB_ROWS = ScannedRows(
+    ROCKSDB_FAMILY, lambda row: (row["key"].decode(), int(row["value"].decode()))
+)
 
 
 def put_value(store: RocksDbStore, key: str, value: int) -> None:
@@ -174,6 +198,7 @@ class RocksDbSubject:
 
     excludes = True
     open_txn_blocks = False
+    scans = ROCKSDB_ROWS
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

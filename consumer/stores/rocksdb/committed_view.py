@@ -7,7 +7,7 @@ commit, and answer everything from those: `rocksdict` (0.3.29) has snapshots, bu
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from rocksdict import RdictIter
@@ -29,6 +29,11 @@ class CommittedView:
         self._iterators = iterators
         # Queries of several threads move the same iterators.
         self._lock = threading.Lock()
+
+    @property
+    def families(self) -> Iterable[str]:
+        """The names of the column families."""
+        return self._iterators.keys()
 
     def get(self, key: bytes, *, family: str = DEFAULT_FAMILY) -> bytes | None:
         """Return the value of `key`; None if it has none."""

@@ -11,10 +11,11 @@ Source: gazette/core consumer/store-rocksdb (one batch, the checkpoint's key, a 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import closing, contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from allocator.errors import ValidationError
 from consumer.application import Shard
@@ -22,6 +23,7 @@ from consumer.errors import StoreClosedError, StoreError
 from consumer.local_state import LocalState, local_state_of
 from consumer.op_future import OpFuture
 from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.state_tables import TableScan, picked, require_table
 from consumer.stores.commit_thread import CommitThread
 from consumer.stores.directory_lock import DirectoryLock
 from consumer.stores.rocksdb.committed_view import (
@@ -33,6 +35,10 @@ from consumer.stores.rocksdb.committed_view import (
 from consumer.stores.rocksdb.database import CHECKPOINT_KEY, Database, Tune
 from consumer.stores.rocksdb.pending import PendingWrites, changes_between, overlaid
 from consumer.stores.rocksdb.recording import RocksDbRecording
+from consumer.stores.rocksdb.tables import family_batches, family_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ResultT = TypeVar("ResultT")
 
@@ -68,6 +74,7 @@ class RocksDbStore:
         """
         self._fqn = shard.fqn
         self._local_state = local_state_of(shard, local_state)
+        self._is_shards_own = shard.local_state is not None
         self._families = tuple(families)
         self._write_buffer_bytes = write_buffer_bytes
         self._tune = tune
@@ -139,6 +146,33 @@ class RocksDbStore:
             raise StoreClosedError(self._fqn)
         return function(view)
 
+    def tables(self) -> Mapping[str, pa.Schema]:
+        """Return a table a column family, with `key` and `value` as bytes."""
+        return self.read(lambda view: dict.fromkeys(view.families, family_schema()))
+
+    @contextmanager
+    def scan(self, table: str, columns: Sequence[str] = ()) -> Iterator[TableScan]:
+        """Return the items of a column family as of the last durable commit, and its checkpoint."""
+        view = self._view
+        if view is None:
+            raise StoreClosedError(self._fqn)
+        schema = picked(require_table(self.tables(), table), columns)
+        encoded = view.get(CHECKPOINT_KEY)
+        checkpoint = Checkpoint() if encoded is None else Checkpoint.FromString(encoded)
+        with closing(family_batches(view, table, schema)) as batches:
+            yield TableScan(checkpoint, schema, batches)
+
+    def open_copy(self) -> None:
+        """Open a copy of what a standby played, for scans only."""
+        self._check_open()
+        directory = self._local_state.directory
+        if not self._is_shards_own:
+            raise StoreError(self._fqn, "its files are its primary's, and no standby has them")
+        if not (directory / "CURRENT").exists():
+            raise StoreError(self._fqn, "the primary has not made its database yet")
+        self._database = self._opened(durable=False)
+        self._view = self._database.committed_view()
+
     # -- what the shard calls
 
     def restore_checkpoint(self, shard: Shard) -> Checkpoint:
@@ -192,20 +226,24 @@ class RocksDbStore:
         else:
             directory.mkdir(parents=True, exist_ok=True)
             self._recording = RocksDbRecording(recorder, directory)
-        try:
-            self._database = Database(
-                directory,
-                self._families,
-                write_buffer_bytes=self._write_buffer_bytes,
-                tune=self._tune,
-                durable=recorder is None,
-            )
-        except Exception as error:  # RocksDB's binding raises nothing more special.
-            raise StoreError(self._fqn, f"cannot open {directory}: {error}") from error
+        self._database = self._opened(durable=recorder is None)
         if self._recording is not None and recorder is not None:
             self._recording.record_changes()
             recorder.barrier().result()
         self._view = self._database.committed_view()
+
+    def _opened(self, *, durable: bool) -> Database:
+        directory = self._local_state.directory
+        try:
+            return Database(
+                directory,
+                self._families,
+                write_buffer_bytes=self._write_buffer_bytes,
+                tune=self._tune,
+                durable=durable,
+            )
+        except Exception as error:  # RocksDB's binding raises nothing more special.
+            raise StoreError(self._fqn, f"cannot open {directory}: {error}") from error
 
     def _layers_newest_first(self) -> list[PendingWrites]:
         """Return what is not in the database. Taken before the database is read: what leaves meanwhile is in there."""

@@ -75,6 +75,29 @@ class CommittedReaders:
                 self._changed.notify_all()
 
     @contextmanager
+    def held(self) -> Iterator[HeldReader]:
+        """Keep the newest snapshot for the block, for a read of many steps; queries go on in between.
+
+        Raises:
+            StoreClosedError: there is none: the store is not restored, or is destroyed.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not self._paused)
+            reader = self._current
+            if reader is None:
+                raise StoreClosedError(self._fqn)
+            reader.users += 1
+            reader.holders += 1
+        try:
+            yield HeldReader(reader)
+        finally:
+            with self._changed:
+                reader.users -= 1
+                reader.holders -= 1
+                self._retire(reader)
+                self._changed.notify_all()
+
+    @contextmanager
     def pause(self, *, wait_seconds: float, interrupt: bool) -> Iterator[bool]:
         """Keep queries out of the block; False if those under way do not end in time.
 
@@ -89,7 +112,9 @@ class CommittedReaders:
             self._paused = True
             if interrupt:
                 self._interrupt()
-            quiet = self._changed.wait_for(self._is_quiet, wait_seconds)
+            # Who holds a snapshot holds it for long: to wait for that would hold up every commit.
+            patience = wait_seconds if interrupt or not self._is_held() else 0.0
+            quiet = self._changed.wait_for(self._is_quiet, patience)
             if quiet and self._current is not None:
                 end_snapshot(self._current.connection)
         try:
@@ -119,6 +144,9 @@ class CommittedReaders:
     def _is_quiet(self) -> bool:
         return all(reader.users == 0 for reader in self._all())
 
+    def _is_held(self) -> bool:
+        return any(reader.holders for reader in self._all())
+
     def _interrupt(self) -> None:
         for reader in self._all():
             reader.connection.interrupt()
@@ -138,3 +166,20 @@ class _Reader:
         self.connection = connection
         self.lock = threading.Lock()
         self.users = 0
+        self.holders = 0
+        """Of the users, those that take many steps."""
+
+
+class HeldReader:
+    """A snapshot that is held; for one thread."""
+
+    def __init__(self, reader: _Reader) -> None:
+        self._reader = reader
+
+    def run(self, function: Callable[[sqlite3.Connection], ResultT]) -> ResultT:
+        """Return `function(connection)`; nobody else uses the connection meanwhile.
+
+        A statement that is not finished between two calls counts as running: an interrupt reaches it.
+        """
+        with self._reader.lock:
+            return function(self._reader.connection)

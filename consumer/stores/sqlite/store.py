@@ -18,16 +18,18 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import closing, contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from consumer.application import Shard
 from consumer.errors import StoreClosedError, StoreError
 from consumer.local_state import LocalState, local_state_of
 from consumer.op_future import OpFuture
 from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.state_tables import TableScan, picked, require_table
 from consumer.stores.commit_thread import CommitThread
 from consumer.stores.directory_lock import DirectoryLock
 from consumer.stores.sqlite.connections import (
@@ -44,6 +46,10 @@ from consumer.stores.sqlite.recording import (
     WAL,
     SqliteRecording,
 )
+from consumer.stores.sqlite.tables import rows_in, tables_in
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ResultT = TypeVar("ResultT")
 
@@ -93,6 +99,7 @@ class SqliteStore:
         """
         self._fqn = shard.fqn
         self._local_state = local_state_of(shard, local_state)
+        self._is_shards_own = shard.local_state is not None
         self._path = self._local_state.directory / DATABASE
         self._schema = schema
         self._wal_bytes_max = wal_bytes_max
@@ -135,6 +142,34 @@ class SqliteStore:
         May be called on any thread. The connection is good only within the call, and cannot write.
         """
         return self._readers.read(function)
+
+    def tables(self) -> Mapping[str, pa.Schema]:
+        """Return the application's tables and views, and their columns."""
+        return self.read(tables_in)
+
+    @contextmanager
+    def scan(self, table: str, columns: Sequence[str] = ()) -> Iterator[TableScan]:
+        """Return the rows of a table or view as of the last durable commit, and its checkpoint.
+
+        Until the block ends the write-ahead log is not copied back; if it grows too long, the scan fails.
+        """
+        with self._readers.held() as reader:
+            schema = picked(require_table(reader.run(tables_in), table), columns)
+            checkpoint = reader.run(_checkpoint_in)
+            with closing(rows_in(reader.run, table, schema, fqn=self._fqn)) as batches:
+                yield TableScan(checkpoint, schema, batches)
+
+    def open_copy(self) -> None:
+        """Open a copy of what a standby played, for scans only."""
+        self._check_open()
+        if not self._is_shards_own:
+            raise StoreError(self._fqn, "its files are its primary's, and no standby has them")
+        if not self._path.exists():
+            raise StoreError(self._fqn, "the primary has not made its database yet")
+        try:
+            self._readers.advance()
+        except sqlite3.Error as error:
+            raise self._error("cannot open a copy", error) from error
 
     def restore_checkpoint(self, shard: Shard) -> Checkpoint:
         """Open the files if they are not open, and return the last committed checkpoint."""
@@ -216,8 +251,7 @@ class SqliteStore:
 
     def _read_checkpoint(self) -> Checkpoint:
         assert self._writer is not None
-        row = self._writer.execute(_READ_CHECKPOINT).fetchone()
-        return Checkpoint.FromString(row[0]) if row else Checkpoint()
+        return _checkpoint_in(self._writer)
 
     def _close(self) -> None:
         self._readers.close()
@@ -314,6 +348,11 @@ class SqliteStore:
 
     def _error(self, what: str, error: Exception) -> StoreError:
         return StoreError(self._fqn, f"{what}: {error}")
+
+
+def _checkpoint_in(connection: sqlite3.Connection) -> Checkpoint:
+    row = connection.execute(_READ_CHECKPOINT).fetchone()
+    return Checkpoint.FromString(row[0]) if row else Checkpoint()
 
 
 def _statements(script: str) -> list[str]:

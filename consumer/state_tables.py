@@ -1,0 +1,111 @@
+"""The optional part of the contract of stores that lets others read what they hold: as tables, in Arrow.
+
+    with store.scan("counts") as scan:      # any thread; transactions and queries go on
+        for batch in scan.batches: ...      # of the last commit, whose checkpoint is scan.checkpoint
+
+The stores of this project have it. It needs pyarrow (`broadsheet[spark]`), which is imported when it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+
+from allocator.errors import ValidationError
+from consumer.protocol.shard_pb2 import Checkpoint
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS_PER_BATCH: Final = 16_384
+"""Rows that a scan turns into Arrow at a time: it stops for queries, and notices its end, in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableScan:
+    """The rows of a table as of one commit. Good only within the `with` block that it comes from."""
+
+    checkpoint: Checkpoint
+    """Committed together with the rows."""
+    schema: pa.Schema
+    """Of every batch."""
+    batches: Iterator[pa.RecordBatch]
+    """To be taken once, on one thread."""
+
+
+@runtime_checkable
+class ScannableStore(Protocol):
+    """Optional for a store: shows its last durable commit as tables. Both may be called on any thread, at any time."""
+
+    def tables(self) -> Mapping[str, pa.Schema]:
+        """Return the tables and their columns.
+
+        Raises:
+            StoreError: the store is not restored, or is destroyed.
+        """
+        ...
+
+    def scan(self, table: str, columns: Sequence[str] = ()) -> AbstractContextManager[TableScan]:
+        """Return a table's rows, in no particular order, and the checkpoint that they were committed with.
+
+        Neither waits for transactions nor keeps them, or queries, waiting for longer than a batch takes. The store is
+        not destroyed before the block ends.
+
+        Args:
+            table: One of `tables`.
+            columns: Of it, in this order; none: all.
+
+        Raises:
+            ValidationError: there is no such table or column.
+            StoreError: the store cannot be read.
+        """
+        ...
+
+
+@runtime_checkable
+class CopyReader(Protocol):
+    """Optional for a scannable store: reads a copy of what a standby has played, in place of being restored."""
+
+    def open_copy(self) -> None:
+        """Open the state for scans only; called in place of `restore_checkpoint`, and once.
+
+        The shard's `local_state` is a copy made for this store alone, without a recorder, and is removed after
+        `destroy`. Whatever is elsewhere must not be changed: it has a primary, which must not be fenced.
+
+        Raises:
+            StoreError: the state is in neither the copy nor a place that standbys can read.
+        """
+        ...
+
+
+def require_table(tables: Mapping[str, pa.Schema], table: str) -> pa.Schema:
+    """Return a table's columns.
+
+    Raises:
+        ValidationError: there is no such table.
+    """
+    schema = tables.get(table)
+    if schema is None:
+        known = ", ".join(sorted(tables)) or "none: this store shows no tables"
+        raise ValidationError("table", f"expected one of {known}; got {table!r}")
+    return schema
+
+
+def picked(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
+    """Return the columns wanted, in their order; all, if none are named.
+
+    Raises:
+        ValidationError: the table has no such column.
+    """
+    import pyarrow as pa
+
+    if not columns:
+        return schema
+    for index, column in enumerate(columns):
+        if column not in schema.names:
+            raise ValidationError(
+                f"columns[{index}]", f"expected one of {', '.join(schema.names)}; got {column!r}"
+            )
+    return pa.schema([schema.field(column) for column in columns])

@@ -145,6 +145,11 @@ class ShardCluster:
         return self._keys.root
 
     @property
+    def auth_keys(self) -> str:
+        """Sign requests to the members; empty if they take any."""
+        return self._settings.get("auth_keys", "")
+
+    @property
     def services(self) -> Services:
         """The etcd and the broker in use."""
         return self._services
@@ -249,10 +254,12 @@ class ShardCluster:
     def stop(self) -> None:
         """Stop the members, by asking first, and let go of everything. Idempotent."""
         jobs, self._jobs = self._jobs, None
-        if jobs is not None:
-            self._stop_jobs(jobs)
-        self._client.close()
-        self._resources.close()
+        try:
+            if jobs is not None:
+                self._stop_jobs(jobs)
+        finally:
+            self._client.close()
+            self._resources.close()
 
     def _start_services(self) -> None:
         data_dir = self._data_dir or Path(
@@ -268,15 +275,16 @@ class ShardCluster:
 
     def _start_members(self) -> None:
         context = self._spark.sparkContext
-        self._jobs = MemberJobs(self._spark, self._task(), pool=self._pool, resources=self._profile)
+        jobs = MemberJobs(self._spark, self._task(), pool=self._pool, resources=self._profile)
         executors = Executors(context)
         self._elasticity = Elasticity(
-            self._jobs, self._membership, executors, slots=lambda: context.defaultParallelism
+            jobs, self._membership, executors, slots=lambda: context.defaultParallelism
         )
-        watch = ExecutorWatch(executors, self._membership)
-        self._resources.callback(watch.stop)
+        self._watch = ExecutorWatch(executors, self._membership)
+        self._resources.callback(self._watch.stop)
+        self._jobs = jobs
         self._elasticity.set_size(self._member_count)
-        watch.start()
+        self._watch.start()
         try:
             self._elasticity.wait_settled(timeout_seconds=self._start_timeout_seconds)
         except ScaleTimeoutError as error:
@@ -344,6 +352,7 @@ class ShardCluster:
                 log.warning("cluster.stop_forced", root=self.root, waited_seconds=STOP_SECONDS_MAX)
                 jobs.cancel()
                 jobs.wait(CANCEL_SECONDS_MAX)
+        self._watch.stop()  # before its orders are cleared away
         # What was killed could not revoke its lease; nobody shall wait for it.
         self._membership.clear()
 

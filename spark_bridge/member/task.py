@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from allocator.announcement import revoke_predecessors
 from allocator.core.keys import Keys
@@ -43,8 +43,8 @@ class MemberTask:
     application_id: str
     etcd: EtcdConfig
     root: str
-    plan: bytes
-    """A pickled `spark_bridge.member.serving.MemberPlan`: unpickling it imports what takes time."""
+    plan: bytes = field(repr=False)
+    """With secrets in it. A pickled `spark_bridge.member.serving.MemberPlan`: unpickling it imports what takes time."""
 
     def __call__(self, rows: Iterable[int]) -> Iterator[MemberResult]:
         """Be the member whose number is the one row, until told to leave."""

@@ -144,8 +144,7 @@ class Planner:
         planned = self._planned.get(name)
         if planned is not None and planned.start == start and planned.batch.end == end:
             return planned.batch
-        batch = await self._plan_one(name, start, head=end.offset, limits=NO_LIMITS)
-        return batch
+        return await self._plan_one(name, start, head=end.offset, limits=NO_LIMITS)
 
     def _scanner(self, name: str, state: JournalState) -> JournalScanner:
         scanner = self._scanners.get(name)

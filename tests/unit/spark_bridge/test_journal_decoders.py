@@ -47,11 +47,15 @@ SECOND = 1_700_000_000
 UUID = build_uuid(0xA1B2C3D4E5F6, clock_at(SECOND * 10**9), 1)
 
 
-def columns(*, include_metadata: bool = False, **types: DataType) -> Columns:
+def columns(**types: DataType) -> Columns:
     """Return columns by name."""
     schema = StructType([StructField(name, kind) for name, kind in types.items()])
-    schema = with_metadata(schema) if include_metadata else schema
-    return Columns(schema, include_metadata=include_metadata)
+    return Columns(schema, include_metadata=False)
+
+
+def columns_and_metadata(**types: DataType) -> Columns:
+    """Return columns by name, and those of the journal."""
+    return Columns(with_metadata(columns(**types).schema), include_metadata=True)
 
 
 def content(data: bytes, *, offset: int = 0) -> Content:
@@ -172,7 +176,7 @@ def test_metadata_says_where_each_message_stands() -> None:
     buffer = ContentBuffer("a/b", JsonDecoder.whole_bytes)
     buffer.add(50, lines[0])
     buffer.add(1000, rest[:70])
-    decoder = JsonDecoder(columns(n=LongType(), include_metadata=True), permissive=False)
+    decoder = JsonDecoder(columns_and_metadata(n=LongType()), permissive=False)
 
     batches = [decoder.decode(buffer.take())]
     buffer.add(1070, rest[70:])
@@ -194,7 +198,7 @@ def test_metadata_says_where_each_message_stands() -> None:
 
 def test_message_without_uuid_has_no_metadata_of_one() -> None:
     """Plan: two lines, one without. Why: whoever opts out of sequencing has neither producer nor time."""
-    decoder = JsonDecoder(columns(include_metadata=True), permissive=False)
+    decoder = JsonDecoder(columns_and_metadata(), permissive=False)
     rows = decoder.decode(content(b"{}\n" + _line(1))).to_pylist()
     assert [row["_uuid"] is None for row in rows] == [True, False]
     assert [row["_published_at"] is None for row in rows] == [True, False]
@@ -291,7 +295,7 @@ def test_arrow_messages_become_rows() -> None:
             stream.write_batch(batch)
         payloads.append(UUID + sink.getvalue().to_pybytes())
     frames = [FixedFraming().frame(payload) for payload in payloads]
-    decoder = ArrowDecoder(columns(n=LongType(), s=StringType(), include_metadata=True))
+    decoder = ArrowDecoder(columns_and_metadata(n=LongType(), s=StringType()))
 
     rows = decoder.decode(content(b"".join(frames), offset=10)).to_pylist()
 

@@ -1,0 +1,347 @@
+"""The journal source as Spark drives it, without Spark: a real broker, readers pickled, made anew and asked again."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import LongType, StructField, StructType
+
+from consumer.embedded.broker import EmbeddedBrokerProcess
+from consumer.errors import FramingError
+from spark_bridge.format_options import OptionError
+from spark_bridge.journal_source.columns import with_metadata
+from spark_bridge.journal_source.readers import (
+    JournalStreamReader,
+    batch_reader,
+    stream_reader,
+)
+from spark_bridge.journal_source.schema_inference import infer_schema
+from tests.support.journal_writers import JournalWriter
+from tests.support.spark import make_journals
+
+pytestmark = pytest.mark.e2e
+
+IDS = StructType([StructField("id", LongType())])
+T = TypeVar("T")
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker for all tests, which keep to their own journals."""
+    with EmbeddedBrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker.address
+
+
+class Topic:
+    """Some journals of one test."""
+
+    def __init__(self, address: str, count: int) -> None:
+        self.address = address
+        self.prefix = f"test/{uuid4().hex}/"
+        self.journals = [f"{self.prefix}part-{index:03d}" for index in range(count)]
+        make_journals(address, self.journals)
+
+    def options(self, **more: object) -> dict[str, str]:
+        """Return the options of a read of all journals."""
+        base = {"address": self.address, "selector": f"name:prefix={self.prefix}"}
+        return base | {name: str(value) for name, value in more.items()}
+
+    def writer(self, index: int = 0) -> JournalWriter:
+        """Return a new producer."""
+        return JournalWriter(self.address, self.journals[index])
+
+    def batch(self, schema: StructType = IDS, /, **more: object) -> tuple[int, Rows]:
+        """Read once; return the number of partitions and the rows."""
+        reader = shipped(batch_reader(self.options(**more), schema))
+        partitions = shipped(reader.partitions())
+        batches = [batch for each in partitions for batch in reader.read(each)]
+        return len(partitions), [row for batch in batches for row in batch.to_pylist()]
+
+
+class Query:
+    """A streaming query's driver: it keeps offsets, and asks a reader."""
+
+    def __init__(self, topic: Topic, **options: object) -> None:
+        self.options = topic.options(**options)
+        self.spans: list[tuple[Any, Any]] = []
+        self.restart()
+        self.offset = kept(self.reader.initialOffset())
+
+    def restart(self) -> None:
+        """Ask another reader from now on."""
+        self.reader: JournalStreamReader = stream_reader(self.options, IDS)
+
+    def trigger(self) -> list[int]:
+        """Run a micro-batch and return its ids."""
+        limit = self.reader.getDefaultReadLimit()
+        end = kept(self.reader.latestOffset(self.offset, limit))
+        if end == self.offset:
+            return []
+        self.spans.append((self.offset, end))
+        self.offset = end
+        return self.ids(len(self.spans) - 1)
+
+    def ids(self, batch: int) -> list[int]:
+        """Return the ids of a micro-batch, perhaps once more."""
+        partitions = shipped(self.reader.partitions(*self.spans[batch]))
+        reader = shipped(stream_reader(self.options, IDS))
+        batches = [batch for each in partitions for batch in reader.read(each)]
+        return [row["id"] for batch in batches for row in batch.to_pylist()]
+
+    def trigger_to_the_end(self) -> list[list[int]]:
+        """Run micro-batches until there is nothing more."""
+        batches: list[list[int]] = []
+        while True:
+            before = self.offset
+            ids = self.trigger()
+            if self.offset == before:
+                return batches
+            batches.append(ids)
+
+    def close(self) -> None:
+        """Stop the reader."""
+        self.reader.stop()
+
+
+def shipped(value: T) -> T:
+    """Return a value as a task gets it."""
+    copy: T = pickle.loads(pickle.dumps(value))  # noqa: S301 - it was pickled here
+    return copy
+
+
+def kept(offset: dict[str, Any]) -> dict[str, Any]:
+    """Return an offset as the checkpoint gives it back."""
+    value: dict[str, Any] = json.loads(json.dumps(offset))
+    return value
+
+
+def test_batch_reads_each_committed_message_once_in_parallel(address: str) -> None:
+    """Plan: two journals; a large transaction, an open one between, a rolled back one; partitions of 4 KiB.
+
+    Why: what is not committed must not be seen, and one journal is read by many tasks.
+    """
+    topic = Topic(address, 2)
+    first, open_, second = topic.writer(), topic.writer(), topic.writer(1)
+    for begin in range(0, 1000, 100):
+        first.uncommitted(range(begin, begin + 100))
+        open_.uncommitted([-begin - 1])
+    first.acknowledge()
+    second.committed(range(1000, 1100))
+
+    partitions, rows = topic.batch(maxBytesPerPartition=4096)
+
+    assert Counter(row["id"] for row in rows) == Counter(range(1100))
+    assert partitions >= 20
+    assert (
+        topic.batch(with_metadata(IDS), includeMetadata="true", maxBytesPerPartition=4096)[1][0][
+            "_producer"
+        ]
+        == f"{first.producer:012x}"
+    )
+
+
+def test_metadata_places_are_those_of_the_messages(address: str) -> None:
+    """Plan: read `_begin` and `_end` of messages among holes, and the bytes there. Why: they are keys."""
+    topic = Topic(address, 1)
+    writer, other = topic.writer(), topic.writer()
+    content = b""
+    for index in range(50):
+        line = writer.line(0, id=index)
+        hole = other.line(1, id=-index)
+        content += line + hole
+        writer.append(line + hole)
+    _, rows = topic.batch(with_metadata(IDS), includeMetadata="true", maxBytesPerPartition=1000)
+    for row in rows:
+        assert json.loads(content[row["_begin"] : row["_end"]])["id"] == row["id"]
+    assert len(rows) == 50
+
+
+def test_transaction_over_micro_batches_comes_whole_with_its_acknowledgement(address: str) -> None:
+    """Plan: a transaction begun in one batch and acknowledged two batches later, others between; restart after each.
+
+    Why: half a transaction, or one given twice, is what this source exists to prevent.
+    """
+    topic = Topic(address, 1)
+    long, short = topic.writer(), topic.writer()
+    query = Query(topic)
+
+    long.uncommitted(range(10))
+    short.committed([100])
+    assert query.trigger() == [100]
+    query.close()
+    query.restart()
+    long.uncommitted(range(10, 20))
+    short.committed([101])
+    assert query.trigger() == [101]
+    query.close()
+    query.restart()
+    long.acknowledge()
+    assert query.trigger() == list(range(20))
+    assert query.trigger() == []
+
+    query.close()
+    query.restart()
+    assert [query.ids(batch) for batch in range(3)] == [[100], [101], list(range(20))]
+    query.close()
+
+
+@pytest.mark.parametrize("limit", [{"maxRowsPerTrigger": 30}, {"maxBytesPerTrigger": 4000}])
+def test_limits_bound_batches_and_repeat_alike(address: str, limit: dict[str, int]) -> None:
+    """Plan: 3 journals of 100 and a transaction of 50 rows; small batches; each repeated by a new reader.
+
+    Why: a restarted query must get the same batches, and no journal may wait for ever.
+    """
+    topic = Topic(address, 3)
+    for index in range(3):
+        writer = topic.writer(index)
+        writer.committed(range(1000 * index, 1000 * index + 100))
+        writer.uncommitted(range(1000 * index + 100, 1000 * index + 150))
+        writer.acknowledge()
+    query = Query(topic, **limit)
+
+    batches = query.trigger_to_the_end()
+
+    assert Counter(id_ for ids in batches for id_ in ids) == Counter(
+        1000 * index + each for index in range(3) for each in range(150)
+    )
+    if "maxRowsPerTrigger" in limit:
+        assert all(len(ids) <= 30 or len(ids) == 50 for ids in batches)
+    assert len(batches) >= 8
+    query.close()
+    query.restart()
+    for number, ids in enumerate(batches):
+        assert sorted(query.ids(number)) == sorted(ids)
+    query.close()
+
+
+def test_unlimited_trigger_ignores_limits(address: str) -> None:
+    """Plan: limits in the options, and Spark asks for all. Why: so Spark wants it of every source."""
+    topic = Topic(address, 1)
+    topic.writer().committed(range(100))
+    reader = stream_reader(topic.options(maxRowsPerTrigger=7), IDS)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert end["journals"][topic.journals[0]] == reader.reportLatestOffset()["journals"][  # type: ignore[index]
+        topic.journals[0]
+    ] | {"producers": end["journals"][topic.journals[0]]["producers"]}
+    reader.stop()
+
+
+def test_start_at_latest_is_settled_once(address: str) -> None:
+    """Plan: start at the latest; more is written before the first batch is repeated. Why: it would begin later then."""
+    topic = Topic(address, 1)
+    writer = topic.writer()
+    writer.committed([1])
+    query = Query(topic, start="latest")
+    start = query.offset
+    assert query.trigger() == []
+    writer.committed([2])
+    query.close()
+    query.restart()
+    assert query.trigger() == [2]
+    assert query.spans[0][0] == start
+
+    writer.committed([3])
+    query.close()
+    query.restart()
+    assert query.ids(0) == []
+    assert query.ids(1) == [2]
+    assert query.trigger() == [3]
+    query.close()
+
+
+def test_start_at_offsets_and_times(address: str) -> None:
+    """Plan: the offset and the time of a message in the middle. Why: both are ways to read a part again."""
+    topic = Topic(address, 2)
+    writer = topic.writer()
+    writer.committed(range(5))
+    _, rows = topic.batch(with_metadata(IDS), includeMetadata="true")
+    middle = rows[2]
+
+    _, rows = topic.batch(start=json.dumps({topic.journals[0]: middle["_begin"]}))
+    assert [row["id"] for row in rows] == [2, 3, 4]
+    _, rows = topic.batch(start=middle["_published_at"].isoformat())
+    assert [row["id"] for row in rows] == [2, 3, 4]
+    _, rows = topic.batch(start=datetime(2100, 1, 1, tzinfo=UTC).isoformat())
+    assert rows == []
+    ends = {topic.journals[0]: middle["_end"], topic.journals[1]: 0}
+    _, rows = topic.batch(end=json.dumps(ends))
+    assert [row["id"] for row in rows] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"start": '{"no/such": 0}'}, "option start: expected journals that the selector selects"),
+        ({"end": '{"no/such": 0}'}, "option end: expected journals that the selector selects"),
+        ({"end": "{}"}, "option end: expected of .* an offset up to its write head, 0"),
+        ({"start": "latest"}, "option start: expected latest but with readStream only"),
+        ({"maxRowsPerTrigger": 1}, "option maxRowsPerTrigger: expected none but with readStream"),
+    ],
+)
+def test_option_that_does_not_fit_the_journals_is_named(
+    address: str, options: dict[str, object], said: str
+) -> None:
+    """Plan: each by itself. Why: nobody reads a stack trace of another process for fun."""
+    with pytest.raises(OptionError, match=said):
+        Topic(address, 1).batch(IDS, **options)
+
+
+def test_available_now_stops_where_the_journal_ended(address: str) -> None:
+    """Plan: prepare, then write more. Why: such a query must come to its end while others write."""
+    topic = Topic(address, 1)
+    writer = topic.writer()
+    writer.committed(range(10))
+    query = Query(topic, maxRowsPerTrigger=4)
+    query.reader.prepareForTriggerAvailableNow()
+    writer.committed(range(10, 20))
+    batches = query.trigger_to_the_end()
+    assert [id_ for ids in batches for id_ in ids] == list(range(10))
+    assert len(batches) == 3
+    query.close()
+
+
+def test_bytes_that_are_no_message_end_the_read(address: str) -> None:
+    """Plan: a broken line, then a value of another type. Why: both errors must say where."""
+    topic = Topic(address, 2)
+    topic.writer(0).append(b"{}\nno json\n")
+    topic.writer(1).append(b'{"id": "x"}\n')
+    with pytest.raises(FramingError, match=f"{topic.journals[0]}.*offset 3"):
+        topic.batch(selector=f"name={topic.journals[0]}")
+    with pytest.raises(FramingError, match=f"{topic.journals[1]}.*offset 0.*column id"):
+        topic.batch(selector=f"name={topic.journals[1]}")
+    _, rows = topic.batch(selector=f"name={topic.journals[1]}", mode="PERMISSIVE")
+    assert rows == [{"id": None}]
+
+
+def test_columns_are_found_in_the_first_messages(address: str, tmp_path: Path) -> None:
+    """Plan: an empty topic, then messages; with metadata, and by DDL. Why: `load()` needs no schema then."""
+    del tmp_path
+    topic = Topic(address, 2)
+    with pytest.raises(OptionError, match="option schema: expected columns as DDL"):
+        infer_schema(topic.options())
+    writer = topic.writer(1)
+    writer.append(
+        writer.line(0, id=1, name="x", at="2026-03-01T00:00:00Z", part={"n": 1.5}, tags=["a"])
+    )
+    found = infer_schema(topic.options())
+    assert isinstance(found, StructType)
+    assert found.simpleString() == (
+        "struct<id:bigint,name:string,at:string,part:struct<n:double>,tags:array<string>>"
+    )
+    found = infer_schema(topic.options(includeMetadata="true"))
+    assert isinstance(found, StructType)
+    assert found.names[-6:] == ["_journal", "_begin", "_end", "_uuid", "_producer", "_published_at"]
+    assert infer_schema(topic.options(schema="id INT", includeMetadata="true")) == (
+        "id INT, _journal string, _begin bigint, _end bigint, _uuid string, _producer string, _published_at timestamp"
+    )

@@ -25,11 +25,13 @@ from allocator.errors import ValidationError
 from consumer.protocol.call_metadata import Token, check_token, merge_tokens
 from consumer.protocol.journal_pb2 import LabelSelector
 from spark_bridge.routing.attempts import Target
+from spark_bridge.routing.heads import token_of_heads
 from spark_bridge.routing.key_mapping import MappingFactory, key_mapping_of
 from spark_bridge.routing.lookup import CAPABILITY_READ
 from spark_bridge.routing.plan import ResolverPlan
 from spark_bridge.routing.routed_channel import RoutedChannel
-from spark_bridge.routing.tokens import token_accumulator, token_of_heads
+from spark_bridge.routing.survey import survey
+from spark_bridge.routing.tokens import token_accumulator
 from spark_bridge.routing.worker import this_worker
 
 __all__ = ["TaskResolver", "close_connections", "token_accumulator", "token_of_heads"]
@@ -53,6 +55,11 @@ class Members(Protocol):
         """Where the cluster keeps its keys in etcd."""
         ...
 
+    @property
+    def auth_keys(self) -> str:
+        """Sign requests; empty: none is signed."""
+        ...
+
     def members(self) -> Sequence[_Member]:
         """Return the live members."""
         ...
@@ -70,7 +77,7 @@ class TaskResolver:
         journals: Sequence[str] | None = None,
         deadline_seconds: float = DEADLINE_SECONDS,
         token: Token | None = None,
-        auth_keys: str = "",
+        auth_keys: str | None = None,
         capability: int = CAPABILITY_READ,
     ) -> None:
         """Ask a member which shards there are and where; make it on the driver, once a job.
@@ -83,20 +90,18 @@ class TaskResolver:
             journals: Those that publishers choose among, in their order; None: all that the shards read, by name.
             deadline_seconds: Of each call, retries included, unless the call has a `timeout`.
             token: What every answer must have read through, bytes by journal.
-            auth_keys: The cluster's, to sign calls with; empty: none is signed.
+            auth_keys: To sign calls with; None: those that the `ShardCluster` has; empty: none is signed.
             capability: What the application's methods need of a credential: bits of `Capability`.
 
         Raises:
             NoMemberError: none of the members answered.
             ValidationError: an argument is not what it must be; or keys cannot be mapped to these shards.
         """
-        from spark_bridge.routing.survey import survey
-
         if deadline_seconds <= 0:
             raise ValidationError("deadline_seconds", f"expected > 0, got {deadline_seconds:g}")
-        seeds = _addresses_of(members)
+        seeds, root, own_keys = _known_of(members)
+        auth_keys = own_keys if auth_keys is None else auth_keys
         found = survey(seeds, shards=shards, auth_keys=auth_keys)
-        root = "" if isinstance(members, Sequence) else members.root
         self._token: dict[str, int] = {}
         self._stubs: dict[tuple[str, object], Any] = {}  # `Any`: each is of its own class
         self._plan = ResolverPlan(
@@ -189,9 +194,11 @@ def close_connections() -> None:
     this_worker().close()
 
 
-def _addresses_of(members: Members | Sequence[str]) -> tuple[str, ...]:
+def _known_of(members: Members | Sequence[str]) -> tuple[tuple[str, ...], str, str]:
+    """Return addresses, root and keys."""
     if isinstance(members, str):
         raise ValidationError("members", f"expected a cluster or addresses, got the text {members}")
     if isinstance(members, Sequence):
-        return tuple(members)
-    return tuple(member.endpoint for member in members.members())
+        return tuple(members), "", ""
+    endpoints = tuple(member.endpoint for member in members.members())
+    return endpoints, members.root, members.auth_keys

@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from allocator.runtime.backoff import Backoff
 from consumer.protocol.call_metadata import Token, request_metadata
 from spark_bridge.errors import NoMemberError
-from spark_bridge.routing.lookup import Metadata, believed_route, credentials
+from spark_bridge.routing.lookup import Metadata, believed_route, credentials, selecting
 from spark_bridge.routing.outcome import Moved, Outcome, of_answer, of_error, takes_token
 from spark_bridge.routing.plan import ResolverPlan
 from spark_bridge.routing.retry import Again, CallHistory, Confirm, Done, Final, Step
@@ -144,7 +144,10 @@ class _Calling:
             return None, Moved(_NO_PRIMARY), route
         request, metadata, asked = self._carrying_token(route)
         metadata += credentials(
-            self._plan, self._plan.capability, (self._shard_id,), seconds=remaining
+            self._plan.auth_keys,
+            self._plan.capability,
+            selecting(self._shard_id) if self._plan.auth_keys else None,
+            seconds=remaining,
         )
         channel, release = self._worker.channels.borrow(route.endpoint)
         answer, outcome = attempt(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,7 @@ LOOKUP_SHARDS_MAX = 128
 TOKEN_LIFE_SECONDS_MIN = 60.0
 """Life of a credential, unless the call may take longer."""
 
-_NEXT_MEMBER = frozenset(
+NEXT_MEMBER = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -74,31 +73,60 @@ def believed_route(
 
 
 def credentials(
-    plan: ResolverPlan, capability: int, shard_ids: Sequence[str], *, seconds: float
+    auth_keys: str, capability: int, shards: LabelSelector | None, *, seconds: float
 ) -> Metadata:
-    """Return the metadata that permit one request about some shards; empty if the cluster has no keys."""
-    if not plan.auth_keys:
+    """Return the metadata that permit one request about some shards; empty if there are no keys.
+
+    Args:
+        auth_keys: The cluster's.
+        capability: What the request needs.
+        shards: Those that it is about; None: all.
+        seconds: How long it may take.
+    """
+    if not auth_keys:
         return ()
     from consumer.protocol.auth import Capability, expiring
 
     life_seconds = max(TOKEN_LIFE_SECONDS_MIN, seconds + 1.0)
-    claims = expiring(Capability(capability), _selecting(shard_ids), life_seconds=life_seconds)
-    return _auth_of(plan.auth_keys).metadata(claims)
+    claims = expiring(Capability(capability), shards, life_seconds=life_seconds)
+    return _auth_of(auth_keys).metadata(claims)
+
+
+def ask_list(
+    worker: Worker, endpoint: str, shards: LabelSelector | None, auth_keys: str, *, seconds: float
+) -> ListResponse:
+    """Ask one member for shards.
+
+    Raises:
+        grpc.RpcError: it did not answer, or refused.
+    """
+    with worker.channels.borrowed(endpoint) as channel:
+        response: ListResponse = ShardStub(channel).List(
+            ListRequest(selector=shards),
+            timeout=seconds,
+            metadata=credentials(auth_keys, CAPABILITY_LIST, shards, seconds=seconds),
+        )
+    return response
+
+
+def selecting(*shard_ids: str) -> LabelSelector:
+    """Return the selector of some shards."""
+    return selector(label_set(*((ID, shard_id) for shard_id in shard_ids)))
 
 
 def _look_up(plan: ResolverPlan, worker: Worker, shard_id: str, *, deadline: float) -> ShardRoute:
     table = worker.routes(plan.cluster)
     others = (route.shard_id for route in plan.routes)
     wanted = table.to_look_up(shard_id, others, time.monotonic(), limit=LOOKUP_SHARDS_MAX)
-    met = "no member is known"
+    question, met = selecting(*wanted), "no member is known"
     for endpoint in _members(plan, worker, shard_id):
         seconds = min(deadline - time.monotonic(), LOOKUP_SECONDS_MAX)
         if seconds <= 0:
             break
         try:
-            listing = _list(plan, worker, endpoint, wanted, seconds=seconds)
+            listing = ask_list(worker, endpoint, question, plan.auth_keys, seconds=seconds)
         except grpc.RpcError as error:
-            if error.code() not in _NEXT_MEMBER:
+            if error.code() not in NEXT_MEMBER:
                 raise
             met = f"{endpoint}: {error.code().name}: {error.details()}"
             continue
@@ -112,18 +140,6 @@ def _look_up(plan: ResolverPlan, worker: Worker, shard_id: str, *, deadline: flo
     raise NoMemberError(f"no member told who serves shard {shard_id}; the last one: {met}")
 
 
-def _list(
-    plan: ResolverPlan, worker: Worker, endpoint: str, shard_ids: Sequence[str], *, seconds: float
-) -> ListResponse:
-    with worker.channels.borrowed(endpoint) as channel:
-        response: ListResponse = ShardStub(channel).List(
-            ListRequest(selector=_selecting(shard_ids)),
-            timeout=seconds,
-            metadata=credentials(plan, CAPABILITY_LIST, shard_ids, seconds=seconds),
-        )
-    return response
-
-
 def _members(plan: ResolverPlan, worker: Worker, shard_id: str) -> list[str]:
     """Return whom to ask: members that routes name and the driver's, the doubted primary last."""
     table = worker.routes(plan.cluster)
@@ -132,10 +148,6 @@ def _members(plan: ResolverPlan, worker: Worker, shard_id: str) -> list[str]:
     found = sorted({*table.endpoints(), *plan.seeds})
     worker.random.shuffle(found)
     return sorted(found, key=lambda endpoint: endpoint == doubted)
-
-
-def _selecting(shard_ids: Sequence[str]) -> LabelSelector:
-    return selector(label_set(*((ID, shard_id) for shard_id in shard_ids)))
 
 
 @lru_cache(maxsize=8)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from consumer.client import SyncShardClient
-from consumer.errors import EndpointError
-from consumer.protocol.auth import KeyedAuth
+import grpc
+
 from consumer.protocol.journal_pb2 import LabelSelector
 from spark_bridge.errors import NoMemberError
+from spark_bridge.routing.lookup import LOOKUP_SECONDS_MAX, NEXT_MEMBER, ask_list
 from spark_bridge.routing.routes import ShardRoute, routes_of
+from spark_bridge.routing.worker import this_worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,17 +37,17 @@ def survey(
     Raises:
         NoMemberError: none answered.
         ValidationError: an address is none.
-        ConsumerError: a member refused the question.
+        grpc.RpcError: a member refused the question.
     """
-    met: Exception | None = None
-    auth = KeyedAuth(auth_keys) if auth_keys else None
+    worker, met = this_worker(), "there is none"
     for address in addresses:
         try:
-            with SyncShardClient(address, auth=auth) as client:
-                listing = client.list(shards)
-        except (EndpointError, TimeoutError) as error:
-            met = error
+            listing = ask_list(worker, address, shards, auth_keys, seconds=LOOKUP_SECONDS_MAX)
+        except grpc.RpcError as error:
+            if error.code() not in NEXT_MEMBER:
+                raise
+            met = f"{address}: {error.code().name}: {error.details()}"
             continue
         etcd = listing.header.etcd
         return Survey(cluster_id=etcd.cluster_id, revision=etcd.revision, routes=routes_of(listing))
-    raise NoMemberError(f"none of {len(addresses)} members answered; the last: {met}") from met
+    raise NoMemberError(f"none of {len(addresses)} members answered; the last one: {met}")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from consumer.protocol.auth import ClientAuth
 from consumer.protocol.call_metadata import Token, merge_tokens
 
 if TYPE_CHECKING:
@@ -32,28 +29,3 @@ def token_accumulator(spark: SparkSession) -> Accumulator[dict[str, int]]:
             return merge_tokens(value1, value2)
 
     return spark.sparkContext.accumulator({}, MergedTokens())
-
-
-def token_of_heads(
-    broker_address: str, journals: Iterable[str], *, auth: ClientAuth | None = None
-) -> dict[str, int]:
-    """Return where journals end at this moment: who has read through it has seen all that was written before.
-
-    Args:
-        broker_address: Of any broker.
-        journals: Their names.
-        auth: Signs the requests.
-
-    Raises:
-        JournalError: a journal does not exist, or no broker answered.
-    """
-    return asyncio.run(_heads(broker_address, tuple(journals), auth))
-
-
-async def _heads(
-    broker_address: str, journals: tuple[str, ...], auth: ClientAuth | None
-) -> dict[str, int]:
-    from consumer.journal.client import JournalClient
-
-    async with JournalClient(broker_address, auth=auth) as client:
-        return {journal: await client.write_head(journal) for journal in journals}

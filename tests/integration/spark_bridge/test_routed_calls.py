@@ -13,6 +13,7 @@ from allocator.errors import ValidationError
 from consumer.errors import ShardNotFoundError
 from consumer.journal.client import JournalClient
 from consumer.member.service import Service
+from consumer.protocol.auth import KeyedAuth
 from consumer.protocol.shard_pb2 import GetHintsRequest, StatRequest
 from spark_bridge.errors import NoMemberError, ShardNotServedError, TokenIgnoredError
 from spark_bridge.routing.worker import this_worker
@@ -24,6 +25,7 @@ from tests.support.resolving import JOURNALS, AskedCluster, ask, resolver_of
 pytestmark = pytest.mark.etcd
 
 SHARD = "ask-0"
+KEYS = "c2VjcmV0IG9mIHRoZSB0ZXN0"
 
 
 async def test_moved_shard_is_followed_by_old_stubs(
@@ -257,6 +259,23 @@ async def test_arguments_are_checked_where_the_user_sees_it(cluster: AskedCluste
             await resolver_of(member, token={"journal": -1})
         with pytest.raises(ValidationError, match="journals: expected at least one"):
             await resolver_of(member, mapping="modulo")
+
+
+async def test_calls_are_signed_where_members_ask_for_it(cluster: AskedCluster) -> None:
+    """The survey on the driver, the look-ups and the calls, each with no more than it needs; without keys the driver is
+    refused at once.
+    """
+    cluster.settings = {"auth_keys": KEYS}
+    async with cluster.member("a") as member:
+        async with client_of(member, KeyedAuth(KEYS)) as client:
+            await client.apply(upserts(shard(SHARD, JOURNALS[0])))
+            await wait_for_primaries(client, SHARD)
+        resolver = await resolver_of(member, auth_keys=KEYS)
+
+        assert await ask(resolver, SHARD) == 0
+        assert KEYS not in repr(resolver)
+        with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED"):
+            await resolver_of(member)
 
 
 async def _served(member: Service) -> TaskResolver:

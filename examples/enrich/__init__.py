@@ -1,0 +1,1 @@
+"""Rows of a DataFrame, enriched by what live shards know at that moment."""

@@ -1,0 +1,27 @@
+"""What an account usually spends, as a pandas UDF. A module of its own: pandas takes a while to import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd  # type: ignore[import-untyped]
+from pyspark.sql import Column
+from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.types import LongType
+
+from examples.enrich.look_up import look_up, mean_cents
+from spark_bridge.task_resolver import TaskResolver
+
+
+def usual_cents_of(resolver: TaskResolver) -> Callable[[Column], Column]:
+    """Return a function of a column of accounts: what each usually spends, cents; null if it never paid."""
+
+    def usual(accounts: pd.Series) -> pd.Series:
+        profiles = look_up(resolver, accounts)
+        return accounts.map(lambda account: mean_cents(profiles[account])).astype("Int64")
+
+    # `Any`: pyspark types it by pandas, which has no types.
+    made: Any = pandas_udf(usual, LongType())  # type: ignore[call-overload]
+    udf: Callable[[Column], Column] = made
+    return udf

@@ -1,0 +1,94 @@
+"""Where journals end: asked without an event loop, so that drivers and tasks may ask alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, cast
+
+import grpc
+
+from allocator.runtime.backoff import Backoff
+from consumer.errors import ConsumerError, EndpointError, JournalUnavailableError
+from consumer.journal.outcomes import error_of_rpc, error_of_status
+from consumer.protocol.journal_pb2 import ReadRequest, ReadResponse, Status
+from consumer.protocol.journal_pb2_grpc import JournalStub
+from consumer.protocol.labels import label_set, selector
+from spark_bridge.routing.worker import Worker, this_worker
+
+if TYPE_CHECKING:
+    from consumer.protocol.auth import ClientAuth
+
+PATIENCE_SECONDS = 30.0
+"""How long a broker that does not answer, or a journal that nobody serves, is waited for."""
+CREDENTIAL_SECONDS = 60.0
+_PAUSE_SECONDS_MAX = 0.5
+_HEAD = -1
+_ANSWERS = (Status.OK, Status.OFFSET_NOT_YET_AVAILABLE)
+
+
+def token_of_heads(
+    broker_address: str, journals: Iterable[str], *, auth: ClientAuth | None = None
+) -> dict[str, int]:
+    """Return where journals end at this moment: who has read through it has seen all that was written before.
+
+    Args:
+        broker_address: Of any broker.
+        journals: Their names.
+        auth: Signs the requests.
+
+    Returns:
+        Offsets, bytes by journal.
+
+    Raises:
+        JournalError: a journal does not exist, may not be read, or is served by nobody.
+        EndpointError: the broker did not answer.
+    """
+    worker = this_worker()
+    return {journal: _head(worker, broker_address, journal, auth) for journal in journals}
+
+
+def _head(worker: Worker, broker: str, journal: str, auth: ClientAuth | None) -> int:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    backoff = Backoff(max_seconds=_PAUSE_SECONDS_MAX, random=worker.random)
+    while True:
+        try:
+            return _ask(worker, broker, journal, auth, seconds=deadline - time.monotonic())
+        except (EndpointError, JournalUnavailableError):
+            pause = backoff.next_seconds()
+            if time.monotonic() + pause >= deadline:
+                raise
+            time.sleep(pause)
+
+
+def _ask(
+    worker: Worker, broker: str, journal: str, auth: ClientAuth | None, *, seconds: float
+) -> int:
+    metadata = () if auth is None else _credentials(auth, journal)
+    request = ReadRequest(journal=journal, offset=_HEAD, metadata_only=True)
+    with worker.channels.borrowed(broker) as channel:
+        call = JournalStub(channel).Read(request, timeout=seconds, metadata=metadata)
+        try:
+            response: ReadResponse | None = next(iter(call), None)
+        except grpc.RpcError as error:
+            raise _translated(broker, error) from error
+        finally:
+            call.cancel()
+    if response is None:
+        raise EndpointError(broker, "the broker ended the read without an answer")
+    if response.status not in _ANSWERS:
+        raise error_of_status(journal, response.status)
+    return response.write_head
+
+
+def _credentials(auth: ClientAuth, journal: str) -> tuple[tuple[str, str], ...]:
+    # Takes a third of a short task's imports, and most clusters have no keys.
+    from consumer.protocol.auth import Capability, expiring
+
+    named = selector(label_set(("name", journal)))
+    return auth.metadata(expiring(Capability.READ, named, life_seconds=CREDENTIAL_SECONDS))
+
+
+def _translated(broker: str, error: grpc.RpcError) -> ConsumerError:
+    # What both kinds of calls raise has a code and details, which is all that is asked of it.
+    return error_of_rpc(broker, cast("grpc.aio.AioRpcError", error))

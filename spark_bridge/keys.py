@@ -4,6 +4,7 @@
 {root}.clusters/{cluster}/hosts/{task}      where a member's task runs: `member.host`
 {root}.clusters/{cluster}/failure           why a member failed last
 {root}.publications/{publication}           the acknowledgements of a published DataFrame
+{root}.queries/{query}                      those of a streaming query's latest micro-batch
 """
 
 from __future__ import annotations
@@ -34,3 +35,8 @@ def failure_key(root: str, cluster: str) -> bytes:
 def publication_key(root: str, publication: str) -> bytes:
     """Return the key of a publication's acknowledgements."""
     return f"{check_root(root)}.publications/{publication}".encode()
+
+
+def query_key(root: str, query: str) -> bytes:
+    """Return the key of the acknowledgements of a streaming query's latest micro-batch."""
+    return f"{check_root(root)}.queries/{query}".encode()

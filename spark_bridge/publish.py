@@ -1,57 +1,42 @@
-"""Publishes a DataFrame into journals, exactly once through lost tasks and a lost driver.
+"""Publishes a DataFrame into journals, each journal in order, and waits until readers can see it.
 
-    tasks    write their rows uncommitted, each attempt as a producer of its own, and return the acknowledgements
-    driver   writes the acknowledgements of the successful attempts to etcd, unless some are there already
-    driver   appends the acknowledgements that etcd now has
-
-The put-if-absent is the commit point. Before it nothing is visible to a reader of committed messages, so a failed
-attempt, or a driver that died, leaves only bytes that are never acknowledged. After it the publication is a fact: who
-runs it again finds the acknowledgements and appends *them*, which readers that saw them already take for duplicates.
-
-Source: gazette/core message/publisher.go (BuildAckIntents: intents are stored durably before they are written).
+The exactly-once part is the journal sink's (`spark_bridge.journal_sink`): tasks write uncommitted, the driver makes
+their acknowledgements a fact in etcd, then appends them. What this adds is order: one task writes one journal, its rows
+sorted, which no data source can ask of Spark.
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everyone calls it so
-from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
 
+from allocator.etcd.config import EtcdConfig
 from consumer.client.loop_thread import LoopThread
-from consumer.errors import AppendOutcomeUnknownError
 from spark_bridge.errors import PublishError
-from spark_bridge.keys import publication_key
+from spark_bridge.journal_sink.attempt import WritePlan, write_attempt
+from spark_bridge.journal_sink.commit import (
+    CommitTarget,
+    commit_publication,
+    committed_publication,
+)
+from spark_bridge.journal_sink.encoder import Encoder
+from spark_bridge.journal_sink.json_lines import JsonLines
+from spark_bridge.journal_sink.key_mapping import IndexColumn
+from spark_bridge.journal_sink.record import Attempt, Publication, publication_of
+from spark_bridge.journal_sink.row_messages import RowFunction, RowMessages
+from spark_bridge.journal_source.options import Access
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from consumer.journal.client import JournalClient
+__all__ = ["Publication", "PublishTarget", "RowFunction", "journal_index", "publish_dataframe"]
 
-Row = dict[str, Any]
-"""One row as Python values by column name; Spark decides their types."""
-RowFunction = Callable[[Row], Row]
-
-_PARTITION_COLUMN = "__journal_index"
-_COMMIT_TIMEOUT_SECONDS = 60.0
-_RETRY_SECONDS = 0.5
+_INDEX_COLUMN = "__journal_index"
 _FNV_OFFSET, _FNV_PRIME = 0x811C9DC5, 0x01000193
-
-
-class Publication(msgspec.Struct, frozen=True):
-    """A published DataFrame, as etcd keeps it."""
-
-    messages: int
-    """Rows published."""
-    intents: dict[str, bytes]
-    """The framed acknowledgement that commits them, by journal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,27 +69,38 @@ def publish_dataframe(
         df: What to publish.
         target: Where to.
         publication: Unique name of this publication under the target's root. Publishing under a name that is
-            committed already publishes nothing and returns what was published then.
+            committed already publishes nothing and returns what was published then. Names are kept until a journal
+            sink of the same root finds them older than its option `retentionDays`.
         key: String column; rows of one key go to one journal.
         order_by: Columns that order the messages of a journal.
         message_of: Makes a row the message; runs on executors. The row itself if not given.
 
     Raises:
-        PublishError: the arguments do not fit the DataFrame.
+        PublishError: the arguments do not fit the DataFrame; or it is committed, but a broker refused its
+            acknowledgements: run it again under the same name.
         EtcdUnavailableError: etcd did not answer; run it again under the same name.
-        JournalError: a broker refused; run it again under the same name.
     """
     if not target.journals:
         raise PublishError("journals: expected at least one")
     if missing := {key, *order_by} - set(df.columns):
         raise PublishError(f"no column {', '.join(sorted(missing))}; there are {df.columns}")
+    encoder = (
+        JsonLines(df.schema, ignore_null_fields=False)
+        if message_of is None
+        else RowMessages(message_of)
+    )
+    commit_target = CommitTarget(
+        access=Access(address=target.broker_address),
+        etcd=EtcdConfig(endpoints=target.etcd_endpoints),
+        root=target.root,
+        retention_days=None,
+    )
     with LoopThread(name=f"publish-{publication}") as loop:
-        record = loop.call(_load(target, publication))
+        record = loop.call(committed_publication(commit_target, publication))
         if record is None:
-            record = _write_uncommitted(
-                df, target, key=key, order_by=order_by, message_of=message_of
-            )
-        return loop.call(_commit(target, publication, record))
+            attempts = _write_uncommitted(df, target, key=key, order_by=order_by, encoder=encoder)
+            record = publication_of(attempts)
+        return loop.call(commit_publication(commit_target, publication, record))
 
 
 def journal_index(key: str, journal_count: int) -> Column:
@@ -124,120 +120,57 @@ def journal_index(key: str, journal_count: int) -> Column:
 
 
 def _write_uncommitted(
-    df: DataFrame,
-    target: PublishTarget,
-    *,
-    key: str,
-    order_by: Sequence[str],
-    message_of: RowFunction | None,
-) -> Publication:
+    df: DataFrame, target: PublishTarget, *, key: str, order_by: Sequence[str], encoder: Encoder
+) -> list[Attempt]:
     """Write the rows and return what would commit them; of retried tasks, that of the successful attempt."""
-    write = _TaskWriter(target.broker_address, target.journals, message_of)
+    plan = WritePlan(
+        access=Access(address=target.broker_address),
+        journals=target.journals,
+        mapping=IndexColumn(_INDEX_COLUMN),
+        encoder=encoder,
+        hidden_columns=(_INDEX_COLUMN,),
+    )
     index = journal_index(key, len(target.journals))
     written = (
-        df.withColumn(_PARTITION_COLUMN, index)
-        .repartitionById(len(target.journals), _PARTITION_COLUMN)
+        df.withColumn(_INDEX_COLUMN, index)
+        .repartitionById(len(target.journals), _INDEX_COLUMN)
         .sortWithinPartitions(*order_by)
-        .mapInArrow(write, "journal string, intent binary, messages long")
+        .mapInArrow(
+            _TaskWriter(plan),
+            "messages long, acknowledgement binary, journals array<string>",
+        )
         .collect()
     )
-    return Publication(
-        messages=sum(row.messages for row in written),
-        intents={row.journal: bytes(row.intent) for row in written},
-    )
-
-
-async def _load(target: PublishTarget, publication: str) -> Publication | None:
-    from allocator.etcd.client import EtcdClient, EtcdConfig
-
-    async with EtcdClient(EtcdConfig(endpoints=target.etcd_endpoints)) as etcd:
-        found = await etcd.get_range(publication_key(target.root, publication))
-    return _decode(found.kvs[0].value) if found.kvs else None
-
-
-async def _commit(target: PublishTarget, publication: str, record: Publication) -> Publication:
-    """Make `record` durable unless another is, then append the acknowledgements of the one that is."""
-    from allocator.core.ops import Compare, Get, Put
-    from allocator.etcd.client import EtcdClient, EtcdConfig
-    from consumer.journal.client import JournalClient
-
-    key = publication_key(target.root, publication)
-    async with EtcdClient(EtcdConfig(endpoints=target.etcd_endpoints)) as etcd:
-        result = await etcd.txn(
-            (Compare.absent(key),), (Put(key, msgspec.json.encode(record)),), (Get(key),)
+    return [
+        Attempt(
+            messages=row.messages,
+            acknowledgement=bytes(row.acknowledgement),
+            journals=tuple(row.journals),
         )
-    durable = record if result.succeeded else _decode(result.gets[0][0].value)
-    async with (
-        asyncio.timeout(_COMMIT_TIMEOUT_SECONDS),
-        JournalClient(target.broker_address) as journals,
-    ):
-        for journal, intent in durable.intents.items():
-            await _append_again(journals, journal, intent)
-    return durable
-
-
-async def _append_again(journals: JournalClient, journal: str, intent: bytes) -> None:
-    """Append an acknowledgement until an answer comes: one that is there twice does no harm."""
-    repeating = AsyncRetrying(
-        retry=retry_if_exception_type(AppendOutcomeUnknownError), wait=wait_fixed(_RETRY_SECONDS)
-    )
-    await repeating(journals.append, journal, intent)
-
-
-def _decode(value: bytes) -> Publication:
-    return msgspec.json.decode(value, type=Publication)
+        for row in written
+    ]
 
 
 class _TaskWriter:
-    """Runs in each task: appends its rows, uncommitted, and yields the acknowledgements."""
+    """Runs in each task: appends its rows, uncommitted, and yields what commits them."""
 
-    def __init__(
-        self, broker_address: str, journals: tuple[str, ...], message_of: RowFunction | None
-    ) -> None:
-        self._broker_address = broker_address
-        self._journals = journals
-        self._message_of = message_of
+    def __init__(self, plan: WritePlan) -> None:
+        self._plan = plan
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        with asyncio.Runner() as runner:
-            counts, intents = runner.run(self._write(batches))
-        yield pa.RecordBatch.from_pylist(
+        attempt = write_attempt(batches, self._plan)
+        schema = pa.schema(
             [
-                {"journal": journal, "intent": intent, "messages": counts[journal]}
-                for journal, intent in intents.items()
-            ],
-            schema=pa.schema(
-                [("journal", pa.string()), ("intent", pa.binary()), ("messages", pa.int64())]
-            ),
+                ("messages", pa.int64()),
+                ("acknowledgement", pa.binary()),
+                ("journals", pa.list_(pa.string())),
+            ]
         )
-
-    async def _write(
-        self, batches: Iterator[pa.RecordBatch]
-    ) -> tuple[Mapping[str, int], Mapping[str, bytes]]:
-        # gRPC may only be used after the fork that made this process, so it is imported here.
-        from consumer.journal.client import JournalClient
-        from consumer.message.clock import MessageClock
-        from consumer.message.json_type import JsonType
-        from consumer.message.mapping import MappedJournal
-        from consumer.message.publisher import Publisher
-        from consumer.message.uuid import new_producer_id
-
-        clock = MessageClock()
-        clock.update(time.time())
-        # A producer of its own for each attempt: what a failed one wrote can never be taken for ours.
-        publisher = Publisher(clock, new_producer_id())
-        message_type = JsonType()
-        targets = [MappedJournal(journal, message_type.content_type) for journal in self._journals]
-        counts: Counter[str] = Counter()
-        async with JournalClient(self._broker_address) as journals:
-            for batch in batches:
-                for row in batch.to_pylist():
-                    mapped = targets[row.pop(_PARTITION_COLUMN)]
-                    counts[mapped.journal] += 1
-                    message = row if self._message_of is None else self._message_of(row)
-                    publisher.publish_uncommitted(mapped, message, message_type)
-                for append in publisher.take_appends():
-                    await journals.append(append.journal, append.content)
-        return counts, {i.journal: i.content for i in publisher.build_ack_intents()}
+        row: dict[str, Any] = {
+            "messages": attempt.messages,
+            "acknowledgement": attempt.acknowledgement,
+            "journals": list(attempt.journals),
+        }
+        yield pa.RecordBatch.from_pylist([row], schema=schema)

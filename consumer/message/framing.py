@@ -4,9 +4,11 @@ An *unframer* takes a journal's content as it arrives, in chunks cut anywhere, a
 offsets. It copies each payload once and keeps only an incomplete last frame.
 
     application/x-ndjson            payload \n
+    text/csv                        payload \n, in which a newline between quotes ends nothing
     application/x-protobuf-fixed    66 33 93 36 | payload length, uint32 little-endian | payload
+    application/vnd.apache.arrow.stream     the same frame
 
-Source: gazette/core message/{json_framing,fixed_framing}.go (the formats).
+Source: gazette/core message/{json_framing,csv_framing,fixed_framing}.go (the formats).
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from typing import Final, Protocol
 from consumer.errors import ContentTypeError, FramingError
 
 NDJSON: Final = "application/x-ndjson"
+CSV: Final = "text/csv"
 PROTOBUF_FIXED: Final = "application/x-protobuf-fixed"
+ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 
 FRAME_BYTES_MAX: Final = 64 << 20
 """A longer frame is refused: an unframer must not buffer without end because a length or a newline is lost."""
@@ -94,10 +98,28 @@ class LineFraming:
         return _LineUnframer(journal, offset)
 
 
+class CsvFraming:
+    """A CSV record after the other; strings between quotes may hold newlines."""
+
+    content_type = CSV
+
+    def frame(self, payload: bytes) -> bytes:
+        """Return the record and a newline."""
+        if payload.count(b'"') % 2:
+            raise ValueError("a quote of the CSV record is not closed")
+        return payload + b"\n"
+
+    def unframer(self, *, journal: str, offset: int) -> Unframer:
+        """Return an unframer of records from `offset` on."""
+        return _CsvUnframer(journal, offset)
+
+
 class FixedFraming:
     """A magic number and a length before each payload."""
 
-    content_type = PROTOBUF_FIXED
+    def __init__(self, content_type: str = PROTOBUF_FIXED) -> None:
+        """Name the content type of the payloads."""
+        self.content_type = content_type
 
     def frame(self, payload: bytes) -> bytes:
         """Return header and payload."""
@@ -109,7 +131,10 @@ class FixedFraming:
 
 
 FRAMINGS: Mapping[str, Framing] = MappingProxyType(
-    {framing.content_type: framing for framing in (LineFraming(), FixedFraming())}
+    {
+        framing.content_type: framing
+        for framing in (LineFraming(), CsvFraming(), FixedFraming(), FixedFraming(ARROW_STREAM))
+    }
 )
 """Framings by content type."""
 
@@ -155,6 +180,45 @@ class _LineUnframer:
             self._pending.append(part)
             self.pending_bytes += len(part)
             _check_size(self._journal, self._offset, self.pending_bytes)
+
+
+class _CsvUnframer:
+    def __init__(self, journal: str, offset: int) -> None:
+        self._journal = journal
+        self._lines = _LineUnframer(journal, offset)
+        self._begin = offset
+        """Where the open record begins, if there is one."""
+        self._open: list[bytes] = []
+        """Lines of a record whose quote is not closed."""
+        self._open_bytes = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._open_bytes + self._lines.pending_bytes
+
+    def feed(self, content: bytes) -> Frames:
+        lines = self._lines.feed(content)
+        if not self._open and not any(b'"' in line for line in lines.payloads):
+            return lines
+        found = Frames([], [], [])
+        for begin, end, line in zip(lines.begins, lines.ends, lines.payloads, strict=True):
+            if not self._open:
+                self._begin = begin
+            quote_turns = line.count(b'"') % 2 == 1
+            if quote_turns == bool(self._open):
+                self._close(found, end, line)
+            else:
+                self._open.append(line)
+                self._open_bytes += end - begin
+                _check_size(self._journal, self._begin, self._open_bytes)
+        return found
+
+    def _close(self, found: Frames, end: int, line: bytes) -> None:
+        found.begins.append(self._begin)
+        found.ends.append(end)
+        found.payloads.append(b"\n".join([*self._open, line]))
+        self._open.clear()
+        self._open_bytes = 0
 
 
 class _FixedUnframer:

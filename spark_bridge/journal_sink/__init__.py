@@ -16,13 +16,14 @@ def batch_writer(
     """Return what publishes a DataFrame once.
 
     Raises:
-        PublishError: the mode, an option or a column does not fit; the message names it.
+        OptionError: an option is unknown, missing or wrong.
+        PublishError: the mode or a column does not fit; the message names it.
     """
     _refuse_overwrite(overwrite, 'mode: expected mode("append")')
-    from spark_bridge.journal_sink.options import sink_options
+    from spark_bridge.journal_sink.options import write_options
     from spark_bridge.journal_sink.writers import BatchJournalWriter
 
-    return BatchJournalWriter(sink_options(options), schema)
+    return BatchJournalWriter(write_options(options), schema)
 
 
 def stream_writer(
@@ -31,15 +32,16 @@ def stream_writer(
     """Return what publishes a stream of micro-batches.
 
     Raises:
-        PublishError: the output mode, an option or a column does not fit; the message names it.
+        OptionError: an option is unknown, missing or wrong.
+        PublishError: the output mode or a column does not fit; the message names it.
     """
     _refuse_overwrite(
         overwrite, 'outputMode: expected outputMode("append") or outputMode("update")'
     )
-    from spark_bridge.journal_sink.options import sink_options
+    from spark_bridge.journal_sink.options import write_options
     from spark_bridge.journal_sink.writers import StreamJournalWriter
 
-    return StreamJournalWriter(sink_options(options), schema)
+    return StreamJournalWriter(write_options(options), schema)
 
 
 def _refuse_overwrite(overwrite: bool, expected: str) -> None:

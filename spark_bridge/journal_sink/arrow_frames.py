@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from consumer.message.framing import FRAME_BYTES_MAX, FixedFraming
-from spark_bridge.journal_sink.encoder import ARROW_STREAM, Encoded, Stretches
+from consumer.message.framing import ARROW_STREAM, FRAME_BYTES_MAX, FixedFraming
+from spark_bridge.journal_sink.encoder import Encoded, Stretches
 from spark_bridge.journal_sink.stamps import Stamper
 
 _FRAME_BYTES_AIM = FRAME_BYTES_MAX // 8

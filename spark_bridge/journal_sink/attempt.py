@@ -23,17 +23,20 @@ if TYPE_CHECKING:
     from consumer.journal.client import JournalClient
     from spark_bridge.journal_sink.encoder import Encoder
     from spark_bridge.journal_sink.key_mapping import Indices, RowMapping
+    from spark_bridge.journal_source.options import Access
 
-_APPEND_BYTES_AIM = 4 << 20
-"""Appended at once, all journals together, while as much again is encoded."""
+_FIRST_APPEND_BYTES, _APPEND_BYTES_MAX = 16 << 10, 4 << 20
+"""What is worth an append, all journals together, while the next one is encoded; it grows, so that brokers soon have
+something to do."""
+_APPEND_GROWTH = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
     """How rows become messages of journals; made on the driver, the same for all tasks."""
 
-    address: str
-    """A broker."""
+    access: Access
+    """Of the brokers."""
     journals: tuple[str, ...]
     mapping: RowMapping
     encoder: Encoder
@@ -55,9 +58,9 @@ def write_attempt(batches: Iterator[pa.RecordBatch], plan: WritePlan) -> Attempt
 async def _write(chunks: _Chunks, plan: WritePlan) -> Attempt:
     # gRPC may only be used after the fork that made this process, so it is imported here.
     from allocator.runtime.task_group import TaskGroup
-    from consumer.journal.client import JournalClient
+    from spark_bridge.journal_sink.brokers import open_client
 
-    async with JournalClient(plan.address) as journals:
+    async with open_client(plan.access) as journals:
         chunk = await asyncio.to_thread(chunks.next)
         while chunk:
             # The next one is encoded while this one is appended.
@@ -83,6 +86,7 @@ class _Chunks:
         self._batches = batches
         self._plan = plan
         self._stamper = Stamper(new_producer_id())
+        self._aim_bytes = _FIRST_APPEND_BYTES
         self._messages = 0
         self._journals: set[str] = set()
 
@@ -93,8 +97,9 @@ class _Chunks:
         for batch in self._batches:
             if batch.num_rows:
                 size += self._encode(batch, chunk)
-            if size >= _APPEND_BYTES_AIM:
+            if size >= self._aim_bytes:
                 break
+        self._aim_bytes = min(self._aim_bytes * _APPEND_GROWTH, _APPEND_BYTES_MAX)
         self._journals.update(chunk)
         return chunk
 

@@ -27,11 +27,13 @@ from consumer.errors import AppendOutcomeUnknownError, ConsumerError
 from spark_bridge.errors import PublishError
 from spark_bridge.journal_sink import ledger
 from spark_bridge.journal_sink.record import Publication
-from spark_bridge.keys import publication_key
+from spark_bridge.keys import publication_key, query_key
 
 if TYPE_CHECKING:
+    from allocator.etcd.client import EtcdClient
     from allocator.etcd.config import EtcdConfig
     from consumer.journal.client import JournalClient
+    from spark_bridge.journal_source.options import Access
 
 _log = structlog.get_logger()
 
@@ -63,11 +65,12 @@ def observe_nothing(step: CommitStep, batch: int) -> None:
 class CommitTarget:
     """Where commits are remembered and acknowledged."""
 
-    address: str
-    """A broker."""
+    access: Access
+    """Of the brokers."""
     etcd: EtcdConfig
     root: str
-    retention_days: float
+    retention_days: int | None
+    """How long it is remembered what was committed; None prunes nothing."""
     on_step: StepObserver = observe_nothing
 
 
@@ -84,7 +87,7 @@ async def committed_batch(target: CommitTarget, query: str) -> int:
     from allocator.etcd.client import EtcdClient
 
     async with EtcdClient(target.etcd) as etcd:
-        latest = await ledger.load(etcd, ledger.query_key(target.root, query))
+        latest = await ledger.load(etcd, query_key(target.root, query))
     return -1 if latest is None else latest.batch
 
 
@@ -122,8 +125,8 @@ async def commit_publication(
             ) from error
         if not keep:
             await ledger.forget(etcd, key)
-        pruned = await ledger.prune(etcd, target.root, retention_days=target.retention_days)
-    _log.info("publication.committed", publication=name, messages=durable.messages, pruned=pruned)
+        await _prune(etcd, target)
+    _log.info("publication.committed", publication=name, messages=durable.messages)
     target.on_step(CommitStep.FINISHED, record.batch)
     return durable
 
@@ -139,12 +142,12 @@ async def commit_micro_batch(target: CommitTarget, query: str, record: Publicati
 
     target.on_step(CommitStep.STARTED, record.batch)
     async with EtcdClient(target.etcd) as etcd:
-        durable = await ledger.commit_batch(etcd, ledger.query_key(target.root, query), record)
+        durable = await ledger.commit_batch(etcd, query_key(target.root, query), record)
         target.on_step(CommitStep.RECORDED, record.batch)
         if durable is not None:
             await acknowledge(target, durable)
         if record.batch % _PRUNE_EVERY_BATCHES == 0:
-            await ledger.prune(etcd, target.root, retention_days=target.retention_days)
+            await _prune(etcd, target)
     target.on_step(CommitStep.FINISHED, record.batch)
 
 
@@ -173,7 +176,7 @@ async def finish_micro_batch(target: CommitTarget, query: str, batch: int) -> No
 
     target.on_step(CommitStep.STARTED, batch)
     async with EtcdClient(target.etcd) as etcd:
-        latest = await ledger.load(etcd, ledger.query_key(target.root, query))
+        latest = await ledger.load(etcd, query_key(target.root, query))
     if latest is None or latest.batch < batch:
         raise PublishError(
             f"batch {batch} of query {query}: it was committed when its tasks began, and is forgotten now; "
@@ -187,15 +190,23 @@ async def finish_micro_batch(target: CommitTarget, query: str, batch: int) -> No
 
 async def acknowledge(target: CommitTarget, record: Publication) -> None:
     """Append a publication's acknowledgements, each journal's at once; appended twice they do no harm."""
-    from consumer.journal.client import JournalClient
+    from spark_bridge.journal_sink.brokers import open_client
 
     async with (
         asyncio.timeout(ACKNOWLEDGE_TIMEOUT_SECONDS),
-        JournalClient(target.address) as journals,
+        open_client(target.access) as journals,
     ):
         for journal, intent in record.intents.items():
             await _append_again(journals, journal, intent)
             target.on_step(CommitStep.ACKNOWLEDGED, record.batch)
+
+
+async def _prune(etcd: EtcdClient, target: CommitTarget) -> None:
+    if target.retention_days is None:
+        return
+    pruned = await ledger.prune(etcd, target.root, retention_days=target.retention_days)
+    if pruned:
+        _log.info("publications.pruned", root=target.root, records=pruned)
 
 
 async def _append_again(journals: JournalClient, journal: str, intent: bytes) -> None:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
+from consumer.message.framing import CSV
 from consumer.message.uuid import format_uuid
 from spark_bridge.journal_sink.columns import check_columns
-from spark_bridge.journal_sink.encoder import CSV, Encoded, Stretches
+from spark_bridge.journal_sink.encoder import Encoded, Stretches
 from spark_bridge.journal_sink.stamps import Stamper, uuid_texts
 from spark_bridge.journal_sink.texts import base64_text, fixed_width_texts, timestamp_text
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from consumer.message.framing import NDJSON, PROTOBUF_FIXED
-from spark_bridge.errors import PublishError
+from consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
+from spark_bridge.format_options import OptionError
 from spark_bridge.journal_sink.stamps import Stamper
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from spark_bridge.journal_sink.options import SinkOptions
+    from spark_bridge.journal_sink.options import WriteOptions
 
-CSV = "text/csv"
-ARROW_STREAM = "application/vnd.apache.arrow.stream"
 CONTENT_TYPES = (NDJSON, CSV, PROTOBUF_FIXED, ARROW_STREAM)
 
 
@@ -51,11 +49,12 @@ class Encoder(Protocol):
         ...
 
 
-def encoder_for(content_type: str, schema: StructType, options: SinkOptions) -> Encoder:
+def encoder_for(content_type: str, schema: StructType, options: WriteOptions) -> Encoder:
     """Return what encodes rows for journals of a content type.
 
     Raises:
-        PublishError: there is no such encoding, or the rows do not fit it.
+        OptionError: there is no such encoding.
+        PublishError: the rows do not fit it.
     """
     if content_type == NDJSON:
         from spark_bridge.journal_sink.json_lines import JsonLines
@@ -73,7 +72,8 @@ def encoder_for(content_type: str, schema: StructType, options: SinkOptions) -> 
         from spark_bridge.journal_sink.arrow_frames import ArrowFrames
 
         return ArrowFrames()
-    raise PublishError(
-        f"selector: journals of content type {content_type or 'none'!r} cannot be written; label them "
-        f"content-type with one of {', '.join(CONTENT_TYPES)}"
+    raise OptionError(
+        "selector",
+        f"journals labelled content-type with one of {', '.join(CONTENT_TYPES)}",
+        got=f"{options.selector}, of content type {content_type or 'none'}",
     )

@@ -6,7 +6,7 @@ import importlib
 from functools import lru_cache
 from typing import Any
 
-from spark_bridge.errors import PublishError
+from spark_bridge.format_options import OptionError
 
 _CACHED_NAMES_MAX = 64
 
@@ -20,18 +20,19 @@ def imported(name: str, *, option: str) -> Any:
         option: Its name, for the error.
 
     Raises:
-        PublishError: it names nothing.
+        OptionError: it names nothing.
     """
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
-        raise PublishError(f"{option}: expected module:name, got {name!r}")
+        raise OptionError(option, "module:name", got=name)
     try:
         found: Any = importlib.import_module(module_name)
         for part in attribute.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
-        raise PublishError(
-            f"{option}: {name} cannot be imported: {error}. Ship its module with --py-files, or install it "
-            "on the driver and on every executor"
-        ) from error
+        expected = (
+            "module:name of something that the driver and every executor can import, installed or shipped with "
+            f"--py-files ({error})"
+        )
+        raise OptionError(option, expected, got=name) from error
     return found

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from consumer.message.framing import NDJSON
+from consumer.message.framing import NDJSON, LineFraming
 from consumer.message.json_type import JsonType
 from consumer.message.uuid import format_uuid
 from spark_bridge.errors import PublishError
@@ -86,7 +86,7 @@ class JsonLines:
 
     def acknowledgement(self, uuid: bytes) -> bytes:
         """Return the line that acknowledges, given its UUID."""
-        return JsonType().encode({"_meta": {"uuid": format_uuid(uuid)}}) + b"\n"
+        return LineFraming().frame(JsonType().encode({"_meta": {"uuid": format_uuid(uuid)}}))
 
     def _field(self, name: str, column: Any) -> list[Part]:
         label = f",{_quoted(name)}:"
@@ -152,7 +152,7 @@ def _join(parts: Sequence[Part], *, nulls: str | None = None) -> Any:
         else:
             merged.append(part)
     if len(merged) == 1 and not isinstance(merged[0], str):
-        return merged[0]
+        return merged[0] if nulls is None else pc.fill_null(merged[0], nulls)
     if nulls is None:
         return pc.binary_join_element_wise(*merged, "")
     return pc.binary_join_element_wise(*merged, "", null_handling="replace", null_replacement=nulls)

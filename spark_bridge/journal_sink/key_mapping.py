@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.types import AtomicType, StructType
 
 from consumer.message.mapping import fnv1a_32
 from spark_bridge.errors import PublishError
+from spark_bridge.format_options import OptionError
 from spark_bridge.journal_sink.imports import imported
+from spark_bridge.journal_sink.options import MODULO, RENDEZVOUS, WriteOptions
 from spark_bridge.journal_sink.texts import content_of, plain_text
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
 
 Indices = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint32]
@@ -49,6 +49,19 @@ class OneJournal:
         """Return zeros."""
         del journals
         return np.zeros(rows.num_rows, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexColumn:
+    """A column that holds the index already."""
+
+    name: str
+
+    def indices(self, rows: pa.RecordBatch, journals: Sequence[str]) -> Indices:
+        """Return the column."""
+        del journals
+        found: Indices = rows.column(self.name).to_numpy(zero_copy_only=False).astype(np.int64)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,41 +123,31 @@ class ApplicationMapping:
         return found.astype(np.int64)
 
 
-def mapping_for(mapping: str, *, key: str, journal_count: int, schema: StructType) -> RowMapping:
-    """Return the mapping that the options ask for.
-
-    Args:
-        mapping: `modulo`, `rendezvous`, or `module:function`.
-        key: Name of the key column; empty if none.
-        journal_count: With one journal no key is needed.
-        schema: Of the rows.
+def mapping_for(options: WriteOptions, *, journal_count: int, schema: StructType) -> RowMapping:
+    """Return the mapping that the options ask for; with one journal no key is needed.
 
     Raises:
-        PublishError: the options do not fit each other or the rows.
+        OptionError: the options do not fit each other or the rows.
     """
-    if ":" in mapping:
-        imported(mapping, option="mapping")
-        return ApplicationMapping(mapping)
-    if mapping not in ("modulo", "rendezvous"):
-        raise PublishError(
-            f"mapping: expected modulo, rendezvous or module:function, got {mapping!r}"
-        )
-    if key and key not in schema.names:
-        raise PublishError(f"key: no column {key}; there are {schema.names}")
-    if not key:
+    if options.mapping not in (MODULO, RENDEZVOUS):
+        imported(options.mapping, option="mapping")
+        return ApplicationMapping(options.mapping)
+    if options.key is None:
         if journal_count == 1:
             return OneJournal()
-        raise PublishError(
-            f"key: expected the column whose value chooses among {journal_count} journals; there are "
-            f"{schema.names}"
+        expected = (
+            f"the column whose value chooses among {journal_count} journals, one of {schema.names}"
         )
-    from pyspark.sql.types import AtomicType
-
-    if not isinstance(schema[key].dataType, AtomicType):
-        raise PublishError(
-            f"key: column {key} is a {schema[key].dataType.simpleString()}; expected a plain value"
-        )
-    return ModuloMapping(key) if mapping == "modulo" else RendezvousMapping(key)
+        raise OptionError("key", expected, got=None)
+    if options.key not in schema.names:
+        raise OptionError("key", f"one of the columns {schema.names}", got=options.key)
+    kind = schema[options.key].dataType
+    if not isinstance(kind, AtomicType):
+        expected = f"a column of plain values; {options.key} holds {kind.simpleString()}"
+        raise OptionError("key", expected, got=options.key)
+    return (
+        ModuloMapping(options.key) if options.mapping == MODULO else RendezvousMapping(options.key)
+    )
 
 
 def key_hashes(rows: pa.RecordBatch, key: str) -> Hashes:

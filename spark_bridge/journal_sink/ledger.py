@@ -12,20 +12,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from allocator.core.keys import check_root
 from allocator.core.ops import Compare, Delete, Get, Put, prefix_range_end
 from spark_bridge.journal_sink.record import Publication, decoded, encoded
-from spark_bridge.keys import publication_key
+from spark_bridge.keys import publication_key, query_key
 
 if TYPE_CHECKING:
     from allocator.etcd.client import EtcdClient
 
 _DAY_SECONDS = 86_400.0
-
-
-def query_key(root: str, query: str) -> bytes:
-    """Return the key of a streaming query's latest micro-batch."""
-    return f"{check_root(root)}.queries/{query}".encode()
 
 
 async def load(etcd: EtcdClient, key: bytes) -> Publication | None:

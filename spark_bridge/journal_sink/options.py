@@ -1,155 +1,170 @@
-"""The options of a sink, checked."""
+"""The options of a write into journals."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from allocator.core.keys import check_root
 from allocator.errors import ValidationError
 from allocator.etcd.config import EtcdConfig
-from spark_bridge.errors import PublishError
+from consumer.protocol.selector_text import parse_selector
+from spark_bridge.format_options import FormatOptions, OptionError
+from spark_bridge.journal_source.options import Access
 
 DEFAULT_ROOT: Final = "/broadsheet"
-RETENTION_DAYS: Final = 30.0
-"""How long a name is remembered unless the option says otherwise: longer than anybody runs a failed job again."""
+RETENTION_DAYS: Final = 30
+"""How long it is remembered what was committed, by default: longer than anybody runs a failed job again."""
+MODULO: Final = "modulo"
+RENDEZVOUS: Final = "rendezvous"
 
-_TRUTHS: Final = {"true": True, "false": False}
-# Lower case: Spark hands options over so. Those after the line break are Spark's own.
-_KNOWN: Final = {
-    name.lower(): name
-    for name in (
-        "address",
-        "selector",
-        "etcd",
-        "etcdCaFile",
-        "etcdCertFile",
-        "etcdKeyFile",
-        "etcdUsername",
-        "etcdPassword",
-        "root",
-        "key",
-        "mapping",
-        "messageType",
-        "uuidField",
-        "ignoreNullFields",
-        "publication",
-        "retentionDays",
-    )
-} | {name.lower(): name for name in ("checkpointLocation", "path", "queryName", "outputMode")}
+_ADDRESS: Final = "the address of a broker, e.g. http://127.0.0.1:8081"
+_SELECTOR: Final = "a label selector that says which journals to write, e.g. name:prefix=flights/"
+_ETCD: Final = (
+    "endpoints of the etcd that remembers what is committed, e.g. 127.0.0.1:2379; without it a write that is "
+    "repeated would publish its rows again"
+)
+_KNOWN: Final = (
+    "address",
+    "selector",
+    "etcd",
+    "root",
+    "key",
+    "mapping",
+    "messageType",
+    "uuidField",
+    "ignoreNullFields",
+    "publication",
+    "retentionDays",
+    "zone",
+    "caFile",
+    "authKeysFile",
+    "etcdCaFile",
+    "etcdCertFile",
+    "etcdKeyFile",
+    "etcdUsername",
+    "etcdPasswordFile",
+    # Spark's own, which it passes on.
+    "checkpointLocation",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SinkOptions:
-    """What a user asked for."""
+class WriteOptions:
+    """Where to write, how rows become messages, and who remembers it."""
 
-    address: str
-    """A broker, `http://host:port`."""
+    access: Access
     selector: str
-    """Labels of the journals to write, e.g. `topic=flights`, or `name=flights/part-000`."""
+    """Chooses the journals."""
     etcd: EtcdConfig
-    """Remembers what is committed."""
     root: str
-    """Beside which it is remembered."""
-    key: str
-    """Column that chooses the journal; empty if none."""
-    mapping: str
+    """Beside which etcd keeps what is committed."""
+    key: str | None = None
+    """Column that chooses among the journals."""
+    mapping: str = MODULO
     """`modulo`, `rendezvous` or `module:function`."""
-    message_type: str
-    """`module:Class` of protobuf messages; empty if none."""
-    uuid_field: str
-    ignore_null_fields: bool
-    publication: str
-    """Name that makes a batch write idempotent; empty if none."""
-    retention_days: float
+    message_type: str | None = None
+    """`module:Class` of protobuf messages."""
+    uuid_field: str = "uuid"
+    """Of protobuf messages."""
+    ignore_null_fields: bool = True
+    """Of JSON messages."""
+    publication: str | None = None
+    """Name that makes a batch write idempotent."""
+    retention_days: int = RETENTION_DAYS
 
 
-def sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Return the options of a sink.
-
-    Args:
-        given: By name, in any case.
+def write_options(options: Mapping[str, Any]) -> WriteOptions:
+    """Return the options of a write.
 
     Raises:
-        PublishError: an option is missing, unknown or malformed; the message names it.
+        OptionError: one is unknown, missing or wrong.
     """
-    options = {name.lower(): value.strip() for name, value in given.items()}
-    _refuse_unknown(options)
-    return SinkOptions(
-        address=_required(options, "address", "a broker, e.g. http://127.0.0.1:8081"),
-        selector=_required(
-            options, "selector", "labels of the journals to write, e.g. name:prefix=flights/"
+    given = FormatOptions(options, known=_KNOWN)
+    return WriteOptions(
+        access=Access(
+            address=given.text("address", _ADDRESS),
+            zone=given.text_or_none("zone") or "",
+            ca_file=given.text_or_none("caFile"),
+            auth_keys_file=given.text_or_none("authKeysFile"),
         ),
-        etcd=_etcd(options),
-        root=options.get("root", DEFAULT_ROOT).rstrip("/"),
-        key=options.get("key", ""),
-        mapping=options.get("mapping", "modulo"),
-        message_type=options.get("messagetype", ""),
-        uuid_field=options.get("uuidfield", "uuid"),
-        ignore_null_fields=_truth(options, "ignoreNullFields", default=True),
-        publication=options.get("publication", ""),
-        retention_days=_days(options),
+        selector=_selector(given),
+        etcd=_etcd(given),
+        root=_root(given),
+        key=given.text_or_none("key"),
+        mapping=_mapping(given),
+        message_type=given.text_or_none("messageType"),
+        uuid_field=given.text_or_none("uuidField") or "uuid",
+        ignore_null_fields=given.flag("ignoreNullFields", default=True),
+        publication=_publication(given),
+        retention_days=given.count_or_none("retentionDays", "a number of days, at least 1")
+        or RETENTION_DAYS,
     )
 
 
-def _refuse_unknown(options: Iterable[str]) -> None:
-    unknown = sorted(set(options) - set(_KNOWN))
-    if unknown:
-        raise PublishError(
-            f"{', '.join(unknown)}: no such option of the journal sink; there are {', '.join(_KNOWN.values())}"
-        )
+def _selector(given: FormatOptions) -> str:
+    text = given.text("selector", _SELECTOR)
+    try:
+        parse_selector(text)
+    except ValidationError as error:
+        raise OptionError("selector", f"{_SELECTOR} ({error})", got=text) from error
+    return text
 
 
-def _required(options: Mapping[str, str], name: str, expected: str) -> str:
-    value = options.get(name.lower(), "")
-    if not value:
-        raise PublishError(f"{name}: the journal sink needs this option; expected {expected}")
-    return value
-
-
-def _etcd(options: Mapping[str, str]) -> EtcdConfig:
-    endpoints = _required(
-        options,
-        "etcd",
-        "endpoints of the etcd that remembers what is committed, e.g. 127.0.0.1:2379; without it a write "
-        "that is repeated would publish its rows again",
-    )
-
-    def file(name: str) -> Path | None:
-        value = options.get(name.lower())
-        return Path(value) if value else None
-
+def _etcd(given: FormatOptions) -> EtcdConfig:
+    text = given.text("etcd", _ETCD)
     try:
         return EtcdConfig(
-            endpoints=tuple(part.strip() for part in endpoints.split(",") if part.strip()),
-            ca_file=file("etcdCaFile"),
-            cert_file=file("etcdCertFile"),
-            key_file=file("etcdKeyFile"),
-            username=options.get("etcdusername"),
-            password=options.get("etcdpassword"),
+            endpoints=tuple(part.strip() for part in text.split(",") if part.strip()),
+            ca_file=_path(given, "etcdCaFile"),
+            cert_file=_path(given, "etcdCertFile"),
+            key_file=_path(given, "etcdKeyFile"),
+            username=given.text_or_none("etcdUsername"),
+            password=_etcd_password(given),
         )
     except ValidationError as error:
-        raise PublishError(f"etcd: {error}") from error
+        raise OptionError("etcd", f"{_ETCD} ({error})", got=text) from error
 
 
-def _truth(options: Mapping[str, str], name: str, *, default: bool) -> bool:
-    value = options.get(name.lower())
-    if value is None:
-        return default
-    if value.lower() not in _TRUTHS:
-        raise PublishError(f"{name}: expected true or false, got {value!r}")
-    return _TRUTHS[value.lower()]
+def _path(given: FormatOptions, name: str) -> Path | None:
+    text = given.text_or_none(name)
+    return Path(text) if text else None
 
 
-def _days(options: Mapping[str, str]) -> float:
-    text = options.get("retentiondays")
-    if text is None:
-        return RETENTION_DAYS
+def _etcd_password(given: FormatOptions) -> str | None:
+    # A file, and not the password itself: Spark shows options in plans and logs.
+    path = _path(given, "etcdPasswordFile")
+    if path is None:
+        return None
     try:
-        days = float(text)
-    except ValueError:
-        days = 0.0
-    if not days > 0:
-        raise PublishError(f"retentionDays: expected a number of days above 0, got {text!r}")
-    return days
+        return path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        expected = f"a file with the password, readable on the driver ({error})"
+        raise OptionError("etcdPasswordFile", expected, got=str(path)) from error
+
+
+def _root(given: FormatOptions) -> str:
+    text = given.text_or_none("root") or DEFAULT_ROOT
+    try:
+        check_root(text)
+    except ValidationError as error:
+        expected = f"a prefix of keys such as {DEFAULT_ROOT} ({error})"
+        raise OptionError("root", expected, got=text) from error
+    return text
+
+
+def _mapping(given: FormatOptions) -> str:
+    text = given.text_or_none("mapping") or MODULO
+    if text not in (MODULO, RENDEZVOUS) and not all(text.partition(":")):
+        raise OptionError("mapping", f"{MODULO}, {RENDEZVOUS} or module:function", got=text)
+    return text
+
+
+def _publication(given: FormatOptions) -> str | None:
+    text = given.text_or_none("publication")
+    if text is not None and not text.strip():
+        expected = "a name, unique under the root, that makes the write idempotent"
+        raise OptionError("publication", expected, got=text)
+    return text

@@ -14,6 +14,7 @@ import pyarrow as pa
 from consumer.message.framing import PROTOBUF_FIXED, FixedFraming
 from consumer.message.protobuf_type import ProtobufType
 from spark_bridge.errors import PublishError
+from spark_bridge.format_options import OptionError
 from spark_bridge.journal_sink.encoder import Encoded, Stretches
 from spark_bridge.journal_sink.imports import imported
 from spark_bridge.journal_sink.stamps import Stamper
@@ -27,7 +28,7 @@ class ProtobufFrames:
 
     content_type = PROTOBUF_FIXED
 
-    def __init__(self, schema: StructType, class_name: str, *, uuid_field: str) -> None:
+    def __init__(self, schema: StructType, class_name: str | None, *, uuid_field: str) -> None:
         """Describe the messages.
 
         Args:
@@ -36,20 +37,21 @@ class ProtobufFrames:
             uuid_field: Its `bytes` field that takes the UUID.
 
         Raises:
-            PublishError: no such class, or a column is no field of it.
+            OptionError: there is no such class.
+            PublishError: a column is no field of it.
         """
         if not class_name:
-            raise PublishError(
-                "messageType: expected module:Class of the protobuf messages, for journals of "
-                f"content type {PROTOBUF_FIXED}"
-            )
+            expected = f"module:Class of protobuf messages, for journals of {PROTOBUF_FIXED}"
+            raise OptionError("messageType", expected, got=class_name)
         self._class_name = class_name
         self._uuid_field = uuid_field
         message_class = imported(class_name, option="messageType")
         try:
             ProtobufType(message_class, uuid_field=uuid_field)
         except (TypeError, AttributeError) as error:
-            raise PublishError(f"messageType {class_name}: {error}") from error
+            raise OptionError(
+                "messageType", f"a class that can hold the UUID ({error})", got=class_name
+            ) from error
         fields = message_class.DESCRIPTOR.fields_by_name
         for column in schema.names:
             if column not in fields or column == uuid_field:

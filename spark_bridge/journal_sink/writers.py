@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
 )
 
 from spark_bridge.errors import PublishError
+from spark_bridge.format_options import OptionError
 from spark_bridge.journal_sink.attempt import WritePlan, write_attempt
 from spark_bridge.journal_sink.commit import (
     CommitTarget,
@@ -32,7 +33,7 @@ from spark_bridge.journal_sink.commit import (
     finish_publication,
     observe_nothing,
 )
-from spark_bridge.journal_sink.options import SinkOptions
+from spark_bridge.journal_sink.options import WriteOptions
 from spark_bridge.journal_sink.record import Attempt, publication_of
 from spark_bridge.journal_sink.target import plan_write
 
@@ -63,7 +64,7 @@ class BatchJournalWriter(DataSourceArrowWriter):
 
     def __init__(
         self,
-        options: SinkOptions,
+        options: WriteOptions,
         schema: StructType,
         *,
         on_step: StepObserver = observe_nothing,
@@ -71,7 +72,8 @@ class BatchJournalWriter(DataSourceArrowWriter):
         """Find the journals; `on_step` is called in the driver's commit.
 
         Raises:
-            PublishError: the options do not fit the rows or the journals.
+            OptionError: an option does not fit the rows or the journals.
+            PublishError: a column does not fit the journals.
         """
         self._plan = asyncio.run(plan_write(options, schema))
         self._target = _commit_target(options, on_step)
@@ -107,7 +109,7 @@ class StreamJournalWriter(DataSourceStreamArrowWriter):
 
     def __init__(
         self,
-        options: SinkOptions,
+        options: WriteOptions,
         schema: StructType,
         *,
         on_step: StepObserver = observe_nothing,
@@ -115,12 +117,12 @@ class StreamJournalWriter(DataSourceStreamArrowWriter):
         """Find the journals; `on_step` is called in the driver's commit.
 
         Raises:
-            PublishError: the options do not fit the rows or the journals.
+            OptionError: an option does not fit the rows or the journals.
+            PublishError: a column does not fit the journals.
         """
         if options.publication:
-            raise PublishError(
-                "publication: a stream's batches are known by its checkpoint; remove the option"
-            )
+            expected = "nothing: the batches of a stream are known by its checkpoint"
+            raise OptionError("publication", expected, got=options.publication)
         self._plan: WritePlan = asyncio.run(plan_write(options, schema))
         self._target = _commit_target(options, on_step)
 
@@ -148,9 +150,9 @@ class StreamJournalWriter(DataSourceStreamArrowWriter):
         )
 
 
-def _commit_target(options: SinkOptions, on_step: StepObserver) -> CommitTarget:
+def _commit_target(options: WriteOptions, on_step: StepObserver) -> CommitTarget:
     return CommitTarget(
-        address=options.address,
+        access=options.access,
         etcd=options.etcd,
         root=options.root,
         retention_days=options.retention_days,

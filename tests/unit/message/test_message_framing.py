@@ -7,6 +7,7 @@ import pytest
 from consumer.errors import ContentTypeError, FramingError
 from consumer.message import framing
 from consumer.message.framing import (
+    CSV,
     FIXED_MAGIC,
     NDJSON,
     PROTOBUF_FIXED,
@@ -140,3 +141,27 @@ def test_fixed_lone_trailing_newline_is_no_frame() -> None:
     resumed = unframer.feed(FIXED_FRAME)
     assert resumed.begins == [29]
     assert resumed.skipped == ((28, 29),)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 1000])
+def test_csv_newline_between_quotes_ends_no_record(chunk: int) -> None:
+    """Plan: records with newlines and doubled quotes, in chunks of any size. Why: Go's reader takes them so too."""
+    records = [b'u,1,"two\n\nlines"', b"u,2,", b'u,3,"a ""quoted"" \n word"', b"", b'u,4,""']
+    content = b"".join(record + b"\n" for record in records)
+
+    frames = feed_all(content + b'u,5,"open\n', content_type=CSV, chunk=chunk)
+
+    assert frames.payloads == records
+    assert [
+        content[b - 100 : e - 100] for b, e in zip(frames.begins, frames.ends, strict=True)
+    ] == [record + b"\n" for record in records]
+
+
+def test_csv_open_quote_is_pending_and_refused() -> None:
+    """Plan: half a record. Why: a reader must know that more is to come; a writer must not write it."""
+    unframer = framing_for(CSV).unframer(journal="a/j", offset=0)
+    unframer.feed(b'u,"a\nb')
+
+    assert unframer.pending_bytes == 6
+    with pytest.raises(ValueError, match="not closed"):
+        framing_for(CSV).frame(b'u,"a')

@@ -1,0 +1,27 @@
+"""A client of the brokers that a write goes to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from consumer.journal.client import JournalClient
+from consumer.protocol.auth import KeyedAuth
+from spark_bridge.format_options import OptionError
+from spark_bridge.journal_source.options import Access
+
+
+def open_client(access: Access) -> JournalClient:
+    """Return a client, not entered yet.
+
+    Raises:
+        OptionError: a file that the options name cannot be read, or the address is malformed.
+    """
+    auth = None
+    if access.auth_keys_file is not None:
+        try:
+            auth = KeyedAuth(Path(access.auth_keys_file).read_text(encoding="utf-8").strip())
+        except (OSError, ValueError) as error:
+            expected = f"a file with keys, readable on the driver and on executors ({error})"
+            raise OptionError("authKeysFile", expected, got=access.auth_keys_file) from error
+    ca_file = Path(access.ca_file) if access.ca_file is not None else None
+    return JournalClient(access.address, auth=auth, zone=access.zone, ca_file=ca_file)

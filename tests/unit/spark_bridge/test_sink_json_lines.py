@@ -1,0 +1,165 @@
+"""Rows as JSON lines: every type of Spark's, escapes, nulls, and UUIDs that the reference agrees with."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import itertools
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import LongType, StructField, StructType, VariantType
+
+from consumer.message.json_type import JsonType
+from consumer.message.uuid import Flags, parse_uuid
+from spark_bridge.errors import PublishError
+from spark_bridge.journal_sink.json_lines import JsonLines
+from spark_bridge.journal_sink.stamps import Stamper
+
+PRODUCER = 0x0123456789AB
+UTC = dt.UTC
+
+
+def _lines(rows: pa.RecordBatch, *, ignore_null_fields: bool = True) -> list[bytes]:
+    schema = from_arrow_schema(rows.schema)
+    encoder = JsonLines(schema, ignore_null_fields=ignore_null_fields)
+    encoded = encoder.encode(rows, [(0, rows.num_rows)], Stamper(PRODUCER))
+    assert encoded.messages == [rows.num_rows]
+    return encoded.contents[0].splitlines(keepends=True)
+
+
+def _messages(rows: pa.RecordBatch, *, ignore_null_fields: bool = True) -> list[dict[str, Any]]:
+    messages = [
+        msgspec.json.decode(line) for line in _lines(rows, ignore_null_fields=ignore_null_fields)
+    ]
+    for message in messages:
+        del message["_meta"]
+    return messages
+
+
+def _column(values: list[Any], kind: pa.DataType) -> pa.RecordBatch:
+    return pa.record_batch({"c": pa.array(values, kind)})
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "written"),
+    [
+        (pa.int8(), -7, -7),
+        (pa.int64(), 2**63 - 1, 2**63 - 1),
+        (pa.float64(), 0.1, 0.1),
+        (pa.float64(), 1e300, 1e300),
+        (pa.float64(), float("nan"), "NaN"),
+        (pa.float64(), float("-inf"), "-Infinity"),
+        (pa.bool_(), True, True),
+        (pa.decimal128(10, 2), decimal.Decimal("-0.05"), -0.05),
+        (pa.string(), 'say "\\ \n\t\x00\x1f é✈', 'say "\\ \n\t\x00\x1f é✈'),
+        (pa.string(), "", ""),
+        (pa.large_string(), "x", "x"),
+        (pa.binary(), b"\x00\xff", "AP8="),
+        (pa.date32(), dt.date(1969, 12, 31), "1969-12-31"),
+        (
+            pa.timestamp("us", "UTC"),
+            dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC),
+            "1969-12-31T23:59:59.999999Z",
+        ),
+        (
+            pa.timestamp("us", "Asia/Tokyo"),
+            dt.datetime(2024, 2, 29, 1, 2, 3, 45, UTC),
+            "2024-02-29T01:02:03.000045Z",
+        ),
+        (
+            pa.timestamp("us"),
+            dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC),
+            "9999-12-31T23:59:59.000000",
+        ),
+        (pa.list_(pa.string()), ["a", None, '"'], ["a", None, '"']),
+        (pa.list_(pa.list_(pa.int32())), [[1], [], None], [[1], [], None]),
+        (pa.map_(pa.string(), pa.float64()), [("k", 1.5), ("n", None)], {"k": 1.5, "n": None}),
+        (pa.map_(pa.int32(), pa.string()), [(1, "x")], {"1": "x"}),
+        (pa.struct([("x", pa.int64()), ("y", pa.string())]), {"x": 1, "y": None}, {"x": 1}),
+        (pa.struct([("x", pa.int64())]), {"x": None}, {}),
+        (pa.list_(pa.struct([("x", pa.int64())])), [{"x": 1}, None], [{"x": 1}, None]),
+    ],
+)
+def test_json_lines_each_type(kind: pa.DataType, value: Any, written: Any) -> None:
+    """One value between two nulls, read back by another library: also where a null's place must not shift others."""
+    rows = _column([None, value, None], kind)
+
+    assert _messages(rows) == [{}, {"c": written}, {}]
+    assert _messages(rows.slice(1, 1)) == [{"c": written}]
+
+
+def test_json_lines_nulls_are_written_if_asked() -> None:
+    """Consumers that look for every field get it."""
+    rows = pa.record_batch(
+        {
+            "a": pa.array([1, None]),
+            "s": pa.array([None, {"x": None}], pa.struct([("x", pa.int64())])),
+        }
+    )
+
+    assert _messages(rows, ignore_null_fields=False) == [
+        {"a": 1, "s": None},
+        {"a": None, "s": {"x": None}},
+    ]
+
+
+def test_json_lines_years_of_more_digits() -> None:
+    """A year after 9999 takes the slow way, and the others of its batch with it."""
+    far = 253_402_300_800_000_000  # 10000-01-01
+    rows = pa.record_batch({"c": pa.array([0, far], pa.int64()).cast(pa.timestamp("us", "UTC"))})
+
+    first, second = _messages(rows)
+
+    assert first["c"].startswith("1970-01-01T00:00:00")
+    assert "10000-01-01T" in second["c"]
+
+
+def test_json_lines_uuids_are_those_of_one_producer_in_order() -> None:
+    """The vectorised UUIDs parse as uncommitted messages of the producer, with clocks that only grow."""
+    rows = pa.record_batch({"c": pa.array(range(1000))})
+    schema = from_arrow_schema(rows.schema)
+    stamper = Stamper(PRODUCER, now=lambda: 1_700_000_000_000_000_000)
+    encoder = JsonLines(schema)
+    contents = [
+        content
+        for _ in range(2)
+        for content in encoder.encode(rows, [(0, 300), (300, 1000)], stamper).contents
+    ]
+    contents.append(encoder.acknowledgement(stamper.stamp_acknowledgement()))
+
+    lines = b"".join(contents).splitlines()
+    parsed = [parse_uuid(JsonType().uuid_of(line)) for line in lines]
+
+    assert [len(content.splitlines()) for content in contents] == [300, 700, 300, 700, 1]
+    assert {producer for producer, _, _ in parsed} == {PRODUCER}
+    clocks = [clock for _, clock, _ in parsed]
+    assert all(before < after for before, after in itertools.pairwise(clocks))
+    assert [flags for _, _, flags in parsed] == [Flags.CONTINUE_TXN] * 2000 + [Flags.ACK_TXN]
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (StructType([StructField("_meta", LongType())]), "column _meta: the UUID"),
+        (StructType([StructField("v", VariantType())]), "column v: JSON takes no variant"),
+        (
+            StructType([StructField("s", StructType([StructField("v", VariantType())]))]),
+            "column s.v: JSON takes no variant",
+        ),
+        (
+            StructType([StructField("a", LongType()), StructField("a", LongType())]),
+            "column a: there are 2 of that name",
+        ),
+        (StructType([]), "at least one column"),
+    ],
+)
+def test_json_lines_columns_that_cannot_be_written_are_named(
+    schema: StructType, message: str
+) -> None:
+    """On the driver, before any task runs."""
+    with pytest.raises(PublishError, match=message):
+        JsonLines(schema)

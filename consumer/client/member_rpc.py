@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -93,7 +93,7 @@ class MemberRpc:
         response_type: type[ResponseT],
         *,
         timeout_seconds: float,
-    ) -> AsyncIterator[ResponseT]:
+    ) -> AsyncGenerator[ResponseT, None]:
         """Perform one RPC that answers with a stream; yield what it sends.
 
         Raises:

@@ -1,15 +1,30 @@
-"""A client of the State service: how far the replicas of one member have come."""
+"""A client of the State service: how far the replicas of one member have come, and what their stores hold."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from types import TracebackType
 from typing import Self
 
+from consumer.client.client_errors import error_of_status
 from consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc
 from consumer.protocol.auth import Capability, ClientAuth, expiring
 from consumer.protocol.journal_pb2 import LabelSelector
-from consumer.protocol.state_pb2 import ListReplicasRequest, ListReplicasResponse
+from consumer.protocol.labels import ID, label_set, selector
+from consumer.protocol.shard_pb2 import Status
+from consumer.protocol.state_pb2 import (
+    DescribeStateRequest,
+    DescribeStateResponse,
+    ListReplicasRequest,
+    ListReplicasResponse,
+    ScanStateRequest,
+    ScanStateResponse,
+)
 from consumer.protocol.state_pb2_grpc import StateServiceStub
+
+SCAN_SECONDS_MAX = 3600.0
+"""Deadline of a scan, if its caller sets none."""
 
 
 class StateClient:
@@ -38,6 +53,80 @@ class StateClient:
             StateServiceStub, "ListReplicas", request, claims, ListReplicasResponse
         )
         return response
+
+    async def describe(
+        self, shard_id: str, *, max_staleness_seconds: float = 0.0
+    ) -> DescribeStateResponse:
+        """Return the tables of a shard that the member serves.
+
+        Args:
+            shard_id: The shard.
+            max_staleness_seconds: See `scan`.
+
+        Raises:
+            ShardError: the member cannot show it; `header` says who might.
+            RpcFailedError: its store shows no tables.
+        """
+        response, _ = await self._rpc.request(
+            StateServiceStub,
+            "DescribeState",
+            DescribeStateRequest(shard=shard_id, max_staleness_seconds=max_staleness_seconds),
+            expiring(
+                Capability.READ,
+                selector(label_set((ID, shard_id))),
+                life_seconds=TOKEN_LIFE_SECONDS,
+            ),
+            DescribeStateResponse,
+        )
+        if response.status != Status.OK:
+            raise error_of_status(shard_id, response.status, response.header, response.cause)
+        return response
+
+    async def scan(
+        self,
+        shard_id: str,
+        table: str = "",
+        columns: Sequence[str] = (),
+        *,
+        max_staleness_seconds: float = 0.0,
+        timeout_seconds: float = SCAN_SECONDS_MAX,
+    ) -> AsyncGenerator[ScanStateResponse, None]:
+        """Yield what a shard's table holds as of its last commit: first what it is of, then parts of an Arrow stream.
+
+        Args:
+            shard_id: The shard.
+            table: Of its store; empty: the only one.
+            columns: Of the table; none: all.
+            max_staleness_seconds: A standby may answer with all that was committed so long before; 0: only the primary.
+            timeout_seconds: Deadline of all of it.
+
+        Raises:
+            ShardError: the member cannot show it; `header` says who might.
+            ValidationError: there is no such table or column.
+            RpcFailedError: its store shows no tables, or a value that its column cannot show.
+        """
+        request = ScanStateRequest(
+            shard=shard_id,
+            table=table,
+            columns=columns,
+            max_staleness_seconds=max_staleness_seconds,
+        )
+        named = selector(label_set((ID, shard_id)))
+        responses = self._rpc.stream(
+            StateServiceStub,
+            "ScanState",
+            request,
+            expiring(Capability.READ, named, life_seconds=timeout_seconds),
+            ScanStateResponse,
+            timeout_seconds=timeout_seconds,
+        )
+        async with aclosing(responses):
+            async for response in responses:
+                if response.status != Status.OK:
+                    raise error_of_status(
+                        shard_id, response.status, response.header, response.cause
+                    )
+                yield response
 
     async def __aenter__(self) -> Self:
         await self._rpc.__aenter__()

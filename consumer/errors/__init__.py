@@ -26,6 +26,7 @@ ConsumerError
 ├── StoreError(shard_fqn, detail)           a store cannot be opened, read or committed
 │   ├── StoreUnavailableError               its database does not answer now; nothing of it is wrong
 │   └── StoreClosedError                    it was destroyed; the commit was not made
+├── StateNotShownError(shard_id, detail)    a shard's state cannot be read as tables
 ├── ApplicationError(shard_id, operation)   wraps what the application raised
 ├── EndpointError(address, detail)          a server cannot be reached
 ├── BrokerDataError(path, detail)           a broker's data directory cannot be used
@@ -184,6 +185,9 @@ from consumer.errors.state import (
 )
 from consumer.errors.state import (
     RecoveryLogError as RecoveryLogError,
+)
+from consumer.errors.state import (
+    StateNotShownError as StateNotShownError,
 )
 from consumer.errors.state import (
     StoreClosedError as StoreClosedError,

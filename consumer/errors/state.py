@@ -52,6 +52,15 @@ class StoreUnavailableError(StoreError):
     """The database behind a store does not answer, or its locks are held: trying again helps, however long it takes."""
 
 
+class StateNotShownError(ConsumerError):
+    """A shard's state cannot be read as tables; `detail` says why."""
+
+    def __init__(self, shard_id: str, detail: str) -> None:
+        super().__init__(f"the state of shard {shard_id} cannot be read as tables: {detail}")
+        self.shard_id = shard_id
+        self.detail = detail
+
+
 class StoreClosedError(StoreError):
     """The store was destroyed before the commit could be made; nothing of it is durable."""
 

@@ -39,6 +39,7 @@ from consumer.rpc.allocation_api import AllocationApi
 from consumer.rpc.guard import RpcGuard
 from consumer.rpc.recovery_api import RecoveryApi
 from consumer.rpc.shard_api import ShardApi
+from consumer.rpc.shown_state import ShownStates
 from consumer.rpc.state_api import StateApi
 from consumer.shard.death_records import DeathRecords
 from consumer.shard.environment import ShardEnvironment
@@ -269,6 +270,13 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
         parts.local_shards,
         parts.key_space,
         given.journals,
+        ShownStates(
+            parts.resolver,
+            parts.local_shards,
+            given.application,
+            state_directory=given.state_directory,
+            clock=given.clock,
+        ),
         member_id=config.member_id,
         application=given.application,
     )

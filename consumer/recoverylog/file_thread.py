@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, TypeVar
 
 from consumer.recoverylog.file_changes import FileChange, WriteFile
 from consumer.recoverylog.played_files import PlayedFiles
+
+ResultT = TypeVar("ResultT")
 
 WAITING_BYTES_MAX: Final = 8 << 20
 """Played and not yet handed to the disk, bytes; a disk that is slower than the log holds the player up."""
@@ -30,9 +32,9 @@ class FileThread:
         self._writing: asyncio.Future[None] | None = None
         self._failure: BaseException | None = None
 
-    async def run(self, function: Callable[[], None]) -> None:
-        """Run on the thread."""
-        await asyncio.get_running_loop().run_in_executor(self._executor, function)
+    async def run(self, function: Callable[[], ResultT]) -> ResultT:
+        """Return `function()`, run on the thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function)
 
     async def write(self, changes: list[FileChange]) -> None:
         """Have changes performed behind those before, and wait if too much waits for that.

@@ -13,13 +13,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from consumer.errors import RecoveryLogError
 from consumer.recoverylog.file_changes import CreateFile, FileChange, RemoveFile, WriteFile
 from consumer.recoverylog.fsm import FileStateMachine
+from consumer.recoverylog.played_copy import LiveFiles, copy_files
 
 STAGING: Final = ".fnodes"
 DESCRIPTORS_MAX: Final = 16
@@ -84,6 +85,15 @@ class PlayedFiles:
         if left:
             raise RecoveryLogError(self._log, f"played files {left} that no operation names")
         self._staging.rmdir()
+
+    def copy_to(self, target: Path, live: LiveFiles, *, is_wanted: Callable[[], bool]) -> bool:
+        """Copy the live files to their paths below `target`; False if that was no longer wanted.
+
+        Raises:
+            RecoveryLogError: a path is no file below the directory.
+            OSError: as of the disk.
+        """
+        return copy_files(live, self._staging, target, log=self._log, is_wanted=is_wanted)
 
     def close(self) -> None:
         """Close every file. Idempotent."""

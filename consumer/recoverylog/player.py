@@ -39,6 +39,7 @@ from consumer.journal.client import JournalClient
 from consumer.journal.read_progress import ReadSpan
 from consumer.protocol.recorded_op_pb2 import FSMHints
 from consumer.recoverylog.author import author_from, fence_of
+from consumer.recoverylog.copy_orders import CopyOrders
 from consumer.recoverylog.file_changes import FileChange
 from consumer.recoverylog.file_thread import FileThread
 from consumer.recoverylog.fsm import FileStateMachine
@@ -106,6 +107,7 @@ class Player:
         self._ending = False
         self._finished = False
         self._wake = asyncio.Event()
+        self._copies = CopyOrders(self._files, on_order=self._wake.set)
         self.tailing = asyncio.Event()
         """Set once it has played all there was when it began."""
         self.progress = PlaybackProgress()
@@ -118,7 +120,24 @@ class Player:
     def stop_at_head(self) -> None:
         """Have `run` return at the log's end, without a trace in it."""
         self._ending = True
+        self._copies.refuse()
         self._wake.set()
+
+    async def copy_to(self, target: Path) -> bool:
+        """Copy the files as of the log's end, or a little later, to their paths below `target`.
+
+        Waits until all is played that was appended before this was called. False if the player ends first.
+
+        Args:
+            target: A directory that does not exist yet. What is left in it by a failure is the caller's to remove.
+
+        Raises:
+            ConsumerError: no broker tells where the log ends.
+            OSError: as of the disk.
+        """
+        if self._ending or not self.tailing.is_set():
+            return False
+        return await self._copies.order(target, through=await self._write_head(self._log))
 
     async def run(self) -> Recovered:
         """Play until asked to end.
@@ -140,6 +159,7 @@ class Player:
             await thread.run(lambda: self._files.make_live(self._playback.fsm))
             live = True
         finally:
+            self._copies.refuse()
             await thread.end(self._files.close if live else self._files.discard)
         self._report()
         log, end = self._playback.position.log, self._playback.whole_to
@@ -155,6 +175,10 @@ class Player:
                 if self._is_finished():
                     break
             self._wake.clear()
+            if self._playback.position.log == self._log:
+                await self._copies.make(
+                    thread, self._playback.fsm, played_to=self._playback.position.offset
+                )
             began = self._clock.monotonic_seconds()
             changes, played_bytes = self._step(feeds, until=began + STEP_SECONDS)
             if not played_bytes:

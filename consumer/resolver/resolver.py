@@ -76,6 +76,16 @@ class ShardResolution:
         """Why the shard stopped, if the status is SHARD_STOPPED."""
         self._reference = None if held is None else held[1]
 
+    @property
+    def reference(self) -> ShardReference:
+        """What holds the shard.
+
+        Requires:
+            `shard` is set.
+        """
+        assert self._reference is not None, "only the shard's primary can be held"
+        return self._reference
+
     async def call(self, function: Callable[..., ResultT], *args: Any) -> ResultT:
         """Return `function(store, *args)`, run on the shard's worker thread between batches.
 
@@ -85,8 +95,7 @@ class ShardResolution:
         Raises:
             ShardStoppedError: the shard stopped before the call could run.
         """
-        assert self._reference is not None, "only the shard's primary can call into its store"
-        return await self._reference.call(function, *args)
+        return await self.reference.call(function, *args)
 
     def release(self) -> None:
         """Give the shard back. Idempotent; leaving the `async with` block does it."""

@@ -15,6 +15,7 @@ A service that *can* answer, answers in band with a `Status` and a header. What 
         JournalUnavailableError                       UNAVAILABLE           try another process
     TimeoutError                                      DEADLINE_EXCEEDED     as the caller decides
     KeyDecodeError                                    DATA_LOSS             repair what etcd holds
+    StateNotShownError                                UNIMPLEMENTED         read something else
     AioRpcError (of the hop behind us)                its own code
     anything else                                     INTERNAL              report the id in the text
 """
@@ -44,6 +45,7 @@ from consumer.errors import (
     ResolverStoppedError,
     ShardError,
     ShardNotFoundError,
+    StateNotShownError,
     UnauthenticatedError,
 )
 
@@ -75,6 +77,7 @@ _CODES: tuple[tuple[type[BaseException], grpc.StatusCode], ...] = (
     (JournalUnavailableError, grpc.StatusCode.UNAVAILABLE),
     (TimeoutError, grpc.StatusCode.DEADLINE_EXCEEDED),
     (KeyDecodeError, grpc.StatusCode.DATA_LOSS),
+    (StateNotShownError, grpc.StatusCode.UNIMPLEMENTED),
 )
 
 

@@ -5,21 +5,46 @@ A member answers for the replicas that it has: whoever wants the whole cluster a
 
 from __future__ import annotations
 
+import asyncio
+import math
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 from allocator.core.model import MemberId
+from allocator.errors import ValidationError
 from allocator.key_space import KeySpace
 from consumer.application import Application, MessageProducer
+from consumer.core.checkpoint import read_through_of
 from consumer.core.resolution import header_of
+from consumer.errors import BoundExceededError, StateNotShownError, StoreError
 from consumer.journal.client import JournalClient
 from consumer.key_space import is_visible
 from consumer.protocol import state_pb2_grpc
 from consumer.protocol.claims_context import current_claims
 from consumer.protocol.journal_pb2 import Header
-from consumer.protocol.state_pb2 import ListReplicasRequest, ListReplicasResponse
+from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.protocol.state_pb2 import (
+    DescribeStateRequest,
+    DescribeStateResponse,
+    ListReplicasRequest,
+    ListReplicasResponse,
+    ScannedState,
+    ScanStateRequest,
+    ScanStateResponse,
+    StateTable,
+)
+from consumer.protocol.validation_shard import validate_shard_id
 from consumer.protocol.validation_terms import validate_selector
 from consumer.resolver.local_shards import LocalShards
+from consumer.rpc.arrow_parts import lacking, scan_parts
+from consumer.rpc.shown_state import ShownState, ShownStates
 from consumer.shard.replica_progress import progress_of
+
+SCANS_MAX = 4
+"""At a time: each takes a thread, which shares the processor with the shards' own."""
+SCANS_WAITING_MAX = 256
+"""Requests that wait for their turn; more are refused."""
 
 # `Any`: grpc.aio passes each servicer method its context.
 Context = Any
@@ -33,6 +58,7 @@ class StateApi(state_pb2_grpc.StateServiceServicer):
         local_shards: LocalShards,
         key_space: KeySpace,
         journals: JournalClient,
+        states: ShownStates,
         *,
         member_id: MemberId,
         application: Application[Any],
@@ -43,12 +69,16 @@ class StateApi(state_pb2_grpc.StateServiceServicer):
             local_shards: The replicas of this process.
             key_space: The mirror.
             journals: Tells how much there is to read.
+            states: Lends out stores.
             member_id: This process.
             application: What the shards run.
         """
         self._local_shards = local_shards
         self._key_space = key_space
         self._journals = journals
+        self._states = states
+        self._turns = asyncio.Semaphore(SCANS_MAX)
+        self._waiting = 0
         self._member_id = member_id
         self._reads_journals = not isinstance(application, MessageProducer)
 
@@ -67,6 +97,99 @@ class StateApi(state_pb2_grpc.StateServiceServicer):
         replicas = await progress_of(shards, self._journals, reads_journals=self._reads_journals)
         return ListReplicasResponse(header=self._header(), replicas=replicas)
 
+    async def DescribeState(  # noqa: N802 - gRPC's name
+        self, request: DescribeStateRequest, context: Context
+    ) -> DescribeStateResponse:
+        """Tell which tables the shard's store shows."""
+        del context
+        _validate(request)
+        async with self._states.lend(
+            request.shard, max_staleness_seconds=request.max_staleness_seconds
+        ) as shown:
+            response = DescribeStateResponse(
+                status=shown.status, header=shown.header, cause=shown.cause
+            )
+            if shown.store is not None:
+                response.tables.extend(await _described(shown, request.shard))
+            return response
+
+    async def ScanState(  # noqa: N802 - gRPC's name
+        self, request: ScanStateRequest, context: Context
+    ) -> AsyncIterator[ScanStateResponse]:
+        """Stream the rows of a table as of the last commit."""
+        del context
+        _validate(request)
+        if self._waiting >= SCANS_WAITING_MAX:
+            raise BoundExceededError(
+                f"expected at most {SCANS_WAITING_MAX} scans to wait here; try again later"
+            )
+        self._waiting += 1
+        try:
+            await self._turns.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            async with aclosing(self._scan(request)) as responses:
+                async for response in responses:
+                    yield response
+        finally:
+            self._turns.release()
+
+    async def _scan(self, request: ScanStateRequest) -> AsyncGenerator[ScanStateResponse, None]:
+        async with self._states.lend(
+            request.shard, max_staleness_seconds=request.max_staleness_seconds
+        ) as shown:
+            if shown.store is None:
+                yield ScanStateResponse(status=shown.status, header=shown.header, cause=shown.cause)
+                return
+            parts = scan_parts(
+                shown.store,
+                request.table,
+                request.columns,
+                shard_id=request.shard,
+                ended=shown.ended,
+            )
+            async with aclosing(parts):
+                async for part in parts:
+                    yield _response(part, shown)
+
     def _header(self) -> Header:
         announced = self._member_id in self._key_space.members
         return header_of(self._member_id if announced else None, self._key_space.header)
+
+
+def _response(part: Checkpoint | bytes, shown: ShownState) -> ScanStateResponse:
+    if isinstance(part, bytes):
+        return ScanStateResponse(arrow=part)
+    return ScanStateResponse(
+        status=shown.status,
+        header=shown.header,
+        state=ScannedState(
+            slot=shown.slot,
+            read_through=read_through_of(part),
+            staleness_seconds=shown.staleness_seconds,
+        ),
+    )
+
+
+async def _described(shown: ShownState, shard_id: str) -> list[StateTable]:
+    assert shown.store is not None, "asked of what is shown"
+    try:
+        tables = await asyncio.to_thread(shown.store.tables)
+    except StoreError as error:
+        raise StateNotShownError(shard_id, error.detail) from error
+    except ImportError as error:
+        raise StateNotShownError(shard_id, lacking(error)) from error
+    return [
+        StateTable(name=name, arrow_schema=schema.serialize().to_pybytes())
+        for name, schema in tables.items()
+    ]
+
+
+def _validate(request: DescribeStateRequest | ScanStateRequest) -> None:
+    validate_shard_id(request.shard, "shard")
+    staleness = request.max_staleness_seconds
+    if not math.isfinite(staleness) or staleness < 0:
+        raise ValidationError(
+            "max_staleness_seconds", f"expected seconds, at least 0, got {staleness}"
+        )

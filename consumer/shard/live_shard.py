@@ -19,6 +19,7 @@ import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 
 import structlog
 
@@ -177,6 +178,19 @@ class LiveShard:
             self._spec_changed.set()
             sources_changed = list(spec.sources) != list(before.sources)
             self._attempt.on_spec_changed(sources_changed=sources_changed)
+
+    async def copy_played(self, target: Path) -> bool:
+        """Copy the files that a standby has played, as of now or a little later, below `target`.
+
+        False if there are none: we do not stand by (yet, or any more), or have no recovery log.
+
+        Raises:
+            ConsumerError: no broker tells where the log ends, or played files make no sense.
+            OSError: as of the disk.
+        """
+        if self._recovery is None or self.primary:
+            return False
+        return await self._recovery.copy_to(target)
 
     def acquire(self) -> ShardReference:
         """Take a reference on the current attempt, at once.

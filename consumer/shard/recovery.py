@@ -120,6 +120,15 @@ class Recovery:
             environment=self._environment,
         )
 
+    async def copy_to(self, target: Path) -> bool:
+        """Copy what is played, as of now or a little later, below `target`; False if we do not stand by.
+
+        Raises:
+            ConsumerError: no broker tells where the log ends, or played files make no sense.
+            OSError: as of the disk.
+        """
+        return self._player is not None and await self._player.copy_to(target)
+
     async def discard(self) -> None:
         """Remove the files; whoever still holds them open reads on."""
         await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)

@@ -39,6 +39,11 @@ class ShardReference:
         assert self._attempt.store is not None, "the store is not restored yet"
         return self._attempt.store
 
+    @property
+    def ended(self) -> asyncio.Future[BaseException | None]:
+        """Resolves, never raising, when the attempt has ended: its store then waits for us to let go."""
+        return self._attempt.terminal
+
     async def wait_ready(self) -> None:
         """Wait until the store is restored and the shard serves.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,7 +97,7 @@ async def test_list_replicas_tells_what_a_standby_has_yet_to_play(
 
 async def test_list_replicas_shows_what_the_token_allows(cluster: Cluster) -> None:
     """A caller without a token is refused, and one of another shard sees nothing of this one."""
-    settings = {"auth_keys": KEY}
+    settings: dict[str, Any] = {"auth_keys": KEY}
     async with (
         cluster.member("a", **settings) as member,
         client_of(member, KeyedAuth(KEY)) as shards,

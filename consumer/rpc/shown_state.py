@@ -1,0 +1,142 @@
+"""Which store a request for a shard's state is answered from: the primary's here, a standby's here, or none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from allocator.core.model import ItemId
+from allocator.runtime.clock import Clock
+from consumer.application import Application
+from consumer.core.hint_keys import has_recovery_log
+from consumer.errors import StateNotShownError
+from consumer.key_space import PRIMARY_SLOT
+from consumer.protocol.journal_pb2 import Header
+from consumer.protocol.shard_pb2 import Status
+from consumer.resolver.local_shards import LocalShards
+from consumer.resolver.resolver import Resolver, ShardResolution
+from consumer.shard.live_shard import LiveShard
+from consumer.shard.standby_copy import opened_copy
+from consumer.state_tables import ScannableStore
+
+_PASSES_TO_STANDBYS = (Status.NOT_SHARD_PRIMARY, Status.NO_SHARD_PRIMARY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownState:
+    """A store to read, or why there is none here."""
+
+    status: Status.ValueType
+    header: Header
+    cause: str = ""
+    store: ScannableStore | None = None
+    """Set if and only if the status is OK; not destroyed within the block it comes from."""
+    slot: int = PRIMARY_SLOT
+    staleness_seconds: float = 0.0
+    """Everything committed so long before is in the store."""
+    ended: asyncio.Future[Any] = field(default_factory=asyncio.Future)
+    """Resolves when the store is wanted back."""
+
+
+class ShownStates:
+    """Lends out the stores of this process, for reading."""
+
+    def __init__(
+        self,
+        resolver: Resolver,
+        local_shards: LocalShards,
+        application: Application[Any],  # its store type is its own business
+        *,
+        state_directory: Path,
+        clock: Clock,
+    ) -> None:
+        """Create it.
+
+        Args:
+            resolver: Finds primaries.
+            local_shards: Has standbys.
+            application: Opens what a standby has.
+            state_directory: For copies of that.
+            clock: Tells how old they are.
+        """
+        self._resolver = resolver
+        self._local_shards = local_shards
+        self._application = application
+        self._state_directory = state_directory
+        self._clock = clock
+
+    @asynccontextmanager
+    async def lend(
+        self, shard_id: str, *, max_staleness_seconds: float
+    ) -> AsyncIterator[ShownState]:
+        """Lend out the store of a shard for as long as the block lasts.
+
+        Args:
+            shard_id: The shard.
+            max_staleness_seconds: How old a standby's state may be; 0: no standby may answer.
+
+        Raises:
+            StateNotShownError: the store shows no tables.
+            ResolverStoppedError: this process is shutting down.
+        """
+        async with await self._resolver.resolve(shard_id, may_proxy=False) as resolution:
+            if resolution.shard is not None:
+                yield ShownState(
+                    status=Status.OK,
+                    header=resolution.header,
+                    store=_scannable(resolution.reference.store, shard_id),
+                    ended=resolution.reference.ended,
+                )
+                return
+            standby = self._local_shards.shards.get(ItemId(shard_id))
+            if (
+                standby is None
+                or max_staleness_seconds <= 0
+                or resolution.status not in _PASSES_TO_STANDBYS
+            ):
+                yield ShownState(
+                    status=resolution.status, header=resolution.header, cause=resolution.cause
+                )
+                return
+            async with self._of_standby(standby, resolution, max_staleness_seconds) as shown:
+                yield shown
+
+    @asynccontextmanager
+    async def _of_standby(
+        self, standby: LiveShard, resolution: ShardResolution, max_staleness_seconds: float
+    ) -> AsyncIterator[ShownState]:
+        asked_at = self._clock.monotonic_seconds()
+        copy = opened_copy(
+            standby, self._application, self._state_directory, wait_seconds=max_staleness_seconds
+        )
+        try:
+            store = await copy.__aenter__()
+        except StateNotShownError as error:
+            # The primary can show it: the route says who that is.
+            yield ShownState(status=resolution.status, header=resolution.header, cause=error.detail)
+            return
+        try:
+            # Remote state is as of now; a copy has at least all that was there when it was asked for.
+            played = has_recovery_log(standby.spec)
+            elapsed = self._clock.monotonic_seconds() - asked_at
+            yield ShownState(
+                status=Status.OK,
+                header=resolution.header,
+                store=_scannable(store, standby.id),
+                slot=standby.assignment.slot,
+                staleness_seconds=elapsed if played else 0.0,
+            )
+        finally:
+            await copy.__aexit__(None, None, None)
+
+
+def _scannable(store: object, shard_id: str) -> ScannableStore:
+    if not isinstance(store, ScannableStore):
+        raise StateNotShownError(
+            shard_id, f"its store, a {type(store).__name__}, has no `tables` and `scan`"
+        )
+    return store

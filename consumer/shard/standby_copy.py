@@ -1,0 +1,110 @@
+"""A standby's state, opened for reading: from a copy of the files that it has played so far.
+
+    wait until all is played that the log held ─► copy ─► the application's store, opened on the copy ─► rows
+                                                                                                       └► all removed
+
+The player's own files cannot be opened: it goes on changing them. A shard without a recovery log has its state where
+every replica reaches it, or where none does but the primary; its store knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from consumer.application import Application, Store
+from consumer.core.hint_keys import has_recovery_log
+from consumer.errors import ApplicationError, ConsumerError, StateNotShownError, StoreError
+from consumer.journal.client import JournalClient
+from consumer.local_state import LocalState
+from consumer.protocol.shard_pb2 import ShardSpec
+from consumer.shard.live_shard import LiveShard
+from consumer.state_tables import CopyReader
+
+
+@dataclass(frozen=True, slots=True)
+class ShownShard:
+    """The shard of a copy, as its store sees it; implements `consumer.application.Shard`."""
+
+    id: str
+    fqn: str
+    spec: ShardSpec
+    journals: JournalClient
+    local_state: LocalState | None
+
+    def progress(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """Return no offsets: those of the copy are in its checkpoint."""
+        return {}, {}
+
+
+@asynccontextmanager
+async def opened_copy(
+    shard: LiveShard,
+    application: Application[Any],  # its store type is its own business
+    state_directory: Path,
+    *,
+    wait_seconds: float,
+) -> AsyncIterator[Store]:
+    """Lend out a store that shows what a standby has; all of it goes with the block.
+
+    Args:
+        shard: A replica of this process.
+        application: Makes the store.
+        state_directory: Of this process.
+        wait_seconds: Longest wait for what the log holds by now to be played.
+
+    Raises:
+        StateNotShownError: this standby cannot show it, or not in time.
+    """
+    directory = state_directory / f"copy-{uuid4().hex}"
+    store: Store | None = None
+    try:
+        local_state = None
+        if has_recovery_log(shard.spec):
+            await _copy(shard, directory, wait_seconds=wait_seconds)
+            local_state = LocalState(directory)
+        shown = ShownShard(shard.id, shard.fqn, shard.spec, shard.journals, local_state)
+        store = await asyncio.to_thread(_new_store, application, shown)
+        yield store
+    finally:
+        await asyncio.shield(asyncio.to_thread(_remove, store, directory))
+
+
+async def _copy(shard: LiveShard, directory: Path, *, wait_seconds: float) -> None:
+    try:
+        async with asyncio.timeout(wait_seconds):
+            copied = await shard.copy_played(directory)
+    except TimeoutError:
+        detail = f"its standby has not played all of its recovery log within {wait_seconds:g} s"
+        raise StateNotShownError(shard.id, detail) from None
+    except (ConsumerError, OSError) as error:
+        raise StateNotShownError(shard.id, f"its standby cannot be copied: {error}") from error
+    if not copied:
+        raise StateNotShownError(shard.id, "this replica is no standby that has caught up")
+
+
+def _new_store(application: Application[Any], shard: ShownShard) -> Store:
+    try:
+        store: Store = application.new_store(shard)
+    except Exception as error:
+        raise ApplicationError(shard.id, "new_store", error) from error
+    if not isinstance(store, CopyReader):
+        raise StateNotShownError(shard.id, "its store cannot be opened on a standby")
+    try:
+        store.open_copy()
+    except StoreError as error:
+        store.destroy()
+        raise StateNotShownError(shard.id, f"a standby cannot show it: {error.detail}") from error
+    return store
+
+
+def _remove(store: Store | None, directory: Path) -> None:
+    if store is not None:
+        store.destroy()
+    shutil.rmtree(directory, ignore_errors=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_bridge.journal_format import JournalFormat
+from spark_bridge.shard_tables.shards_format import ShardsFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
-FORMATS: tuple[type[DataSource], ...] = (JournalFormat,)
+FORMATS: tuple[type[DataSource], ...] = (JournalFormat, ShardsFormat)
 
 
 def register_formats(spark: SparkSession) -> None:

@@ -1,0 +1,115 @@
+"""How a reader of tables reaches a cluster: its options, pure; and what asks the first member that answers.
+
+Whatever needs gRPC is imported where it is used: Spark may fork a process that has this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from allocator.errors import ValidationError
+from consumer.protocol.selector_text import parse_selector
+from spark_bridge.format_options import FormatOptions, OptionError
+
+if TYPE_CHECKING:
+    from consumer.protocol.auth import ClientAuth
+
+ADDRESS: Final = "the address of a member, or of several with commas, e.g. http://127.0.0.1:8080"
+_SELECTOR: Final = "a label selector that says which shards, e.g. id:prefix=counts-"
+COMMON_OPTIONS: Final = ("address", "authKeysFile")
+
+AnswerT = TypeVar("AnswerT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterAccess:
+    """Where members are, and what proves that one may ask them."""
+
+    addresses: tuple[str, ...]
+    auth_keys_file: str | None = None
+    """A file of each machine. Not the keys themselves: Spark shows options in plans and logs."""
+
+    def auth(self) -> ClientAuth | None:
+        """Return what signs requests; None without keys.
+
+        Raises:
+            OptionError: the file cannot be read, or holds no keys.
+        """
+        if self.auth_keys_file is None:
+            return None
+        from consumer.protocol.auth import KeyedAuth
+
+        try:
+            return KeyedAuth(Path(self.auth_keys_file).read_text())
+        except (OSError, ValidationError) as error:
+            raise OptionError(
+                "authKeysFile",
+                f"a file with the cluster's keys in base64 ({error})",
+                got=self.auth_keys_file,
+            ) from error
+
+
+def options_of(options: Mapping[str, str], *, known: Collection[str]) -> FormatOptions:
+    """Return the options of a table.
+
+    Args:
+        options: As given to Spark.
+        known: Those that the table has beside the common ones.
+
+    Raises:
+        OptionError: one is unknown.
+    """
+    if "path" in options:
+        raise OptionError("path", "none: shards are chosen by selector", got=str(options["path"]))
+    return FormatOptions(options, known=(*COMMON_OPTIONS, *known))
+
+
+def access_of(given: FormatOptions) -> ClusterAccess:
+    """Return how to reach the cluster.
+
+    Raises:
+        OptionError: no address is given.
+    """
+    addresses = tuple(each.strip() for each in given.text("address", ADDRESS).split(","))
+    if not all(addresses):
+        raise OptionError("address", ADDRESS, got=given.text_or_none("address"))
+    return ClusterAccess(
+        addresses=addresses, auth_keys_file=given.text_or_none("authKeysFile") or None
+    )
+
+
+def selector_of(given: FormatOptions) -> str:
+    """Return the selector's text; empty selects every shard.
+
+    Raises:
+        OptionError: it is no selector.
+    """
+    text = given.text_or_none("selector") or ""
+    try:
+        parse_selector(text)
+    except ValidationError as error:
+        raise OptionError("selector", f"{_SELECTOR} ({error})", got=text) from error
+    return text
+
+
+async def first_answer(
+    addresses: Collection[str], ask: Callable[[str], Awaitable[AnswerT]]
+) -> AnswerT:
+    """Return what the first of `addresses` answers that can be reached.
+
+    Raises:
+        NoMemberAnsweredError: none can.
+    """
+    from consumer.errors import EndpointError
+    from spark_bridge.shard_tables.errors import NoMemberAnsweredError
+
+    met: dict[str, str] = {}
+    for address in addresses:
+        try:
+            return await ask(address)
+        except (EndpointError, TimeoutError) as error:
+            met[address] = str(error)
+    raise NoMemberAnsweredError(met)

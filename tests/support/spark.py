@@ -13,13 +13,15 @@ from consumer.protocol.labels import label_set
 from consumer.protocol.shard_pb2 import ShardSpec
 
 
-def make_journals(broker_address: str, names: Iterable[str]) -> None:
-    """Create journals of JSON lines."""
+def make_journals(
+    broker_address: str, names: Iterable[str], *, content_type: str = "application/x-ndjson"
+) -> None:
+    """Create journals, of JSON lines unless told otherwise."""
     specs = [
         JournalSpec(
             name=name,
             replication=1,
-            labels=label_set(("content-type", "application/x-ndjson")),
+            labels=label_set(("content-type", content_type)),
             fragment=JournalSpec.Fragment(length=1 << 24, compression_codec=CompressionCodec.NONE),
         )
         for name in names

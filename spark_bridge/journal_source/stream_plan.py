@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -80,9 +81,12 @@ class StreamPlan:
 
     async def _latest_offset(self, start: dict[str, Any], *, limited: bool) -> dict[str, Any]:
         offset = parse_offset(start)
-        if self._idle and time.monotonic() - self._looked_at < self._poll_seconds():
-            return start
-        heads = self._stop_at if self._stop_at is not None else await self._look()
+        heads = self._stop_at
+        if heads is None:
+            if self._idle:
+                # Spark asks again at once, and must not be told what was true before it asked.
+                await asyncio.sleep(self._looked_at + self._poll_seconds() - time.monotonic())
+            heads = await self._look()
         if isinstance(offset, SymbolicStart):
             began: States | None = await self._began(offset)
             states = began or {}

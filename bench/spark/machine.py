@@ -1,0 +1,48 @@
+"""What every part runs on: one Spark with two cores, one etcd, one broker, for the whole process."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from spark_bridge.formats import register_formats
+from spark_bridge.services import Services, find_or_start
+from spark_bridge.session import start_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CORES = 2
+_CONF = {
+    "spark.driver.memory": "2g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": str(CORES),
+    # Spark's default, which suits DataFrames: tasks share Python processes. Members need the contrary.
+    "spark.python.worker.reuse": "true",
+}
+
+
+class Machine(NamedTuple):
+    """What is running."""
+
+    spark: SparkSession
+    services: Services
+    directory: Path
+    """Empty at first, and gone afterwards."""
+
+
+@contextmanager
+def running() -> Iterator[Machine]:
+    """Start everything; the session is the process's one, so that parts that follow find it warm."""
+    with tempfile.TemporaryDirectory(prefix="bench-spark-") as name:
+        directory = Path(name)
+        # The JVM comes first: launching it forks, which gRPC does not bear.
+        spark = start_session(f"local[{CORES},4]", app_name="bench", conf=_CONF)
+        spark.sparkContext.setLogLevel("ERROR")
+        register_formats(spark)
+        with find_or_start(None, None, data_dir=directory / "services") as services:
+            yield Machine(spark, services, directory)

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 
 from allocator.runtime.task_group import TaskGroup
 from bench.journal_specs import journal_change
@@ -14,12 +14,13 @@ from bench.vs_structured_streaming.key_sums import RESULTS, sums_journal
 from bench.vs_structured_streaming.results import Results, Sums
 from bench.vs_structured_streaming.rows import PARTS, Chunk, Row, part_of
 from consumer.client.loop_thread import LoopThread
+from consumer.journal.append_service import AppendService
 from consumer.journal.client import JournalClient
 from consumer.message.clock import MessageClock
 from consumer.message.framing import NDJSON
 from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
-from consumer.message.publisher import Publisher
+from consumer.message.publisher import PendingAppend, Publisher
 from consumer.message.reader import read_committed
 from consumer.message.uuid import Flags, new_producer_id
 from consumer.protocol.labels import CONTENT_TYPE_RECOVERY_LOG
@@ -70,13 +71,18 @@ class Connection:
         self._broker = broker
 
     def __enter__(self) -> Connection:
-        self.journals = JournalClient(self._broker)
-        self.loop.call(self.journals.__aenter__())
+        self.loop.call(self._open())
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.loop.call(self.journals.__aexit__(None, None, None))
+        self.loop.call(self._resources.aclose())
         self.loop.close()
+
+    async def _open(self) -> None:
+        self._resources = AsyncExitStack()
+        self.journals = await self._resources.enter_async_context(JournalClient(self._broker))
+        self.appends = AppendService(self.journals)
+        await self._resources.enter_async_context(self.appends)
 
 
 class Producer:
@@ -101,12 +107,15 @@ class Producer:
             self._append(self._topic.rows[chunk.part], [chunk.content, chunk.acknowledgement])
 
     def send(self, row: Row) -> None:
-        """Publish one row, which commits by itself; return when it is durable."""
+        """Publish one row, which commits by itself; do not wait until it is durable."""
         self._clock.update(time.time())
         target = self._targets[part_of(row.key)]
         self._publisher.publish_committed(target, row.as_message(), self._json_type)
-        for append in self._publisher.take_appends():
-            self._append(append.journal, append.content)
+        self._connection.loop.call(self._queue(self._publisher.take_appends()))
+
+    async def _queue(self, appends: list[PendingAppend]) -> None:
+        for append in appends:
+            self._connection.appends.append(append.journal, append.content)
 
     def _append(self, journal: str, content: list[bytes]) -> None:
         self._connection.loop.call(self._connection.journals.append(journal, content))

@@ -21,6 +21,9 @@ from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.stores.sqlite import SqliteStore
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS sums (k TEXT PRIMARY KEY, n INTEGER, total INTEGER)"
+AT_ONCE_KEYS_MAX = 64
+"""Keys whose sums are published as they change: then they travel while the transaction before still commits, in one
+append with its acknowledgement. More are published once a transaction, however often they change in it."""
 _UPSERT = "INSERT OR REPLACE INTO sums VALUES (?, ?, ?)"
 
 
@@ -59,21 +62,24 @@ class SumsStore(SqliteStore):
         super().__init__(shard, schema=_SCHEMA)
         self.sums: dict[str, list[int]] = {}
         """[n, total] by key."""
-        self.changed: set[str] = set()
+        self.unwritten: set[str] = set()
+        """Keys whose row is older than their sums."""
+        self.unpublished: set[str] = set()
 
     def restore_checkpoint(self, shard: Shard) -> Checkpoint:
         """Load the sums as of the last commit."""
         checkpoint = super().restore_checkpoint(shard)
         rows = self.read(lambda connection: connection.execute("SELECT k, n, total FROM sums"))
         self.sums = {k: [n, total] for k, n, total in rows}
-        self.changed.clear()
+        self.unwritten.clear()
+        self.unpublished.clear()
         return checkpoint
 
-    def flush(self) -> set[str]:
-        """Write what changed; return its keys."""
-        changed, self.changed = self.changed, set()
-        self.connection.executemany(_UPSERT, [(key, *self.sums[key]) for key in changed])
-        return changed
+    def flush(self) -> None:
+        """Write what changed."""
+        rows = [(key, *self.sums[key]) for key in self.unwritten]
+        self.connection.executemany(_UPSERT, rows)
+        self.unwritten.clear()
 
 
 class KeySumsApplication:
@@ -95,9 +101,8 @@ class KeySumsApplication:
     def consume_batch(
         self, shard: Shard, store: SumsStore, batch: MessageBatch, publisher: Publisher
     ) -> None:
-        """Add a run of rows."""
-        del shard, publisher
-        sums = store.sums
+        """Add a run of rows, and publish at once what changed if that is little."""
+        sums, changed = store.sums, set()
         for record in self._decode(b"[" + b",".join(batch.payloads) + b"]"):
             found = sums.get(record.k)
             if found is None:
@@ -105,9 +110,13 @@ class KeySumsApplication:
             else:
                 found[0] += 1
                 found[1] += record.v
-            store.changed.add(record.k)
+            changed.add(record.k)
         if sums.pop("", None):
-            store.changed.discard("")
+            changed.discard("")
+        store.unwritten |= changed
+        store.unpublished |= changed
+        if len(changed) <= AT_ONCE_KEYS_MAX:
+            _publish_changed(shard, store, publisher)
 
     def consume_message(
         self, shard: Shard, store: SumsStore, envelope: Envelope, publisher: Publisher
@@ -116,13 +125,17 @@ class KeySumsApplication:
         raise NotImplementedError("consume_batch is used")
 
     def finalize_txn(self, shard: Shard, store: SumsStore, publisher: Publisher) -> None:
-        """Write what changed, and publish it."""
-        target = MappedJournal(sums_journal(shard.spec.sources[0].journal), NDJSON)
-        for key in store.flush():
-            n, total = store.sums[key]
-            publisher.publish_uncommitted(
-                target, KeySums(Meta(), key, n, total, os.getpid()), RESULTS
-            )
+        """Write what changed, and publish what is not yet."""
+        store.flush()
+        _publish_changed(shard, store, publisher)
+
+
+def _publish_changed(shard: Shard, store: SumsStore, publisher: Publisher) -> None:
+    target = MappedJournal(sums_journal(shard.spec.sources[0].journal), NDJSON)
+    for key in store.unpublished:
+        n, total = store.sums[key]
+        publisher.publish_uncommitted(target, KeySums(Meta(), key, n, total, os.getpid()), RESULTS)
+    store.unpublished.clear()
 
 
 def create() -> KeySumsApplication:

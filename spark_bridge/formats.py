@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from spark_bridge.journal_format import JournalFormat
 from spark_bridge.shard_tables.shards_format import ShardsFormat
+from spark_bridge.shard_tables.state_format import ShardStateFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
-FORMATS: tuple[type[DataSource], ...] = (JournalFormat, ShardsFormat)
+FORMATS: tuple[type[DataSource], ...] = (JournalFormat, ShardsFormat, ShardStateFormat)
 
 
 def register_formats(spark: SparkSession) -> None:

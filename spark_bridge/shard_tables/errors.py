@@ -21,3 +21,12 @@ class NoMemberAnsweredError(SparkBridgeError):
             f"no member answers ({causes}): give option address one that lives, or several"
         )
         self.met = dict(met)
+
+
+class StateReadError(SparkBridgeError):
+    """A shard's state cannot be read; the message says what was met."""
+
+    def __init__(self, shard_id: str, detail: str) -> None:
+        super().__init__(f"the state of shard {shard_id} cannot be read: {detail}")
+        self.shard_id = shard_id
+        self.detail = detail

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+
 from consumer.client import ShardClient, StateClient
 from consumer.errors import ConsumerError
 from consumer.protocol.selector_text import parse_selector

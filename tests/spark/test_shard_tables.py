@@ -90,3 +90,65 @@ def test_shards_narrow_schema_and_mistakes(spark: SparkSession, tables: TableClu
         _shards(spark, tables, selektor="a=b").count()
     with pytest.raises(PySparkException, match="no member answers"):
         _shards(spark, tables, address="http://127.0.0.1:1").count()
+
+
+def _state(spark: SparkSession, tables: TableCluster, **options: str) -> DataFrame:
+    reader = spark.read.format("shard_state").option("address", ",".join(tables.addresses))
+    return reader.options(selector="letter in (a,b)", **options).load()
+
+
+def test_shard_state_has_the_rows_of_each_shard_as_of_its_last_commit(
+    spark: SparkSession, tables: TableCluster
+) -> None:
+    """A partition a shard, in the store's types, with the offsets that the rows reflect; of the primary."""
+    tables.publish("a", ["s", "t", "s"])
+    end = tables.publish("b", ["s", "s"])
+
+    state = _state(spark, tables, includeMetadata="true")
+
+    assert state.dtypes[:4] == [
+        ("key", "string"),
+        ("count", "bigint"),
+        ("share", "double"),
+        ("raw", "binary"),
+    ]
+    assert state.rdd.getNumPartitions() == 2
+    rows = {(row.shard_id, row.key): row for row in state.where("key in ('s', 't')").collect()}
+    counts = {key: row["count"] for key, row in rows.items()}
+    assert counts == {("table-a", "s"): 2, ("table-a", "t"): 1, ("table-b", "s"): 2}
+    row = rows["table-b", "s"]
+    assert (row.share, bytes(row.raw), row.slot) == (0.5, b"\x00\xff", 0)
+    assert row.read_through == {tables.source("b"): end}
+    assert row.member.endswith("#member")
+
+
+def test_shard_state_of_standbys_has_what_was_committed_when_they_were_asked(
+    spark: SparkSession, tables: TableCluster
+) -> None:
+    """With a staleness allowed the standby answers, and nothing is missing that had been committed before."""
+    tables.publish("a", ["u"])
+    tables.publish("b", ["u", "u"])
+
+    state = _state(spark, tables, includeMetadata="true", maxStalenessSeconds="20")
+
+    rows = state.where("key = 'u'").collect()
+    assert {row.shard_id: row["count"] for row in rows} == {"table-a": 1, "table-b": 2}
+    assert {row.slot for row in rows} == {1}
+    assert all(0 < row.staleness_seconds < 20 for row in rows)
+
+
+def test_shard_state_narrow_schema_and_mistakes(spark: SparkSession, tables: TableCluster) -> None:
+    """Columns can be chosen, and cast; a wrong table or column is told on the driver, before a task starts."""
+    tables.publish("a", ["v"])
+    reader = spark.read.format("shard_state").schema("count INT, key STRING")
+    few = reader.option("address", tables.addresses[1]).option("selector", "letter=a").load()
+    assert [(row["count"], row.key) for row in few.where("key = 'v'").collect()] == [(1, "v")]
+
+    with pytest.raises(PySparkException, match="option table: expected one of counts"):
+        _state(spark, tables, table="count")
+    wrong = spark.read.format("shard_state").schema("sum INT")
+    with pytest.raises(PySparkException, match="option schema: expected columns of key, count"):
+        wrong.option("address", tables.addresses[0]).load().count()
+    with pytest.raises(PySparkException, match="option selector: expected one that chooses"):
+        reader = spark.read.format("shard_state").option("address", tables.addresses[0])
+        reader.option("selector", "letter=none").load()

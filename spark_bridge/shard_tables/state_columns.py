@@ -1,0 +1,127 @@
+"""The columns of a read of state: those of the stores' table, and of where each row comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.types import (
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from spark_bridge.format_options import OptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+METADATA: Final = StructType(
+    [
+        StructField("shard_id", StringType()),
+        StructField("member", StringType()),
+        StructField("slot", IntegerType()),
+        StructField("read_through", MapType(StringType(), LongType())),
+        StructField("staleness_seconds", DoubleType()),
+    ]
+)
+"""What `includeMetadata` adds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where the rows of one scan come from."""
+
+    shard_id: str
+    member: str
+    slot: int
+    read_through: dict[str, int]
+    staleness_seconds: float
+
+
+def with_metadata(table: StructType) -> StructType:
+    """Return a table's columns and those of the metadata.
+
+    Raises:
+        OptionError: the table has one of these names itself.
+    """
+    twice = set(table.names) & set(METADATA.names)
+    if twice:
+        raise OptionError(
+            "includeMetadata",
+            f"false, or a schema without {', '.join(sorted(twice))}, which the table has itself",
+            got="true",
+        )
+    return StructType([*table.fields, *METADATA.fields])
+
+
+def table_columns(schema: StructType, *, include_metadata: bool) -> list[str]:
+    """Return the columns of a schema that are the table's."""
+    if not include_metadata:
+        return list(schema.names)
+    return [name for name in schema.names if name not in METADATA.names]
+
+
+def require_columns_of(tables: dict[str, list[str]], table: str, columns: Sequence[str]) -> None:
+    """Check that a store shows a table and its columns.
+
+    Args:
+        tables: Of the store, each with its columns.
+        table: Empty: the only one.
+        columns: To be read.
+
+    Raises:
+        OptionError: it does not.
+    """
+    names = tables[chosen_table(tables, table)]
+    missing = [column for column in columns if column not in names]
+    if missing:
+        raise OptionError("schema", f"columns of {', '.join(names)}", got=missing[0])
+
+
+def chosen_table(tables: dict[str, list[str]], table: str) -> str:
+    """Return the table to read.
+
+    Raises:
+        OptionError: there is no such table; or several, and none is named.
+    """
+    if not table and len(tables) == 1:
+        return next(iter(tables))
+    if table not in tables:
+        known = ", ".join(sorted(tables)) or "none: the shards' stores show no tables"
+        raise OptionError("table", f"one of {known}", got=table or None)
+    return table
+
+
+def fitted(batch: pa.RecordBatch, wanted: pa.Schema, provenance: Provenance) -> pa.RecordBatch:
+    """Return a batch with the columns and types that Spark wants.
+
+    Args:
+        batch: As the shard sent it.
+        wanted: Columns of the batch, or of the metadata.
+        provenance: Fills the latter.
+    """
+    import pyarrow as pa
+
+    arrays = []
+    for field in wanted:
+        index = batch.schema.get_field_index(field.name)
+        if index < 0:
+            arrays.append(_repeated(getattr(provenance, field.name), field.type, batch.num_rows))
+            continue
+        column = batch.column(index)
+        arrays.append(column if column.type == field.type else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+
+def _repeated(value: Any, type_: pa.DataType, count: int) -> pa.Array:
+    import pyarrow as pa
+
+    if isinstance(value, dict):
+        value = sorted(value.items())
+    return pa.repeat(pa.scalar(value, type=type_), count)

@@ -1,0 +1,145 @@
+"""The format "shard_state": the rows of a table of each shard's store, as of the shard's last commit.
+
+    spark.read.format("shard_state").option("address", "http://127.0.0.1:8080").option("table", "counts").load()
+
+A partition a shard, streamed as Arrow from its primary; or, with `maxStalenessSeconds`, from a standby that has all
+that was committed so long before. Columns are those of the first shard; `.schema(...)` chooses some, or other types.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from spark_bridge.format_options import OptionError
+from spark_bridge.shard_tables.errors import StateReadError
+from spark_bridge.shard_tables.state_columns import (
+    chosen_table,
+    fitted,
+    require_columns_of,
+    table_columns,
+    with_metadata,
+)
+from spark_bridge.shard_tables.state_options import StateOptions, state_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from consumer.protocol.shard_pb2 import ListResponse
+    from spark_bridge.shard_tables.state_scan import ScanOrder
+
+
+class ShardStateFormat(DataSource):
+    """Reads what shards hold."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "shard_state"
+
+    def schema(self) -> StructType:
+        """Return the columns that the first shard's store shows."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        options = state_options(self.options)
+        shards = _listed(options)
+        if not shards:
+            raise OptionError(
+                "selector", "one that chooses a shard, or a schema", got=options.selector
+            )
+        tables = _described(options, shards[0])
+        names = {name: schema.names for name, schema in tables.items()}
+        table: StructType = from_arrow_schema(tables[chosen_table(names, options.table)])
+        return with_metadata(table) if options.include_metadata else table
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what reads them once."""
+        return ShardStateReader(state_options(self.options), schema)
+
+
+@dataclass
+class ShardPartition(InputPartition):
+    """A shard, and who had it when the driver looked."""
+
+    shard_id: str
+    route: bytes
+
+
+class ShardStateReader(DataSourceReader):
+    """Reads a partition a shard."""
+
+    def __init__(self, options: StateOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._columns = table_columns(schema, include_metadata=options.include_metadata)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """List the shards; what is wrong with the table is told here, and not by every attempt of each task."""
+        shards = _listed(self._options)
+        if shards:
+            tables = _described(self._options, shards[0])
+            names = {name: schema.names for name, schema in tables.items()}
+            require_columns_of(names, self._options.table, self._columns)
+        return [
+            ShardPartition(listed.spec.id, listed.route.SerializeToString()) for listed in shards
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Stream one shard's rows."""
+        assert isinstance(partition, ShardPartition), "as planned"
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from spark_bridge.shard_tables.state_scan import scan_batches
+
+        wanted: pa.Schema = to_arrow_schema(self._schema)
+        order = _order(self._options, partition.shard_id, partition.route, self._columns)
+        for provenance, batch in scan_batches(order):
+            yield fitted(batch, wanted, provenance)
+
+
+def _listed(options: StateOptions) -> list[ListResponse.Shard]:
+    """Return the selected shards.
+
+    Raises:
+        StateReadError: one is disabled.
+    """
+    from spark_bridge.shard_tables.listing import list_shards
+
+    listing = asyncio.run(list_shards(options.access, options.selector))
+    for listed in listing.shards:
+        if listed.spec.disable:
+            detail = "it is disabled, so nobody holds it: choose others by option selector"
+            raise StateReadError(listed.spec.id, detail)
+    return list(listing.shards)
+
+
+def _described(options: StateOptions, listed: ListResponse.Shard) -> dict[str, pa.Schema]:
+    import pyarrow as pa
+
+    from spark_bridge.shard_tables.state_scan import describe_first
+
+    route = listed.route.SerializeToString()
+    described = describe_first(_order(options, listed.spec.id, route, ()))
+    return {
+        table.name: pa.ipc.read_schema(pa.py_buffer(table.arrow_schema))
+        for table in described.tables
+    }
+
+
+def _order(options: StateOptions, shard_id: str, route: bytes, columns: Sequence[str]) -> ScanOrder:
+    from spark_bridge.shard_tables.state_scan import ScanOrder
+
+    return ScanOrder(
+        access=options.access,
+        shard_id=shard_id,
+        route=route,
+        table=options.table,
+        columns=tuple(columns),
+        max_staleness_seconds=options.max_staleness_seconds,
+        patience_seconds=options.patience_seconds,
+    )

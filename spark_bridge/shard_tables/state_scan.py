@@ -1,0 +1,225 @@
+"""Reads one shard's table: from whoever answers for it, and goes on to others until one does.
+
+Once rows came, a scan that breaks off is an error: those of another commit do not continue them. Spark tries the task
+again, and then reads all of them anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from allocator.errors import ValidationError
+from allocator.runtime.backoff import Backoff
+from consumer.client import StateClient
+from consumer.client.loop_thread import LoopThread
+from consumer.errors import EndpointError, NotAuthorizedError, RpcFailedError, ShardError
+from consumer.key_space import member_id_of
+from consumer.protocol.journal_pb2 import Route
+from consumer.protocol.state_pb2 import DescribeStateResponse, ScanStateResponse
+from spark_bridge.shard_tables.access import ClusterAccess
+from spark_bridge.shard_tables.errors import NoMemberAnsweredError, StateReadError
+from spark_bridge.shard_tables.listing import list_shards
+from spark_bridge.shard_tables.state_columns import Provenance
+
+AnswerT = TypeVar("AnswerT")
+
+PAUSE_SECONDS_MAX = 1.0
+"""Longest pause between two rounds of questions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanOrder:
+    """What to read."""
+
+    access: ClusterAccess
+    shard_id: str
+    route: bytes
+    """As the driver knew it: a `protocol.Route`."""
+    table: str
+    columns: Sequence[str]
+    max_staleness_seconds: float
+    patience_seconds: float
+
+
+def endpoints_of(route: Route, *, standbys: bool) -> list[str]:
+    """Return where to ask, in this order: standbys first, if they may answer, for the primary has other work."""
+    primary = [
+        endpoint
+        for index, endpoint in enumerate(route.endpoints)
+        if endpoint and index == route.primary
+    ]
+    others = [
+        endpoint
+        for index, endpoint in enumerate(route.endpoints)
+        if endpoint and index != route.primary
+    ]
+    return [*others, *primary] if standbys else primary
+
+
+def describe_first(order: ScanOrder) -> DescribeStateResponse:
+    """Return the tables of the order's shard.
+
+    Raises:
+        StateReadError: nobody answers for it, or its store shows none.
+    """
+    return asyncio.run(_ShardReader(order).describe())
+
+
+def scan_batches(order: ScanOrder) -> Iterator[tuple[Provenance, pa.RecordBatch]]:
+    """Yield the rows of the order's shard, and where they come from.
+
+    Raises:
+        StateReadError: nobody answers for it, or the scan broke off.
+    """
+    reader = _ShardReader(order)
+    with LoopThread(name=f"scan {order.shard_id}") as thread:
+        first = thread.call(reader.open())
+        try:
+            with closing(_Parts(thread, reader)) as parts, pa.ipc.open_stream(parts) as batches:
+                provenance = _provenance(order, first)
+                for batch in batches:
+                    yield provenance, batch
+        finally:
+            thread.call(reader.close())
+
+
+class _Parts(io.RawIOBase):
+    """The stream's bytes, for Arrow to read."""
+
+    def __init__(self, thread: LoopThread, reader: _ShardReader) -> None:
+        self._thread = thread
+        self._reader = reader
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:  # whatever holds bytes
+        target = memoryview(buffer).cast("B")
+        filled = 0
+        # Arrow takes less than it asked for as the end.
+        while filled < len(target):
+            if not self._rest:
+                part = self._thread.call(self._reader.next_part())
+                if part is None:
+                    break
+                self._rest = memoryview(part)
+            size = min(len(target) - filled, len(self._rest))
+            target[filled : filled + size] = self._rest[:size]
+            self._rest = self._rest[size:]
+            filled += size
+        return filled
+
+
+class _ShardReader:
+    """Finds who answers, and holds the answer open; used on one loop."""
+
+    def __init__(self, order: ScanOrder) -> None:
+        self._order = order
+        self._auth = order.access.auth()
+        self._route = Route.FromString(order.route)
+        self._client: StateClient | None = None
+        self._answers: AsyncGenerator[ScanStateResponse, None] | None = None
+
+    async def describe(self) -> DescribeStateResponse:
+        async def ask(endpoint: str) -> DescribeStateResponse:
+            async with StateClient(endpoint, auth=self._auth) as client:
+                return await client.describe(
+                    self._order.shard_id, max_staleness_seconds=self._order.max_staleness_seconds
+                )
+
+        return await self._first(ask)
+
+    async def open(self) -> ScanStateResponse:
+        """Return the answer's first part."""
+        return await self._first(self._begin)
+
+    async def next_part(self) -> bytes | None:
+        """Return the next bytes, None at the end."""
+        assert self._answers is not None, "open it first"
+        try:
+            return (await anext(self._answers)).arrow
+        except StopAsyncIteration:
+            return None
+        except (EndpointError, ShardError, TimeoutError, RpcFailedError) as error:
+            raise StateReadError(self._order.shard_id, f"the scan broke off: {error}") from error
+
+    async def close(self) -> None:
+        if self._answers is not None:
+            await self._answers.aclose()
+        if self._client is not None:
+            await self._client.__aexit__(None, None, None)
+        self._answers = self._client = None
+
+    async def _begin(self, endpoint: str) -> ScanStateResponse:
+        order = self._order
+        self._client = StateClient(endpoint, auth=self._auth)
+        await self._client.__aenter__()
+        self._answers = self._client.scan(
+            order.shard_id,
+            order.table,
+            order.columns,
+            max_staleness_seconds=order.max_staleness_seconds,
+        )
+        try:
+            return await anext(self._answers)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _first(self, ask: Callable[[str], Awaitable[AnswerT]]) -> AnswerT:
+        """Return what the first answers that does, of the replicas as last known; ask anew who they are until then."""
+        order = self._order
+        deadline = asyncio.get_running_loop().time() + order.patience_seconds
+        backoff = Backoff(max_seconds=PAUSE_SECONDS_MAX)
+        met: dict[str, str] = {}
+        while True:
+            standbys = order.max_staleness_seconds > 0
+            for endpoint in endpoints_of(self._route, standbys=standbys):
+                try:
+                    return await ask(endpoint)
+                except (EndpointError, ShardError, TimeoutError) as error:
+                    met[endpoint] = str(error)
+                except (ValidationError, RpcFailedError, NotAuthorizedError) as error:
+                    raise StateReadError(order.shard_id, str(error)) from error
+            if asyncio.get_running_loop().time() >= deadline:
+                raise StateReadError(
+                    order.shard_id,
+                    f"nobody answered for it within {order.patience_seconds:g} s"
+                    + "".join(f"; {endpoint}: {cause}" for endpoint, cause in met.items()),
+                )
+            await backoff.sleep()
+            await self._look_up(met)
+
+    async def _look_up(self, met: dict[str, str]) -> None:
+        order = self._order
+        # A member that was named may be gone since, and one that holds the shard may know more.
+        addresses = tuple(
+            dict.fromkeys((*order.access.addresses, *filter(None, self._route.endpoints)))
+        )
+        access = replace(order.access, addresses=addresses)
+        try:
+            listing = await list_shards(access, f"id={order.shard_id}")
+        except NoMemberAnsweredError as error:
+            met |= error.met
+            return
+        for listed in listing.shards:
+            self._route = listed.route
+
+
+def _provenance(order: ScanOrder, first: ScanStateResponse) -> Provenance:
+    state = first.state
+    return Provenance(
+        order.shard_id,
+        str(member_id_of(first.header.process_id)),
+        state.slot,
+        dict(state.read_through),
+        state.staleness_seconds,
+    )

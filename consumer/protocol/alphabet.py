@@ -11,6 +11,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 from allocator.errors import ValidationError
 
@@ -22,6 +23,8 @@ JOURNAL_NAME_BYTES = (4, 512)
 """Shortest and longest journal name, bytes."""
 META_BYTES = (1, 512)
 """Shortest and longest `;meta` of a journal name, without the semicolon, bytes."""
+_MEASURED_MAX = 4096
+"""Texts whose measure is remembered: a process hears the same names again and again."""
 _SHOWN_CHARACTERS = 80
 """An offending text is cut to this in a message, characters."""
 
@@ -71,18 +74,24 @@ def validate_alphabet(
         ValidationError: it is too short, too long or holds another character.
     """
     low, high = bytes_range
-    length = len(text.encode(errors="surrogatepass"))
-    require(
-        low <= length <= high,
-        field_path,
-        f"expected {low} to {high} bytes, got {length} ({shown(text)})",
-    )
-    for character in text:
-        require(
-            character.isalnum() or character in symbols,
-            field_path,
-            f"expected letters, numbers and {symbols!r} only, got {character!r} in {shown(text)}",
+    length, stranger = _measured(text, symbols)
+    # Names are checked with every request, so what to say of a bad one is not made up for good ones.
+    if not low <= length <= high:
+        raise ValidationError(
+            field_path, f"expected {low} to {high} bytes, got {length} ({shown(text)})"
         )
+    if stranger is not None:
+        raise ValidationError(
+            field_path,
+            f"expected letters, numbers and {symbols!r} only, got {stranger!r} in {shown(text)}",
+        )
+
+
+@lru_cache(maxsize=_MEASURED_MAX)
+def _measured(text: str, symbols: str) -> tuple[int, str | None]:
+    """Return the length in bytes, and the first character that is no letter, number or symbol."""
+    strangers = (one for one in text if not (one.isalnum() or one in symbols))
+    return len(text.encode(errors="surrogatepass")), next(strangers, None)
 
 
 def validate_token(text: str, field_path: str, *, bytes_range: tuple[int, int]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import posixpath
 
+from allocator.errors import ValidationError
 from consumer.protocol.alphabet import require, shown, validate_journal, within
 from consumer.protocol.journal_pb2 import (
     AppendRequest,
@@ -60,6 +61,8 @@ __all__ = [
     "validate_store_health_request",
     "validate_store_health_response",
 ]
+
+_SUSPENDS = frozenset(AppendRequest.Suspend.values())
 
 FRAGMENTS_PAGE_MAX = 10_000
 """Most fragments of one page."""
@@ -133,11 +136,9 @@ def _validate_append_parameters(request: AppendRequest) -> None:
     validate_selector(request.check_registers, "check_registers")
     validate_label_set(request.union_registers, "union_registers")
     validate_label_set(request.subtract_registers, "subtract_registers")
-    require(
-        request.suspend in AppendRequest.Suspend.values(),
-        "suspend",
-        f"expected one of {', '.join(AppendRequest.Suspend.keys())}, got {request.suspend}",
-    )
+    if request.suspend not in _SUSPENDS:
+        expected = ", ".join(AppendRequest.Suspend.keys())
+        raise ValidationError("suspend", f"expected one of {expected}, got {request.suspend}")
 
 
 def validate_apply_request(request: ApplyRequest) -> None:

@@ -25,6 +25,8 @@ from consumer.protocol.validation_terms import (
     validate_route,
 )
 
+_STATUSES = frozenset(Status.values())
+
 
 def validate_status(status: int) -> None:
     """Check that a status is one we know.
@@ -32,7 +34,7 @@ def validate_status(status: int) -> None:
     Raises:
         ValidationError: it is not.
     """
-    require(status in Status.values(), "status", f"expected a known status, got {status}")
+    require(status in _STATUSES, "status", f"expected a known status, got {status}")
 
 
 def validate_append_response(response: AppendResponse) -> None:

@@ -44,6 +44,7 @@ SUFFIX_BYTES = (4, 128)
 """Shortest and longest suffix of a process, bytes."""
 PATH_POSTFIX_BYTES_MAX = 512
 """Longest path postfix of a fragment, bytes."""
+_CODECS = frozenset(CompressionCodec.values()) - {CompressionCodec.INVALID}
 
 
 def validate_label(label: Label, parent: str = "", *, prefix_allowed: bool = False) -> None:
@@ -228,12 +229,9 @@ def validate_codec(codec: int, field_path: str) -> None:
     Raises:
         ValidationError: it is zero or unknown.
     """
-    known = CompressionCodec.values()
-    require(
-        codec != CompressionCodec.INVALID and codec in known,
-        field_path,
-        f"expected one of {', '.join(CompressionCodec.keys()[1:])}, got {codec}",
-    )
+    if codec not in _CODECS:
+        expected = ", ".join(CompressionCodec.keys()[1:])
+        raise ValidationError(field_path, f"expected one of {expected}, got {codec}")
 
 
 def _require_ascending(ids: Sequence[tuple[str, str]], field_path: str) -> None:

@@ -42,13 +42,13 @@ class BytePartition:
 def partitions_of(
     journal: str, begins: Offsets, ends: Offsets, *, bytes_max: int
 ) -> list[BytePartition]:
-    """Return the partitions that hold exactly the wanted messages, of about equal size.
+    """Return the partitions that hold exactly the wanted stretches, of about equal size.
 
     Args:
         journal: Their journal.
-        begins: Offset of each wanted message, in any order; shape (N,), bytes.
+        begins: Offset of each wanted stretch of messages, in any order; shape (N,), bytes.
         ends: Offset after each; shape (N,), bytes.
-        bytes_max: What a partition reads at most, holes included; a single message may be longer.
+        bytes_max: What a partition reads at most, holes included; a single stretch may be longer.
     """
     if not len(begins):
         return []
@@ -68,7 +68,7 @@ def partitions_of(
 
 
 def _bounds(begins: Offsets, ends: Offsets) -> Offsets:
-    """Return the bounds of the runs that messages in order form."""
+    """Return the bounds of the runs that stretches in order form."""
     apart = np.flatnonzero(begins[1:] != ends[:-1])
     bounds = np.empty(2 * len(apart) + 2, dtype=np.int64)
     bounds[0], bounds[-1] = begins[0], ends[-1]

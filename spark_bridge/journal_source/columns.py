@@ -107,7 +107,7 @@ def metadata_columns(
         uuids: 16 bytes each, one after the other; None if nobody asks what they say.
     """
     columns: dict[str, pa.Array] = {
-        "_journal": pa.array([journal] * len(begins), pa.string()),
+        "_journal": pa.repeat(journal, len(begins)),
         "_begin": pa.array(begins),
         "_end": pa.array(ends),
     }

@@ -43,6 +43,8 @@ from spark_bridge.journal_source.pending import (
 )
 
 UNLIMITED: Final = sys.maxsize
+STRETCH_BYTES: Final = 1 << 20
+"""So a batch of millions of messages is some hundred stretches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +69,12 @@ class ScannedBatch:
 
     end: JournalState
     """Where the next micro-batch goes on."""
+    rows: int
+    """Committed messages, acknowledgements left out."""
     begins: Offsets
-    """Of the committed messages, acknowledgements left out, in the order of commits; shape (N,), bytes."""
+    """Where stretches of them begin, in the order of commits; shape (R,), bytes."""
     ends: Offsets
-    """After each; shape (N,), bytes."""
+    """After each; shape (R,), bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +106,18 @@ class _Producer:
 class CommitScan:
     """The scan of one journal."""
 
-    def __init__(self, state: JournalState, *, pending_bytes: int = PENDING_BYTES) -> None:
+    def __init__(
+        self,
+        state: JournalState,
+        *,
+        stretch_bytes: int = STRETCH_BYTES,
+        pending_bytes: int = PENDING_BYTES,
+    ) -> None:
         """Go on from a state.
 
         Args:
             state: Where an earlier scan ended, or a bare offset.
+            stretch_bytes: Consecutive messages make stretches of about so many; of 1, each makes its own.
             pending_bytes: Memory for places of pending messages; what exceeds it is read again when it is committed.
         """
         self.position = state.offset
@@ -115,6 +126,7 @@ class CommitScan:
         """What must be read again before the scan can go on."""
         self._producers = {key: _Producer(kept) for key, kept in state.producers.items()}
         self._ring = PendingRing(pending_bytes)
+        self._stretch_bytes = stretch_bytes
         self._offset = state.offset
         self._table: MessageTable | None = None
         self._bounds: list[int] = []
@@ -184,7 +196,7 @@ class CommitScan:
         begins, ends = zip(*self._found, strict=True) if self._found else ((), ())
         nothing = np.zeros(0, dtype=np.int64)
         return ScannedBatch(
-            state, np.concatenate((nothing, *begins)), np.concatenate((nothing, *ends))
+            state, self.rows, np.concatenate((nothing, *begins)), np.concatenate((nothing, *ends))
         )
 
     def _admitted(self, table: MessageTable) -> int:
@@ -266,7 +278,7 @@ class CommitScan:
 
     def _keep(self, begins: Offsets, ends: Offsets) -> None:
         if len(begins):
-            self._found.append((begins, ends))
+            self._found.append(_stretches(begins, ends, self._stretch_bytes))
             self.rows += len(begins)
 
     def _pass(self, table: MessageTable, index: int) -> None:
@@ -298,3 +310,10 @@ class CommitScan:
         stale = [k for k, p in self._producers.items() if p.max_clock < cut and k != self._held]
         for key in stale:
             self._ring.release(self._producers.pop(key).span)
+
+
+def _stretches(begins: Offsets, ends: Offsets, stretch_bytes: int) -> tuple[Offsets, Offsets]:
+    """Return messages joined where they are consecutive, and cut anew in each `stretch_bytes` of the journal."""
+    places = begins // stretch_bytes
+    apart = np.flatnonzero((begins[1:] != ends[:-1]) | (places[1:] != places[:-1]))
+    return begins[np.append(0, apart + 1)], ends[np.append(apart, len(ends) - 1)]

@@ -6,7 +6,7 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,7 +18,8 @@ class Content:
     """Whole frames from one or more places of a journal."""
 
     journal: str
-    data: bytes
+    data: bytes = field(repr=False)
+    """Not shown: asyncio shows results to itself, and megabytes take their time."""
     piece_starts: Offsets
     """Where each piece begins in `data`; shape (P,), bytes."""
     piece_offsets: Offsets

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Final
 
 from consumer.journal.client import JournalClient
+from consumer.message.clock import clock_at
 from consumer.protocol.auth import KeyedAuth
 from consumer.protocol.labels import CONTENT_TYPE, value_of
 from consumer.protocol.selector_text import parse_selector
@@ -14,6 +17,8 @@ from spark_bridge.journal_source.codecs import tables_for
 from spark_bridge.journal_source.journal_state import AT_THE_BEGINNING, JournalState
 from spark_bridge.journal_source.options import Access, ReadOptions
 from spark_bridge.journal_source.places import Place
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 ContentTypes = Mapping[str, str]
 """Of each journal."""
@@ -99,14 +104,15 @@ async def _offset_at(
     client: JournalClient, journal: str, *, place: Place, tables: str, options: ReadOptions
 ) -> int:
     """Return where the first message stands that was published at a time or later; the write head if none was."""
-    from consumer.message.clock import clock_at
-
     assert place.time is not None, "a time was parsed"
-    seconds = place.time.timestamp()
-    clock = clock_at(int(seconds * 1e9))
+    # In whole numbers: a float has no microseconds of our days.
+    microseconds = (place.time - _EPOCH) // timedelta(microseconds=1)
+    clock = clock_at(microseconds * 1000)
     finder = tables_for(journal, tables, options)
     # A fragment that was last modified earlier holds nothing that was published later.
-    async with client.reader(journal, block=False, begin_mod_time=int(seconds)) as reader:
+    async with client.reader(
+        journal, block=False, begin_mod_time=microseconds // 1_000_000
+    ) as reader:
         expected = -1
         async for span in reader:
             if span.offset != expected:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from consumer.journal.client import JournalClient
 from spark_bridge.format_options import OptionError
@@ -25,6 +25,9 @@ from spark_bridge.journal_source.journals import named_offsets, write_heads
 from spark_bridge.journal_source.offsets import BatchSpan, States
 from spark_bridge.journal_source.options import ReadOptions
 from spark_bridge.journal_source.scanner import JournalScanner
+
+_STRETCHES: Final = 16
+"""Of which a partition is put together."""
 
 Heads = Mapping[str, int]
 """Where each journal ends, bytes."""
@@ -123,7 +126,7 @@ class Planner:
             start = end[name]
             batch = await self._plan_one(name, start, head=heads[name], limits=share)
             end[name] = batch.end
-            rows += len(batch.begins)
+            rows += batch.rows
             bytes_ += batch.end.offset - start.offset
 
     async def _plan_one(
@@ -155,6 +158,7 @@ class Planner:
                 name,
                 new_tables=partial(tables_for, name, content_type, self._options),
                 state=state,
+                stretch_bytes=max(1, self._options.partition_bytes // _STRETCHES),
             )
             self._scanners[name] = scanner
         return scanner

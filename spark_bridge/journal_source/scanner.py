@@ -26,6 +26,7 @@ class JournalScanner:
         *,
         new_tables: Callable[[], Tables],
         state: JournalState,
+        stretch_bytes: int,
     ) -> None:
         """Go on from a state.
 
@@ -34,11 +35,12 @@ class JournalScanner:
             journal: Its name.
             new_tables: Returns what finds its messages, one for each read.
             state: Where an earlier scan ended, or a bare offset.
+            stretch_bytes: Of the stretches of messages that are found.
         """
         self._client = client
         self._journal = journal
         self._new_tables = new_tables
-        self._scan = CommitScan(state)
+        self._scan = CommitScan(state, stretch_bytes=stretch_bytes)
         self.state = state
         """Where the next micro-batch begins."""
 

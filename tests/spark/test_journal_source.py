@@ -20,7 +20,7 @@ from tests.support.spark import executor_of, make_journals
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(300)]
 

@@ -46,4 +46,4 @@ def scan_on(
 
 def plan_again(log: Log, start: JournalState, end: JournalState) -> ScannedBatch:
     """Return the micro-batch between two states, planned from nothing else."""
-    return scan_on(CommitScan(start, pending_bytes=1), log, head=end.offset)
+    return scan_on(CommitScan(start, stretch_bytes=1, pending_bytes=1), log, head=end.offset)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from consumer.message.sequencer import Sequencer
 from consumer.message.uuid import Flags
 from spark_bridge.journal_source.byte_runs import RunCutter, partitions_of
-from spark_bridge.journal_source.commit_scan import CommitScan, ScanLimits
+from spark_bridge.journal_source.commit_scan import CommitScan, ScanLimits, ScannedBatch
 from spark_bridge.journal_source.journal_state import AT_THE_BEGINNING, JournalState
 from tests.support.commit_scans import plan_again, scan_on
 from tests.support.sequencing import Log, replay
@@ -85,7 +85,7 @@ def test_commit_scan_cut_anywhere_equals_one_read(log: Log, cuts: random.Random)
     Each micro-batch planned again from its two states holds the same messages, and no limit stops progress.
     """
     state = AT_THE_BEGINNING
-    scan = CommitScan(state, pending_bytes=cuts.choice(PENDING_BYTES))
+    scan = CommitScan(state, stretch_bytes=1, pending_bytes=cuts.choice(PENDING_BYTES))
     found: list[int] = []
     head = 0
     end = log.messages[-1].end
@@ -94,7 +94,9 @@ def test_commit_scan_cut_anywhere_equals_one_read(log: Log, cuts: random.Random)
         if cuts.randrange(3) == 0:
             kept = json.loads(json.dumps(state.to_json()))
             scan = CommitScan(
-                JournalState.from_json(kept), pending_bytes=cuts.choice(PENDING_BYTES)
+                JournalState.from_json(kept),
+                stretch_bytes=1,
+                pending_bytes=cuts.choice(PENDING_BYTES),
             )
         if state.offset == head:
             if head == end:
@@ -122,12 +124,12 @@ def test_commit_scan_rows_limit_is_exceeded_by_one_transaction_at_most(
 ) -> None:
     """Plan: a limit on rows alone. Why: admission control must bound batches, though transactions stay whole."""
     state = AT_THE_BEGINNING
-    scan = CommitScan(state)
+    scan = CommitScan(state, stretch_bytes=1)
     end = log.messages[-1].end
     clocks = {m.begin: (m.producer, m.clock) for m in log.messages}
     while state.offset < end:
         if not live:
-            scan = CommitScan(state)
+            scan = CommitScan(state, stretch_bytes=1)
         batch = scan_on(scan, log, head=end, limits=ScanLimits(rows_max=rows_max))
         assert len(batch.begins) <= rows_max or len({clocks[b][0] for b in batch.begins}) == 1
         state = batch.end
@@ -166,3 +168,23 @@ def test_partitions_of_hold_exactly_the_wanted_bytes(
         longest = max(m.end - m.begin for m in wanted)
         assert partition.end - partition.begin <= max(bytes_max, longest)
     assert kept == b"".join(content[m.begin : m.end] for m in wanted)
+
+
+@given(logs(), st.integers(1, 100))
+@settings(max_examples=60, deadline=None)
+def test_stretches_hold_the_same_bytes_as_messages(log: Log, stretch_bytes: int) -> None:
+    """Plan: one scan by messages, one by stretches. Why: stretches are what a batch of millions is planned with."""
+    end = log.messages[-1].end
+    single = scan_on(CommitScan(AT_THE_BEGINNING, stretch_bytes=1), log, head=end)
+    joined = scan_on(CommitScan(AT_THE_BEGINNING, stretch_bytes=stretch_bytes), log, head=end)
+
+    assert single.rows == joined.rows == len(single.begins)
+    assert len(joined.begins) <= len(single.begins)
+    sizes = joined.ends - joined.begins
+    assert sizes.max(initial=0) <= stretch_bytes + max(m.end - m.begin for m in log.messages)
+    assert _bytes_of(joined) == _bytes_of(single)
+
+
+def _bytes_of(batch: ScannedBatch) -> list[int]:
+    ranges = zip(batch.begins.tolist(), batch.ends.tolist(), strict=True)
+    return sorted(each for begin, end in ranges for each in range(begin, end))

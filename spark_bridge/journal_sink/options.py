@@ -93,7 +93,7 @@ def write_options(options: Mapping[str, Any]) -> WriteOptions:
         selector=_selector(given),
         etcd=_etcd(given),
         root=_root(given),
-        key=given.text_or_none("key"),
+        key=given.text_or_none("key") or None,
         mapping=_mapping(given),
         message_type=given.text_or_none("messageType"),
         uuid_field=given.text_or_none("uuidField") or "uuid",

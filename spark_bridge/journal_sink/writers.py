@@ -53,10 +53,13 @@ class AttemptMessage(WriterCommitMessage):
     """What a task returns."""
 
     attempt: Attempt | None
-    """None if its work was found committed."""
+    """None if its work was found committed, or failed."""
     query: str = ""
     """Of a micro-batch: the query's id, which stays the same as long as its checkpoint does."""
     batch: int = -1
+    failure: str = ""
+    """Why rows cannot be written by any attempt. Told to the driver, because Spark would try a task that fails again:
+    four times by default, without end in sessions that host members."""
 
 
 class BatchJournalWriter(DataSourceArrowWriter):
@@ -84,11 +87,11 @@ class BatchJournalWriter(DataSourceArrowWriter):
         """Append rows, uncommitted, unless the publication is committed."""
         if self._named and asyncio.run(committed_publication(self._target, self._publication)):
             return AttemptMessage(None)
-        return AttemptMessage(write_attempt(iterator, self._plan))
+        return _attempted(iterator, self._plan)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish what the tasks wrote, or finish what is published under the name."""
-        given = _given(messages)
+        given = _succeeded(messages)
         if any(message.attempt is None for message in given):
             asyncio.run(finish_publication(self._target, self._publication))
             return
@@ -131,11 +134,11 @@ class StreamJournalWriter(DataSourceStreamArrowWriter):
         query, batch = _micro_batch()
         if asyncio.run(committed_batch(self._target, query)) >= batch:
             return AttemptMessage(None, query, batch)
-        return AttemptMessage(write_attempt(iterator, self._plan), query, batch)
+        return _attempted(iterator, self._plan, query=query, batch=batch)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish what the tasks wrote, or finish the micro-batch if it is committed."""
-        given = _given(messages)
+        given = _succeeded(messages)
         attempts = list(_attempts(given))
         if len(attempts) < len(given):
             asyncio.run(finish_micro_batch(self._target, given[0].query, batchId))
@@ -172,6 +175,28 @@ def _micro_batch() -> tuple[str, int]:
             "the task does not know its query and batch; the journal sink needs micro-batches"
         )
     return query, int(batch)
+
+
+def _attempted(
+    batches: Iterator[pa.RecordBatch], plan: WritePlan, *, query: str = "", batch: int = -1
+) -> AttemptMessage:
+    try:
+        return AttemptMessage(write_attempt(batches, plan), query, batch)
+    except (PublishError, OptionError) as error:
+        return AttemptMessage(None, query, batch, str(error))
+
+
+def _succeeded(messages: Sequence[WriterCommitMessage | None]) -> list[AttemptMessage]:
+    """Return the messages of all tasks.
+
+    Raises:
+        PublishError: rows of a task cannot be written.
+    """
+    given = _given(messages)
+    for message in given:
+        if message.failure:
+            raise PublishError(f"{message.failure}. Nothing was published")
+    return given
 
 
 def _given(messages: Sequence[WriterCommitMessage | None]) -> list[AttemptMessage]:

@@ -1,0 +1,210 @@
+"""Faults while rows are written into journals: none may be missing, and none there twice.
+
+The judge is a full outer join of the input with what readers of committed messages see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from spark_bridge.formats import register_formats
+from spark_bridge.services import Services
+from spark_bridge.standalone import StandaloneCluster
+from tests.support.published import ids_of, messages_of
+from tests.support.sink_queries import (
+    SinkTopic,
+    missing_and_twice,
+    rows_of_files,
+    small_batches,
+    start_query,
+    write_input_files,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).parents[2]
+ROWS = 6_000
+DRIVER_SECONDS = 90.0
+
+# Runs where rows are mapped to journals: in the sink's own process, with rows appended before and rows to come.
+FAULTS = """
+import os, signal, time
+from pathlib import Path
+
+import psutil
+from pyspark import TaskContext
+
+
+def _mapped(rows, journals):
+    return [id_ % len(journals) for id_ in rows.column("id").to_pylist()]
+
+
+def _late_in_first_attempt(rows):
+    context = TaskContext.get()
+    seen = _seen.setdefault(context.taskAttemptId(), [0])
+    seen[0] += rows.num_rows
+    return context.attemptNumber() == 0 and seen[0] >= 1_000
+
+
+_seen = {}
+
+
+def process_dies(rows, journals):
+    if _late_in_first_attempt(rows):
+        os._exit(1)
+    return _mapped(rows, journals)
+
+
+def executor_dies(rows, journals):
+    if _late_in_first_attempt(rows) and TaskContext.get().partitionId() == 0:
+        jvm = next(parent for parent in psutil.Process().parents() if parent.name() == "java")
+        os.kill(jvm.pid, signal.SIGKILL)
+    return _mapped(rows, journals)
+
+
+def original_waits_for_its_copy(rows, journals):
+    context = TaskContext.get()
+    copied = Path("MARKERS") / str(context.partitionId())
+    if context.attemptNumber() > 0:
+        copied.touch()
+    elif context.partitionId() == 0 and _late_in_first_attempt(rows):
+        deadline = time.monotonic() + 60
+        while not copied.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    return _mapped(rows, journals)
+"""
+
+
+@pytest.fixture
+def topic(spark: SparkSession, services: Services) -> SinkTopic:
+    """Two journals of JSON lines."""
+    register_formats(spark)
+    return SinkTopic(services)
+
+
+@pytest.fixture
+def faults(tmp_path: Path) -> Path:
+    """A module of mappings that fail, named for this test alone; ship it."""
+    (tmp_path / "markers").mkdir()
+    module = tmp_path / f"sink_faults_{uuid4().hex}.py"
+    module.write_text(FAULTS.replace("MARKERS", str(tmp_path / "markers")))
+    return module
+
+
+@pytest.fixture
+def second_cluster(spark: SparkSession) -> Iterator[StandaloneCluster]:
+    """A master and workers for drivers of other processes: the session has every slot of the first."""
+    del spark
+    with StandaloneCluster(workers=2, cores_per_worker=2, start_timeout_seconds=120.0) as cluster:
+        yield cluster
+
+
+def _published(topic: SinkTopic, *, committed: bool = True) -> list[int]:
+    messages = asyncio.run(messages_of(topic.address, topic.journals, committed=committed))
+    return list(ids_of(messages).elements())
+
+
+def _run_driver(
+    cluster: StandaloneCluster, topic: SinkTopic, directory: Path, *arguments: str
+) -> int:
+    """Run a driver to its end, and return its exit code."""
+    command: Sequence[str] = (
+        sys.executable,
+        *("-m", "tests.support.sink_driver"),
+        *(cluster.master_url, str(directory), json.dumps(topic.options), *arguments),
+    )
+    with (directory / "driver.log").open("ab") as log:
+        return subprocess.run(
+            command, cwd=ROOT, stdout=log, stderr=log, timeout=DRIVER_SECONDS, check=False
+        ).returncode
+
+
+def test_driver_killed_at_each_step_of_the_commit(
+    spark: SparkSession,
+    topic: SinkTopic,
+    second_cluster: StandaloneCluster,
+    tmp_path: Path,
+) -> None:
+    """Each life of the driver repeats the batch that the one before died in, commits it, and dies in the next one's
+    commit, a step later; the last life is undisturbed.
+    """
+    steps = ("started", "recorded", "acknowledged", "finished")
+    files = len(steps) + 1
+    write_input_files(tmp_path / "input", files, rows_per_file=1000)
+
+    for batch, step in enumerate(steps):
+        ended = _run_driver(second_cluster, topic, tmp_path, "--kill", f"{step}:{batch}")
+        assert ended == -9, (tmp_path / "driver.log").read_text()[-3000:]
+    start_query(
+        rows_of_files(spark, tmp_path / "input"), topic.options, checkpoint=tmp_path / "checkpoint"
+    ).awaitTermination()
+
+    assert missing_and_twice(spark, _published(topic), rows=files * 1000) == (0, 0, 0)
+    # The batch that died before its record was written twice, and those that died after it were not.
+    assert len(_published(topic, committed=False)) == files * 1000 + 1000
+
+
+def test_speculative_copies_of_tasks(
+    spark: SparkSession,
+    topic: SinkTopic,
+    second_cluster: StandaloneCluster,
+    faults: Path,
+    tmp_path: Path,
+) -> None:
+    """A task waits, half of its rows appended, until Spark has started a copy of it; both write all of theirs."""
+    write_input_files(tmp_path / "input", 1, rows_per_file=ROWS)
+    topic.options["mapping"] = f"{faults.stem}:original_waits_for_its_copy"
+
+    ended = _run_driver(second_cluster, topic, tmp_path, "--speculation", "--py-file", str(faults))
+
+    assert ended == 0, (tmp_path / "driver.log").read_text()[-3000:]
+    assert [marker.name for marker in (tmp_path / "markers").iterdir()] == ["0"]
+    assert missing_and_twice(spark, _published(topic), rows=ROWS) == (0, 0, 0)
+    assert len(_published(topic, committed=False)) > ROWS
+
+
+@pytest.mark.parametrize("fault", ["process_dies", "executor_dies"])
+def test_batch_write_whose_tasks_die(
+    spark: SparkSession, topic: SinkTopic, faults: Path, fault: str
+) -> None:
+    """A task's Python process, or its whole executor, is killed when it has appended most of its rows."""
+    spark.sparkContext.addPyFile(str(faults))
+    rows = spark.range(0, ROWS, 1, 4).selectExpr("id", "concat('key-', id % 50) AS key")
+
+    with small_batches(spark, 100):
+        rows.write.format("journal").options(**topic.options).option(
+            "mapping", f"{faults.stem}:{fault}"
+        ).mode("append").save()
+
+    assert missing_and_twice(spark, _published(topic), rows=ROWS) == (0, 0, 0)
+    assert len(_published(topic, committed=False)) > ROWS
+
+
+def test_stream_whose_executor_dies(
+    spark: SparkSession, topic: SinkTopic, faults: Path, tmp_path: Path
+) -> None:
+    """The same within a micro-batch, with another one after it."""
+    spark.sparkContext.addPyFile(str(faults))
+    write_input_files(tmp_path / "input", 2, rows_per_file=ROWS // 2)
+
+    with small_batches(spark, 100):
+        start_query(
+            rows_of_files(spark, tmp_path / "input"),
+            {**topic.options, "mapping": f"{faults.stem}:executor_dies"},
+            checkpoint=tmp_path / "checkpoint",
+        ).awaitTermination()
+
+    assert missing_and_twice(spark, _published(topic), rows=ROWS) == (0, 0, 0)
+    assert len(_published(topic, committed=False)) > ROWS

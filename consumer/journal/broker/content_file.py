@@ -8,6 +8,9 @@ from typing import Self
 
 from consumer.journal.broker.disk import close_quietly
 
+_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
+"""Linux has it."""
+
 
 class ContentFile:
     """A descriptor closed when the last holder lets go. Counted on the event loop; read in any thread."""
@@ -37,6 +40,17 @@ class ContentFile:
         self._holders -= 1
         if self._holders == 0:
             close_quietly(self.fd)
+
+    def read_cached_or_none(self, length: int, position: int) -> bytes | None:
+        """Return exactly `length` bytes if the kernel has them in memory, else None. Never blocks."""
+        if _NOWAIT is None:
+            return None
+        content = bytearray(length)
+        try:
+            count = os.preadv(self.fd, [content], position, _NOWAIT)
+        except OSError:  # they would have to be read from the disk, or the filesystem cannot tell
+            return None
+        return bytes(content) if count == length else None
 
     def read(self, length: int, position: int) -> bytes:
         """Return exactly `length` bytes from a position in the file. Blocking.

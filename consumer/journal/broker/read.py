@@ -33,6 +33,8 @@ from consumer.protocol.journal_pb2 import (
 from consumer.protocol.validation_journal import validate_read_request
 
 WRITE_HEAD = -1
+INLINE_BYTES_MAX = 32 << 10
+"""So much is read from the kernel's memory without a hop to a thread, which would cost more than the copy, bytes."""
 
 logger = structlog.get_logger()
 
@@ -94,7 +96,13 @@ class ReadHandler:
         )
 
     def start_reading(self, file: ContentFile, length: int, position: int) -> asyncio.Future[bytes]:
-        """Start reading bytes of a file."""
+        """Start reading bytes of a file; a little that was just written is there at once."""
+        if length <= INLINE_BYTES_MAX:
+            content = file.read_cached_or_none(length, position)
+            if content is not None:
+                done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+                done.set_result(content)
+                return done
         return self._disk.submit(lambda: file.read(length, position))
 
     @property

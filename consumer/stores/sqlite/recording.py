@@ -76,16 +76,32 @@ class SqliteRecording:
         self._page_bytes = 0
         self._pages_recorded_bytes = 0
 
-    def record_commit(self) -> None:
-        """Record the frames of the transactions committed since the last call."""
+    @property
+    def wal_end_bytes(self) -> int:
+        """Length of the write-ahead log as it is now, recorded or not; 0 if there is none yet."""
         if self._wal_file < 0:
-            self._wal_file = os.open(self._wal_path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                self._wal_file = os.open(self._wal_path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return 0
+        return os.fstat(self._wal_file).st_size
+
+    def record_commit(self, end: int | None = None) -> None:
+        """Record the frames of the transactions committed since the last call.
+
+        Args:
+            end: Length of the write-ahead log when the commit was done, if more may have been written since: a
+                transaction begun meanwhile spills into it what the cache cannot hold. Its end now, if None.
+        """
+        end = self.wal_end_bytes if end is None else end
+        if not end:
+            return
         header = parse_header(os.pread(self._wal_file, HEADER_BYTES, 0))
         if header is None:
             return
         self._page_bytes = header.page_bytes
         begin = self._wal_length or HEADER_BYTES
-        frames = _read(self._wal_file, begin, os.fstat(self._wal_file).st_size)
+        frames = _read(self._wal_file, begin, end)
         committed = committed_frames(header, frames)
         if committed is None:
             return
@@ -96,11 +112,6 @@ class SqliteRecording:
         record_write(self._recorder, WAL, begin, frames[: committed.length_bytes])
         self._wal_length = begin + committed.length_bytes
         self._pages.update(committed.pages)
-
-    @property
-    def wal_length_bytes(self) -> int:
-        """Bytes of the write-ahead log recorded so far."""
-        return self._wal_length
 
     def record_checkpoint(self) -> None:
         """Record what a checkpoint did that copied every frame, and after which the write-ahead log is empty."""

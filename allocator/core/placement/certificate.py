@@ -69,6 +69,7 @@ def placed_of(
     ids = [items[n].item_id for n in columns.items.tolist()]
     rows = [row for row, item_id in enumerate(ids) if item_id in explicit]
     at_row = {row: index for index, row in enumerate(rows)}
+    held = columns.held
     placed = Placed(
         keep=np.zeros(columns.current.shape, dtype=np.bool_),
         new=np.zeros((len(ids), columns.zones), dtype=np.int64),
@@ -79,8 +80,8 @@ def placed_of(
     at_column: dict[MemberId, int]
     for row, item_id in enumerate(ids):
         current = items[int(columns.items[row])].current
-        if desired[item_id] == current and len(current) == columns.held[row].sum():
-            placed.keep[row] = columns.held[row]
+        if desired[item_id] == current and len(current) == held[row].sum():
+            placed.keep[row] = held[row]
             continue
         at_column = {
             columns.members[m].member_id: column

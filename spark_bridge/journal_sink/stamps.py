@@ -80,11 +80,29 @@ def uuid_texts(uuids: Bytes, *, before: bytes = b"", after: bytes = b"") -> Byte
     Returns:
         Shape (N, len(before) + 36 + len(after)).
     """
-    digits = _HEX_PAIRS[uuids].view(np.uint8)
-    template = before + b"-" * UUID_CHARACTERS + after
+    template = np.empty(len(before) + UUID_CHARACTERS + len(after), dtype=np.uint8)
+    template[:] = np.frombuffer(before + b"-" * UUID_CHARACTERS + after, dtype=np.uint8)
     texts = np.empty((len(uuids), len(template)), dtype=np.uint8)
-    texts[:] = np.frombuffer(template, dtype=np.uint8)
-    for first, count, place in _GROUPS:
-        begin = len(before) + place
-        texts[:, begin : begin + count] = digits[:, first : first + count]
+    # UUIDs of one batch mostly differ in their first bytes alone: the others are written once for all.
+    varying = _varying_bytes(uuids)
+    if varying < uuids.shape[1]:
+        _write_digits(template[None, :], uuids[:1], place=len(before))
+    texts[:] = template
+    _write_digits(texts, uuids[:, :varying], place=len(before))
     return texts
+
+
+def _varying_bytes(uuids: Bytes) -> int:
+    """Return 4 if only the first 4 bytes (the low part of the time) differ, else all."""
+    if not len(uuids) or (uuids[:, 4:] != uuids[0, 4:]).any():
+        return uuids.shape[1]
+    return 4
+
+
+def _write_digits(texts: Bytes, uuids: Bytes, *, place: int) -> None:
+    """Write the digits of leading bytes of UUIDs, shape (N, 4 or 16), into texts from `place` on."""
+    digits = _HEX_PAIRS[uuids].view(np.uint8)
+    for first, count, group_place in _GROUPS:
+        if first < digits.shape[1]:
+            begin = place + group_place
+            texts[:, begin : begin + count] = digits[:, first : first + count]

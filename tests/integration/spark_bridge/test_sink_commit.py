@@ -77,7 +77,9 @@ async def target(
     )
 
 
-async def write(target: CommitTarget, ids: Iterable[int], *, rows_per_batch: int = 10) -> Attempt:
+async def write(
+    target: CommitTarget, ids: Iterable[int | None], *, rows_per_batch: int = 10
+) -> Attempt:
     """Do what an attempt of a task does."""
     rows = pa.table({"id": pa.array(list(ids), pa.int64())})
     plan = WritePlan(
@@ -214,6 +216,18 @@ async def test_attempt_without_rows_touches_no_journal(target: CommitTarget) -> 
 
     assert (attempt.messages, attempt.journals) == (0, ())
     assert publication_of([attempt]).intents == {}
+
+
+async def test_attempt_with_a_row_that_has_no_journal_ends_with_its_error(
+    target: CommitTarget,
+) -> None:
+    """The row comes late, while rows before it are appended: the error is the row's, and tells what to do."""
+    ids = [*range(3_000), None]
+
+    with pytest.raises(PublishError, match=r"column id: the key of 1 rows is null.*coalesce"):
+        await write(target, ids, rows_per_batch=100)
+
+    assert await seen(target) == Counter()
 
 
 async def test_finishing_a_batch_that_is_forgotten_is_refused(target: CommitTarget) -> None:

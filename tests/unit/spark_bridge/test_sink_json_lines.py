@@ -8,16 +8,17 @@ import itertools
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StructField, StructType, VariantType
 
 from consumer.message.json_type import JsonType
-from consumer.message.uuid import Flags, parse_uuid
+from consumer.message.uuid import Flags, build_uuid, format_uuid, parse_uuid
 from spark_bridge.errors import PublishError
 from spark_bridge.journal_sink.json_lines import JsonLines
-from spark_bridge.journal_sink.stamps import Stamper
+from spark_bridge.journal_sink.stamps import Stamper, uuid_bytes, uuid_texts
 
 PRODUCER = 0x0123456789AB
 UTC = dt.UTC
@@ -139,6 +140,23 @@ def test_json_lines_uuids_are_those_of_one_producer_in_order() -> None:
     clocks = [clock for _, clock, _ in parsed]
     assert all(before < after for before, after in itertools.pairwise(clocks))
     assert [flags for _, _, flags in parsed] == [Flags.CONTINUE_TXN] * 2000 + [Flags.ACK_TXN]
+
+
+def test_uuid_texts_over_the_low_part_of_the_time() -> None:
+    """Clocks whose low 32 bits run over within a batch: the reference, one by one, says the same."""
+    clocks = np.array([0x1EC_0ABC_FFFF_FFFE_0 + step * 0x10 for step in range(4)], dtype=np.uint64)
+    clocks = np.append(clocks, np.array([0xABC_1234_5678_9ABC_F], dtype=np.uint64))
+
+    texts = uuid_texts(uuid_bytes(PRODUCER, clocks, 1), before=b"<", after=b">")
+
+    assert [text.tobytes().decode() for text in texts] == [
+        f"<{format_uuid(build_uuid(PRODUCER, int(clock), 1))}>" for clock in clocks
+    ]
+    alike = uuid_texts(uuid_bytes(PRODUCER, clocks[:2], 1))
+    assert [text.tobytes().decode() for text in alike] == [
+        format_uuid(build_uuid(PRODUCER, int(clock), 1)) for clock in clocks[:2]
+    ]
+    assert uuid_texts(uuid_bytes(PRODUCER, clocks[:0], 1)).shape == (0, 36)
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,12 @@ from functools import partial
 
 from bench.report import emit
 from bench.vs_structured_streaming import broadsheet, spark
-from bench.vs_structured_streaming.measured import LATENCY_ROWS_PER_SECOND, ROWS, Measured
+from bench.vs_structured_streaming.measured import ROWS, Measured
 from bench.vs_structured_streaming.rows import KEYS, Chunk, make_chunks
 
 BENCH = "vs_structured_streaming"
 ROUNDS = 2
+PERCENTS = (50, 99)
 SYSTEMS: dict[str, Callable[[Sequence[Chunk]], Measured]] = {
     broadsheet.SYSTEM: broadsheet.measure,
     **{system: partial(spark.measure, system) for system in spark.SYSTEMS},
@@ -57,16 +58,17 @@ def _emit_one(system: str, found: Measured) -> None:
         keys=KEYS,
         loads=len(found.rows_per_second),
     )
-    for percent in (50, 99):
-        emit(
-            BENCH,
-            f"latency_p{percent}_ms",
-            _percentile(found.latencies_seconds, percent) * 1000.0,
-            "ms",
-            system=system,
-            rows=len(found.latencies_seconds),
-            rows_per_s=LATENCY_ROWS_PER_SECOND,
-        )
+    for rate, latencies in found.latencies_seconds.items():
+        for percent in PERCENTS:
+            emit(
+                BENCH,
+                f"latency_p{percent}_ms",
+                _percentile(latencies, percent) * 1000.0,
+                "ms",
+                system=system,
+                rows=len(latencies),
+                rows_per_s=rate,
+            )
     for kill, seconds in found.recoveries_seconds.items():
         params = {"system": system, "kill": kill}
         emit(BENCH, "recovery_s", statistics.median(seconds), "s", kills=len(seconds), **params)
@@ -81,16 +83,19 @@ def _emit_ratios(measured: Mapping[str, Measured]) -> None:
             continue
         rates = [statistics.median(side.rows_per_second) for side in (ours, theirs)]
         _emit_ratio("rows_per_s_ratio", rates, against=system)
-        for percent in (50, 99):
-            pair = [_percentile(side.latencies_seconds, percent) for side in (ours, theirs)]
-            _emit_ratio(f"latency_p{percent}_ratio", pair, against=system)
+        for rate in ours.latencies_seconds:
+            for percent in PERCENTS:
+                pair = [
+                    _percentile(side.latencies_seconds[rate], percent) for side in (ours, theirs)
+                ]
+                _emit_ratio(f"latency_p{percent}_ratio", pair, against=system, rows_per_s=rate)
         bound = statistics.median(theirs.recoveries_seconds["driver"])
         for kill, seconds in ours.recoveries_seconds.items():
             pair = [statistics.median(seconds), bound]
             _emit_ratio("recovery_ratio", pair, against=system, kill=kill, their_kill="driver")
 
 
-def _emit_ratio(figure: str, pair: Sequence[float], **params: str) -> None:
+def _emit_ratio(figure: str, pair: Sequence[float], **params: str | float) -> None:
     emit(BENCH, figure, pair[0] / pair[1], "ratio", **params)
 
 

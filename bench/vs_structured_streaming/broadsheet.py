@@ -24,19 +24,19 @@ import psutil
 from allocator.core.keys import Keys
 from allocator.etcd.config import EtcdConfig
 from bench.vs_structured_streaming.driver import Driver
-from bench.vs_structured_streaming.feed import Trickle
+from bench.vs_structured_streaming.feed import Pace, Trickle
 from bench.vs_structured_streaming.journals import Connection, Producer, SumsReader, Topic
 from bench.vs_structured_streaming.measured import (
-    LATENCY_ROWS,
-    LATENCY_ROWS_PER_SECOND,
-    LATENCY_WARM_UP_ROWS,
+    LATENCY,
     LOADS,
-    RECOVERY_ROWS_PER_SECOND,
+    RECOVERY,
     RESULT_SECONDS_MAX,
+    WARM_UP,
     Measured,
+    latencies_by_pace,
 )
 from bench.vs_structured_streaming.member_cluster import ClusterPlan
-from bench.vs_structured_streaming.results import Results, check_exact, latencies_seconds
+from bench.vs_structured_streaming.results import Results, check_exact
 from bench.vs_structured_streaming.rows import Chunk, expected_sums, part_of, rows_in
 from consumer.embedded.broker import EmbeddedBrokerProcess
 from consumer.embedded.etcd import EmbeddedEtcdProcess
@@ -155,29 +155,29 @@ class Deployment:
         self._remove(topic)
         return rows / (ended - began)
 
-    def latencies(self) -> list[float]:
-        """Return the latency of each row, of a trickle of them."""
-        with self._trickling("latency", LATENCY_ROWS_PER_SECOND) as (trickle, results):
-            trickle.wait_for(LATENCY_WARM_UP_ROWS + LATENCY_ROWS)
-        return latencies_seconds(trickle.sent, results.seen)[LATENCY_WARM_UP_ROWS:]
+    def latencies(self) -> dict[float, list[float]]:
+        """Return the latency of each row of a trickle, by its pace."""
+        with self._trickling("latency", (WARM_UP, *LATENCY)) as (trickle, results):
+            trickle.join()
+        return latencies_by_pace(trickle.sent, results.seen)
 
     def recoveries(self) -> dict[str, list[float]]:
         """Return the seconds without results after each kill, by what was killed."""
         found: dict[str, list[float]] = {kill: [] for kill in KILLS}
-        with self._trickling("recovery", RECOVERY_ROWS_PER_SECOND) as (_, results):
+        with self._trickling("recovery", (RECOVERY,)) as (_, results):
             for kill, times in KILLS.items():
                 for _ in range(times):
                     found[kill].append(self._recover(kill, results))
         return found
 
     @contextmanager
-    def _trickling(self, name: str, rows_per_second: float) -> Iterator[tuple[Trickle, Results]]:
+    def _trickling(self, name: str, paces: Sequence[Pace]) -> Iterator[tuple[Trickle, Results]]:
         """Send rows to new shards while the block runs; then check that every one was counted once."""
         topic, results = Topic(name), Results()
         producer = Producer(self._connection, topic)
         producer.make_journals()
         self._apply(topic.specs())
-        trickle = Trickle(producer.send, rows_per_second=rows_per_second)
+        trickle = Trickle(producer.send, paces)
         with SumsReader(self._connection, topic, results):
             trickle.start()
             results.wait_until_counted(1, timeout_seconds=RESULT_SECONDS_MAX)

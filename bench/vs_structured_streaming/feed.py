@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,13 +21,21 @@ Send: TypeAlias = "Callable[[Row], None]"
 """Takes a row at once, or soon: it does not wait for a result."""
 
 
-class Trickle:
-    """Sends rows 0, 1, 2 … at a rate, from a thread of its own, until it is told to stop."""
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """So many rows at so many a second."""
 
-    def __init__(self, send: Send, *, rows_per_second: float) -> None:
+    rows: int
+    rows_per_second: float
+
+
+class Trickle:
+    """Sends rows 0, 1, 2 … at one pace after another, from a thread of its own."""
+
+    def __init__(self, send: Send, paces: Sequence[Pace]) -> None:
         """Describe the rows; `start` begins with them."""
         self._send = send
-        self._interval_seconds = 1.0 / rows_per_second
+        self._paces = paces
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._failure: BaseException | None = None
@@ -36,30 +45,29 @@ class Trickle:
         """Begin."""
         self._thread.start()
 
-    def stop(self) -> int:
-        """End; return how many rows were sent."""
-        self._stop.set()
+    def join(self) -> int:
+        """Wait until every row is sent; return how many."""
         self._thread.join()
         if self._failure is not None:
             raise self._failure
         return len(self.sent)
 
-    def wait_for(self, rows: int) -> None:
-        """Wait until so many rows are sent."""
-        while len(self.sent) < rows and self._thread.is_alive():
-            time.sleep(self._interval_seconds)
+    def stop(self) -> int:
+        """Send no more; return how many rows were sent."""
+        self._stop.set()
+        return self.join()
 
     def _run(self) -> None:
-        began, number = time.monotonic(), 0
+        due = time.monotonic()
         try:
-            while True:
-                due = began + number * self._interval_seconds
-                if self._stop.wait(max(0.0, due - time.monotonic())):
-                    return
-                row = Row(number)
-                self._send(row)
-                self.sent.append(SentRow(row, due))
-                number += 1
+            for pace in self._paces:
+                for _ in range(pace.rows):
+                    if self._stop.wait(max(0.0, due - time.monotonic())):
+                        return
+                    row = Row(len(self.sent))
+                    self._send(row)
+                    self.sent.append(SentRow(row, due))
+                    due += 1.0 / pace.rows_per_second
         except BaseException as error:
             self._failure = error
 

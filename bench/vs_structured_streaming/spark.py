@@ -21,15 +21,15 @@ from typing import Any
 from bench.vs_structured_streaming.driver import Driver
 from bench.vs_structured_streaming.feed import FileFeed, LineServer, Trickle
 from bench.vs_structured_streaming.measured import (
-    LATENCY_ROWS,
-    LATENCY_ROWS_PER_SECOND,
-    LATENCY_WARM_UP_ROWS,
+    LATENCY,
     LOADS,
-    RECOVERY_ROWS_PER_SECOND,
+    RECOVERY,
     RESULT_SECONDS_MAX,
+    WARM_UP,
     Measured,
+    latencies_by_pace,
 )
-from bench.vs_structured_streaming.results import Results, Sums, check_exact, latencies_seconds
+from bench.vs_structured_streaming.results import Results, Sums, check_exact
 from bench.vs_structured_streaming.rows import Chunk, expected_sums, rows_in
 from bench.vs_structured_streaming.spark_query import QueryPlan
 
@@ -110,23 +110,23 @@ def _loads(system: str, directory: Path, chunks: Sequence[Chunk]) -> list[float]
     return rates
 
 
-def _latencies(system: str, directory: Path) -> list[float]:
+def _latencies(system: str, directory: Path) -> dict[float, list[float]]:
     with LineServer() as server:
         query = Query(system, directory, socket_port=server.port)
-        trickle = Trickle(server.send, rows_per_second=LATENCY_ROWS_PER_SECOND)
+        trickle = Trickle(server.send, (WARM_UP, *LATENCY))
         with query.new_driver() as driver:
             driver.wait_until_started()
             server.wait_until_connected()
             trickle.start()
-            trickle.wait_for(LATENCY_WARM_UP_ROWS + LATENCY_ROWS)
+            trickle.join()
             _finish(query, trickle)
-    return latencies_seconds(trickle.sent, query.results.seen)[LATENCY_WARM_UP_ROWS:]
+    return latencies_by_pace(trickle.sent, query.results.seen)
 
 
 def _recovery(system: str, directory: Path) -> float:
     query = Query(system, directory)
     feed = query.new_feed(rows_per_file=ROWS_PER_FILE)
-    trickle = Trickle(feed.send, rows_per_second=RECOVERY_ROWS_PER_SECOND)
+    trickle = Trickle(feed.send, (RECOVERY,))
     with query.new_driver() as killed:
         pid = int(killed.wait_until_started()["started"])
         trickle.start()

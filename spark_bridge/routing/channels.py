@@ -22,11 +22,7 @@ CHANNELS_MAX = 256
 IDLE_SECONDS = 10.0
 """A connection unused for so long is closed; opening one takes about a millisecond."""
 
-_OPTIONS: tuple[tuple[str, int], ...] = (
-    *CHANNEL_OPTIONS,
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.client_idle_timeout_ms", int(IDLE_SECONDS * 1000)),
-)
+_OPTIONS = (*CHANNEL_OPTIONS, ("grpc.initial_reconnect_backoff_ms", 100))
 
 
 @dataclass(slots=True)
@@ -40,12 +36,19 @@ class _Entry:
 class WorkerChannels:
     """Opens channels on first use. Threads may share it; processes may not."""
 
-    def __init__(self, *, monotonic_seconds: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        idle_seconds: float = IDLE_SECONDS,
+        monotonic_seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Open nothing yet.
 
         Args:
+            idle_seconds: A connection unused for so long is closed; gRPC knows no less than a second.
             monotonic_seconds: Tells how long a channel was idle.
         """
+        self._idle_seconds = idle_seconds
         self._monotonic_seconds = monotonic_seconds
         self._entries: dict[str, _Entry] = {}
         self._lock = threading.Lock()
@@ -93,7 +96,8 @@ class WorkerChannels:
         now = self._monotonic_seconds()
         self._sweep(now)
         target = parse_endpoint(endpoint).address
-        entry = _Entry(grpc.insecure_channel(target, options=_OPTIONS), now)
+        idle = ("grpc.client_idle_timeout_ms", int(self._idle_seconds * 1000))
+        entry = _Entry(grpc.insecure_channel(target, options=(*_OPTIONS, idle)), now)
         self._entries[endpoint] = entry
         return entry
 
@@ -106,5 +110,5 @@ class WorkerChannels:
         )
         surplus = len(self._entries) - CHANNELS_MAX + 1
         for index, (used, endpoint) in enumerate(unused):
-            if index < surplus or used < now - IDLE_SECONDS:
+            if index < surplus or used < now - self._idle_seconds:
                 self._entries.pop(endpoint).channel.close()

@@ -1,0 +1,226 @@
+"""Tasks of a real Spark ask live shards: in each of the four ways, through a kill, and leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import psutil
+import pytest
+
+from consumer.journal.client import JournalClient
+from consumer.message.mapping import fnv1a_32
+from consumer.protocol.shard_pb2 import StatRequest, StatResponse
+from spark_bridge.cluster import ShardCluster
+from spark_bridge.services import Services
+from spark_bridge.task_resolver import (
+    TaskResolver,
+    close_connections,
+    token_accumulator,
+    token_of_heads,
+)
+from tests.support.asked_tally import TOTAL, AskedTally, TallyStub
+from tests.support.eventually import eventually_sync
+from tests.support.members import Producer
+from tests.support.spark import make_journals, process_listening_at, shard_specs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(300)]
+
+NAME = f"asked-{uuid4().hex[:8]}"
+JOURNALS = tuple(f"{NAME}/part-{index:03d}" for index in range(3))
+SHARDS = tuple(f"{NAME}-{index:03d}" for index in range(3))
+KEYS = tuple(f"key-{index}" for index in range(60))
+SHORT_TASKS = 40
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    spark: SparkSession, services: Services, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ShardCluster]:
+    """Two members that serve three shards of an application that can be asked, each with a standby."""
+    application = functools.partial(AskedTally, tmp_path_factory.mktemp("states"), output="")
+    with ShardCluster(
+        spark,
+        application,
+        members=2,
+        root=f"/test/{uuid4().hex}",
+        etcd=services.etcd,
+        broker=services.broker_address,
+    ) as running:
+        make_journals(services.broker_address, JOURNALS)
+        running.apply(shard_specs(NAME, JOURNALS))
+        running.wait_for_primary(SHARDS)
+        yield running
+    close_connections()
+
+
+@pytest.fixture
+def resolver(cluster: ShardCluster) -> TaskResolver:
+    """By key, as of all that is published."""
+    token = token_of_heads(cluster.services.broker_address, JOURNALS)
+    return TaskResolver(cluster, mapping="modulo", journals=JOURNALS, token=token)
+
+
+def publish(broker_address: str, keys: Iterable[str]) -> dict[str, int]:
+    """Publish a message a key, and return the token of them."""
+    keys_by_journal: dict[str, list[str]] = {}
+    for key in keys:
+        journal = JOURNALS[fnv1a_32(key.encode()) % len(JOURNALS)]
+        keys_by_journal.setdefault(journal, []).append(key)
+
+    async def run() -> dict[str, int]:
+        async with JournalClient(broker_address) as journals:
+            producer = Producer(journals)
+            return {
+                journal: await producer.publish(journal, its_keys)
+                for journal, its_keys in keys_by_journal.items()
+            }
+
+    return asyncio.run(run())
+
+
+def total_beside(resolver: TaskResolver, key: str) -> int:
+    """Return how many messages the shard of a key has counted."""
+    answer: StatResponse = resolver.stub(key, TallyStub).Count(StatRequest())
+    return answer.publish_at[TOTAL]
+
+
+def test_what_tasks_wrote_the_next_job_reads(spark: SparkSession, cluster: ShardCluster) -> None:
+    """foreachPartition: each task publishes and adds the offsets to an accumulator; the tasks of the next job take them
+    along, and every count has all of it, at once.
+    """
+    broker = cluster.services.broker_address
+    before = TaskResolver(cluster, token=token_of_heads(broker, JOURNALS))
+    written = token_accumulator(spark)
+    stub_of = before.stub
+
+    def write(keys: Iterable[str]) -> None:
+        written.add(publish(broker, keys))
+
+    def total_of(shards: Iterable[str]) -> Iterator[tuple[str, int]]:
+        for shard in shards:
+            answer: StatResponse = after.stub(shard, TallyStub).Count(StatRequest())
+            yield shard, answer.publish_at[TOTAL]
+
+    counted = sum(
+        stub_of(shard, TallyStub).Count(StatRequest()).publish_at[TOTAL] for shard in SHARDS
+    )
+    spark.sparkContext.parallelize(KEYS, 3).foreachPartition(write)
+    assert written.value.keys() == set(JOURNALS)
+    after = before.reading(written.value)
+    totals = dict(spark.sparkContext.parallelize(SHARDS, 3).mapPartitions(total_of).collect())
+
+    assert totals.keys() == set(SHARDS)
+    assert sum(totals.values()) == counted + len(KEYS)
+
+
+def test_each_way_to_run_python_asks_alike(spark: SparkSession, resolver: TaskResolver) -> None:
+    """mapPartitions, mapInArrow, foreachPartition and a pandas UDF give the counts that the driver gets."""
+    import pandas as pd  # type: ignore[import-untyped]
+    import pyarrow as pa
+    from pyspark.sql.pandas.functions import pandas_udf
+    from pyspark.sql.types import LongType
+
+    expected = {key: total_beside(resolver, key) for key in KEYS}
+    frame = spark.createDataFrame([(key,) for key in KEYS], "key string").repartition(2)
+    summed = spark.sparkContext.accumulator(0)
+
+    def in_rows(rows: Iterable[Any]) -> Iterator[tuple[str, int]]:
+        return ((row.key, total_beside(resolver, row.key)) for row in rows)
+
+    def in_arrow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            totals = [total_beside(resolver, key) for key in batch.column("key").to_pylist()]
+            yield pa.RecordBatch.from_arrays([batch.column("key"), pa.array(totals)], ["key", "n"])
+
+    def for_each(rows: Iterable[Any]) -> None:
+        summed.add(sum(n for _, n in in_rows(rows)))
+
+    def in_pandas(keys: pd.Series) -> pd.Series:
+        return keys.map(lambda key: total_beside(resolver, key))
+
+    in_pandas.__annotations__ = {"keys": pd.Series, "return": pd.Series}
+    udf: Any = pandas_udf(in_pandas, LongType())  # type: ignore[call-overload]
+
+    frame.foreachPartition(for_each)
+    assert summed.value == sum(expected.values())
+    assert dict(frame.rdd.mapPartitions(in_rows).collect()) == expected
+    assert dict(_pairs(frame.mapInArrow(in_arrow, "key string, n long"))) == expected
+    assert dict(_pairs(frame.select("key", udf("key").alias("n")))) == expected
+
+
+def test_member_killed_under_tasks_delays_them_only(
+    spark: SparkSession, cluster: ShardCluster, resolver: TaskResolver
+) -> None:
+    """SIGKILL of a primary's process while tasks ask, one after the other: none fails, and each answer is right."""
+    expected = {key: total_beside(resolver, key) for key in KEYS}
+    primaries = cluster.wait_for_primary(SHARDS)
+    victim = next(one for one in cluster.members() if one.member_id in primaries.values())
+    process = process_listening_at(victim.endpoint)
+    pid = process.pid
+
+    def ask(partition: int, keys: Iterable[str]) -> Iterator[tuple[str, int]]:
+        for index, key in enumerate(keys):
+            if partition == 0 and index == 5:
+                psutil.Process(pid).kill()
+            yield key, total_beside(resolver, key)
+
+    answers = spark.sparkContext.parallelize(KEYS, 2).mapPartitionsWithIndex(ask).collect()
+
+    assert dict(answers) == expected
+    assert not process.is_running()
+    eventually_sync(lambda: len(cluster.members()) == 2, timeout_seconds=60)
+
+
+def test_short_tasks_leave_no_connection(
+    spark: SparkSession, cluster: ShardCluster, resolver: TaskResolver
+) -> None:
+    """Many tasks, each with a few calls to every member: afterwards nobody but the members themselves and this process
+    is connected to them; and no task ever was to etcd.
+    """
+    ports = {int(one.endpoint.rpartition(":")[2]) for one in cluster.members()}
+    etcd_ports = {
+        int(one.rpartition(":")[2])
+        for one in cluster.services.etcd.endpoints
+        if one.rpartition(":")[2].isdigit()
+    }
+    allowed = {process_listening_at(one.endpoint).pid for one in cluster.members()}
+    allowed.add(os.getpid())
+
+    def ask(keys: Iterable[str]) -> Iterator[tuple[int, int]]:
+        answered = sum(1 for key in keys if total_beside(resolver, key) >= 0)
+        mine = psutil.Process().net_connections("tcp")
+        to_etcd = sum(1 for one in mine if _remote_port(one) in etcd_ports)
+        yield answered, to_etcd
+
+    keys = KEYS[:3] * SHORT_TASKS
+    asked = spark.sparkContext.parallelize(keys, SHORT_TASKS).mapPartitions(ask).collect()
+
+    assert sum(answered for answered, _ in asked) == len(keys)
+    assert not any(to_etcd for _, to_etcd in asked)
+
+    def none_left() -> bool:
+        left = [
+            one
+            for one in psutil.net_connections("tcp")
+            if _remote_port(one) in ports and one.pid not in allowed
+        ]
+        return not [one for one in left if one.status == psutil.CONN_ESTABLISHED]
+
+    eventually_sync(none_left, timeout_seconds=20)
+
+
+def _remote_port(connection: Any) -> int:
+    port: int = getattr(connection.raddr, "port", 0)  # a listener has no other end
+    return port
+
+
+def _pairs(frame: Any) -> Iterator[tuple[str, int]]:
+    return ((row.key, row.n) for row in frame.collect())

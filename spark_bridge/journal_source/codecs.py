@@ -1,8 +1,9 @@
 """What each content type needs: to find messages and their UUIDs on the driver, and to decode them in tasks.
 
-application/x-ndjson                    JSON, a line each
-application/x-protobuf-fixed            protobuf of one class, length-prefixed
-application/vnd.apache.arrow.stream     Arrow, a UUID and a stream of one batch each, length-prefixed
+* `application/x-ndjson`: JSON, a line each;
+* `text/csv`: CSV, the UUID first;
+* `application/x-protobuf-fixed`: protobuf of one class, length-prefixed;
+* `application/vnd.apache.arrow.stream`: Arrow, a UUID and a stream of one batch each, length-prefixed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 from google.protobuf.message import Message
 
 from consumer.errors import ContentTypeError
-from consumer.message.framing import NDJSON, PROTOBUF_FIXED
+from consumer.message.arrow_type import ArrowType
+from consumer.message.csv_type import CsvType
+from consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
 from consumer.message.protobuf_type import ProtobufType
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.columns import Columns
@@ -26,8 +29,7 @@ from spark_bridge.journal_source.options import ReadOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
-_READABLE: Final = (NDJSON, PROTOBUF_FIXED, ARROW_STREAM)
+_READABLE: Final = (NDJSON, CSV, PROTOBUF_FIXED, ARROW_STREAM)
 
 
 class Tables(Protocol):
@@ -72,11 +74,11 @@ def tables_for(journal: str, content_type: str, options: ReadOptions) -> Tables:
     if content_type == NDJSON:
         return LineTables(journal)
     if content_type == PROTOBUF_FIXED:
-        return FrameTables(journal, _protobuf_type(journal, options).uuid_of)
+        return FrameTables(journal, content_type, _protobuf_type(journal, options).uuid_of)
+    if content_type == CSV:
+        return FrameTables(journal, content_type, CsvType(columns=0).uuid_of)
     if content_type == ARROW_STREAM:
-        from spark_bridge.journal_source.frame_decoders import arrow_uuid_of
-
-        return FrameTables(journal, arrow_uuid_of)
+        return FrameTables(journal, content_type, ArrowType().uuid_of)
     raise _unreadable(journal, content_type)
 
 
@@ -93,6 +95,10 @@ def decoder_for(
         from spark_bridge.journal_source.json_decoder import JsonDecoder
 
         return JsonDecoder(columns, permissive=options.permissive)
+    if content_type == CSV:
+        from spark_bridge.journal_source.csv_decoder import CsvDecoder
+
+        return CsvDecoder(columns)
     from spark_bridge.journal_source.frame_decoders import ArrowDecoder, ProtobufDecoder
 
     if content_type == PROTOBUF_FIXED:

@@ -34,17 +34,6 @@ def whole_frames(data: bytes) -> int:
     return at
 
 
-def arrow_uuid_of(payload: bytes) -> bytes:
-    """Return the UUID before an Arrow stream.
-
-    Raises:
-        ValueError: the payload is too short to have one.
-    """
-    if len(payload) < _UUID_BYTES:
-        raise ValueError(f"expected a UUID of {_UUID_BYTES} bytes, got {len(payload)} bytes")
-    return payload[:_UUID_BYTES]
-
-
 class ProtobufDecoder:
     """Decodes the messages of one journal, a row each."""
 

@@ -1,4 +1,4 @@
-"""Finds messages and their UUIDs in length-prefixed frames, one by one.
+"""Finds messages and their UUIDs by their framing, one by one.
 
 Pure.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from consumer.errors import FramingError
-from consumer.message.framing import FixedFraming
+from consumer.message.framing import framing_for
 from spark_bridge.journal_source.message_table import MessageTable, table_of
 
 UuidOf: TypeAlias = Callable[[bytes], bytes]
@@ -19,14 +19,15 @@ UuidOf: TypeAlias = Callable[[bytes], bytes]
 class FrameTables:
     """Turns a journal's frames into tables as they arrive."""
 
-    def __init__(self, journal: str, uuid_of: UuidOf) -> None:
+    def __init__(self, journal: str, content_type: str, uuid_of: UuidOf) -> None:
         self._journal = journal
+        self._framing = framing_for(content_type, journal=journal)
         self._uuid_of = uuid_of
         self.restart(0)
 
     def restart(self, offset: int) -> None:
         """Go on at `offset`, where a frame begins; a frame under way is dropped."""
-        self._unframer = FixedFraming().unframer(journal=self._journal, offset=offset)
+        self._unframer = self._framing.unframer(journal=self._journal, offset=offset)
 
     def feed(self, content: bytes) -> MessageTable:
         """Take the bytes that follow, and return the messages that end in them.

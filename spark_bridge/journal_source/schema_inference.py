@@ -13,9 +13,9 @@ from pyspark.sql.types import StructField, StructType
 
 from consumer.errors import ContentTypeError
 from consumer.journal.client import JournalClient
-from consumer.message.framing import NDJSON, PROTOBUF_FIXED
+from consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
 from spark_bridge.format_options import OptionError
-from spark_bridge.journal_source.codecs import ARROW_STREAM, protobuf_class
+from spark_bridge.journal_source.codecs import protobuf_class
 from spark_bridge.journal_source.columns import METADATA_TYPES, with_metadata
 from spark_bridge.journal_source.frame_decoders import frames_in, read_arrow
 from spark_bridge.journal_source.journals import open_client, selected_journals
@@ -62,6 +62,8 @@ async def _sampled_schema(options: ReadOptions) -> StructType:
             raise ContentTypeError(other, kinds[1], f"expected {kinds[0]!r}, as others of the read")
         if kinds[0] == PROTOBUF_FIXED:
             protobuf_class(next(iter(journals)), options)  # says what is missing
+        if kinds[0] == CSV:
+            raise OptionError("schema", "columns as DDL: CSV messages do not name theirs", got=None)
         if kinds[0] not in (NDJSON, ARROW_STREAM):
             raise ContentTypeError(next(iter(journals)), kinds[0], "its messages cannot be read")
         samples = await _samples(client, list(journals))

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumer.errors import FramingError
+from consumer.message.arrow_type import ArrowType
 from consumer.message.columns import batch_of
-from consumer.message.framing import FixedFraming, LineFraming
+from consumer.message.framing import ARROW_STREAM, FixedFraming, LineFraming
 from consumer.message.json_type import JsonType
 from consumer.message.uuid import build_uuid, format_uuid
 from spark_bridge.journal_source.codecs import Tables
-from spark_bridge.journal_source.frame_decoders import arrow_uuid_of
 from spark_bridge.journal_source.frame_tables import FrameTables
 from spark_bridge.journal_source.line_tables import LineTables
 from spark_bridge.journal_source.message_table import MessageTable
@@ -113,10 +113,10 @@ def test_frame_tables_find_each_frame(uuids: list[str], cuts: random.Random) -> 
     ]
     content = b"".join(map(FixedFraming().frame, payloads))
 
-    found = fed_in_chunks(FrameTables("a/b", arrow_uuid_of), content, cuts)
+    found = fed_in_chunks(FrameTables("a/b", ARROW_STREAM, ArrowType().uuid_of), content, cuts)
 
     assert [end - begin for begin, end, *_ in found] == [len(p) + 8 for p in payloads]
-    whole = rows_of(FrameTables("a/b", arrow_uuid_of).feed(content))
+    whole = rows_of(FrameTables("a/b", ARROW_STREAM, ArrowType().uuid_of).feed(content))
     assert found == whole
 
 

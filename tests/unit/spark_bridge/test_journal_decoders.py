@@ -39,6 +39,7 @@ from consumer.message.uuid import build_uuid, format_uuid
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.columns import METADATA_TYPES, Columns, with_metadata
 from spark_bridge.journal_source.content import Content, ContentBuffer
+from spark_bridge.journal_source.csv_decoder import CsvDecoder
 from spark_bridge.journal_source.frame_decoders import ArrowDecoder, ProtobufDecoder
 from spark_bridge.journal_source.json_decoder import JsonDecoder
 from spark_bridge.journal_source.message_types import columns_of, load_message_class
@@ -307,3 +308,46 @@ def test_arrow_messages_become_rows() -> None:
     ]
     assert {row["_uuid"] for row in rows} == {format_uuid(UUID)}
     assert METADATA_TYPES.keys() <= rows[0].keys()
+
+
+def test_csv_records_become_rows() -> None:
+    """Plan: quotes, a line end within a string, an empty string, null, and each type. Why: so the sink writes them."""
+    uuid = format_uuid(UUID)
+    records = [
+        f'{uuid},1,"a, ""b""\nc",1.5,true,2026-03-01,"2026-03-01T00:00:00.500000Z","AAEC",1.20\n',
+        f'{uuid},,"",,,,,,\n',
+    ]
+    decoder = CsvDecoder(
+        columns_and_metadata(
+            n=LongType(),
+            s=StringType(),
+            f=DoubleType(),
+            b=BooleanType(),
+            d=DateType(),
+            t=TimestampType(),
+            x=BinaryType(),
+            m=DecimalType(10, 2),
+        )
+    )
+    data = "".join(records).encode()
+    assert decoder.whole_bytes(data + b'x,"\n') == len(data)
+
+    rows = decoder.decode(content(data, offset=7)).to_pylist()
+
+    assert list(rows[0].values())[:8] == [
+        1,
+        'a, "b"\nc',
+        1.5,
+        True,
+        date(2026, 3, 1),
+        datetime(2026, 3, 1, 0, 0, 0, 500_000, UTC),
+        b"\0\1\2",
+        Decimal("1.20"),
+    ]
+    assert list(rows[1].values())[:8] == [None, "", None, None, None, None, None, None]
+    assert [row["_begin"] for row in rows] == [7, 7 + len(records[0])]
+    assert {row["_uuid"] for row in rows} == {uuid}
+    with pytest.raises(FramingError, match="there or after"):
+        decoder.decode(content(f"{uuid},1,2\n".encode()))
+    with pytest.raises(OptionError, match="no lists, maps or structs"):
+        CsvDecoder(columns(x=ArrayType(LongType())))

@@ -1,0 +1,103 @@
+"""CSV records into Arrow: the UUID first, then a field for each column of the messages, in their order."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+from pyspark.sql.types import ArrayType, MapType, StructType
+
+from consumer.errors import FramingError
+from consumer.message.csv_type import CsvType
+from consumer.message.framing import CsvFraming, Frames
+from spark_bridge.format_options import OptionError
+from spark_bridge.journal_source.columns import Columns, metadata_columns
+from spark_bridge.journal_source.content import Content
+
+_UUID_COLUMN = "\0uuid"
+"""No column of anybody's is called so."""
+
+
+class CsvDecoder:
+    """Decodes the records of one journal."""
+
+    def __init__(self, columns: Columns) -> None:
+        """Say what is wanted.
+
+        Raises:
+            OptionError: CSV has nothing for a column.
+        """
+        for field in columns.of_messages:
+            if isinstance(field.dataType, (ArrayType, MapType, StructType)):
+                kind = f"{field.name} {field.dataType.simpleString()}"
+                raise OptionError("schema", "columns that are no lists, maps or structs", got=kind)
+        self._columns = columns
+        names = set(columns.of_messages.names)
+        self._fields = [field for field in columns.arrow_schema() if field.name in names]
+
+    @staticmethod
+    def whole_bytes(data: bytes) -> int:
+        """Return how many bytes are whole records."""
+        ends = _records(data).ends
+        return ends[-1] if ends else 0
+
+    def decode(self, content: Content) -> pa.RecordBatch:
+        """Return the messages of whole records.
+
+        Raises:
+            FramingError: a record has other fields than there are columns, or a value does not fit its own.
+        """
+        records = _records(content.data)
+        try:
+            values = self._read(content.data, len(records.begins))
+            uuids = None
+            if self._columns.wants_uuids:
+                uuids = b"".join(map(CsvType(columns=0).uuid_of, records.payloads))
+            begins, ends = content.offsets_of(
+                np.array(records.begins, dtype=np.int64), np.array(records.ends, dtype=np.int64)
+            )
+            values |= metadata_columns(content.journal, begins=begins, ends=ends, uuids=uuids)
+            return self._columns.batch(values, len(records.begins))
+        except (ValueError, pa.ArrowException) as error:
+            detail = f"of a message there or after: {error}"
+            first = int(content.piece_offsets[0])
+            raise FramingError(content.journal, offset=first, detail=detail) from error
+
+    def _read(self, data: bytes, records: int) -> dict[str, Any]:
+        kinds = {f.name: _read_as(f.type) for f in self._fields}
+        table = pa_csv.read_csv(
+            pa.BufferReader(data),
+            read_options=pa_csv.ReadOptions(
+                column_names=[_UUID_COLUMN, *kinds], use_threads=False, block_size=len(data) + 1
+            ),
+            parse_options=pa_csv.ParseOptions(newlines_in_values=True),
+            convert_options=pa_csv.ConvertOptions(
+                column_types={_UUID_COLUMN: pa.string(), **kinds},
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+        if table.num_rows != records:
+            raise ValueError(f"{table.num_rows} rows in {records} records")
+        return {
+            f.name: _column(table.column(f.name).combine_chunks(), f.type) for f in self._fields
+        }
+
+
+def _records(data: bytes) -> Frames:
+    return CsvFraming().unframer(journal="", offset=0).feed(data)
+
+
+def _read_as(kind: pa.DataType) -> pa.DataType:
+    return pa.string() if pa.types.is_binary(kind) else kind
+
+
+def _column(values: Any, kind: pa.DataType) -> Any:
+    if not pa.types.is_binary(kind):
+        return values
+    texts = values.to_pylist()
+    return pa.array([None if t is None else b64decode(t, validate=True) for t in texts], kind)

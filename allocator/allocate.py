@@ -21,6 +21,7 @@ import structlog
 
 from allocator.config import AllocationConfig
 from allocator.core.inquiry.standing import Basis, Standing
+from allocator.core.ledger import Cause
 from allocator.core.plan import Plan
 from allocator.errors import EtcdError
 from allocator.etcd.api import Etcd
@@ -28,6 +29,7 @@ from allocator.execute import Executor
 from allocator.key_space import KeySpace
 from allocator.leadership.leadership import Fence, Leadership
 from allocator.leadership.plan_store import PlanStore
+from allocator.ledger import Ledger
 from allocator.metrics import AllocatorMetrics
 from allocator.observation import Observation
 from allocator.rounds import Rounds
@@ -54,6 +56,7 @@ class AllocationLoop:
         rounds: Rounds,
         leadership: Leadership,
         plan_store: PlanStore,
+        ledger: Ledger,
         clock: Clock,
         metrics: AllocatorMetrics,
         config: AllocationConfig,
@@ -68,6 +71,7 @@ class AllocationLoop:
             rounds: What a leader does.
             leadership: Whether the local member leads.
             plan_store: What the leader before left behind.
+            ledger: Where steps are noted.
             clock: Time.
             metrics: Counts what is done.
             config: Times, and an operator's choices.
@@ -79,6 +83,7 @@ class AllocationLoop:
         self._rounds = rounds
         self._leadership = leadership
         self._plan_store = plan_store
+        self.ledger = ledger
         self._clock = clock
         self._metrics = metrics
         self._config = config
@@ -128,15 +133,19 @@ class AllocationLoop:
         is_known = term is not None and term.is_informed and self._leadership.fence is not None
         return term if is_known else None
 
-    def order(self, plan: Plan) -> Term | None:
+    def order(self, plan: Plan, cause: Cause) -> Term | None:
         """Have `plan` taken as it is once the demand is the one that it answers; None if there is no `term`.
+
+        Args:
+            plan: To go by.
+            cause: Noted with every move that it leads to.
 
         Returns:
             The leadership, whose fence must guard whatever brings that demand about.
         """
         term = self.term
         if term is not None:
-            term.order(plan)
+            term.order(plan, cause)
             self._wake.set()
         return term
 
@@ -152,6 +161,7 @@ class AllocationLoop:
                 clock=self._clock,
                 metrics=self._metrics,
                 on_progress=self._vouch_for_a_turn,
+                ledger=self.ledger,
             )
             self._term = Term(
                 fence,

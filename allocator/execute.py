@@ -5,16 +5,19 @@ Source: gazette/core allocator/allocate.go (batched transactions); isolation of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
+from allocator.core.ledger import Cause
+from allocator.core.ops import Put, TxnCheckpoint
 from allocator.core.transition.converge import Step, Tally
 from allocator.core.transition.quarantine import Quarantine
 from allocator.etcd.api import Etcd
-from allocator.etcd.txn_batch import BatchReport, apply_checkpoints
+from allocator.etcd.txn_batch import BatchReport, Note, apply_checkpoints
 from allocator.key_space import KeySpace
 from allocator.leadership.leadership import Fence
+from allocator.ledger import Ledger
 from allocator.metrics import AllocatorMetrics
 from allocator.runtime.clock import Clock
 
@@ -32,6 +35,7 @@ class Executor:
         clock: Clock,
         metrics: AllocatorMetrics,
         on_progress: Callable[[], None],
+        ledger: Ledger | None = None,
     ) -> None:
         """Prepare.
 
@@ -41,20 +45,25 @@ class Executor:
             clock: Times refused steps.
             metrics: Counts what was done.
             on_progress: Called after every transaction that was answered.
+            ledger: Where it is noted; nowhere, without one.
         """
         self._etcd = etcd
         self._key_space = key_space
         self._clock = clock
         self._metrics = metrics
         self._on_progress = on_progress
+        self._ledger = ledger
         self._quarantine = Quarantine()
 
-    async def perform(self, steps: tuple[Step, ...], fence: Fence) -> bool:
+    async def perform(
+        self, steps: tuple[Step, ...], fence: Fence, *, cause: Cause | None = None
+    ) -> bool:
         """Perform steps, and wait until they show. Return whether the right to do so was lost.
 
         Args:
             steps: All that are wanted now; those refused lately are left out for a while.
             fence: What every transaction compares.
+            cause: On whose behalf, if not by the leader's own decision.
 
         Raises:
             EtcdError: etcd does not answer; some of them may have been performed.
@@ -71,12 +80,18 @@ class Executor:
             [step.checkpoint for step in tried],
             fixed=fence.compares,
             on_progress=self._on_progress,
+            note=self._noting(tried, fence, cause or Cause()),
         )
         self._note(steps, tried, report)
         # However long it takes: who decides again before it shows does what is done a second time. A leader that waits
         # for too long does not vouch for itself meanwhile, and is superseded.
         await self._key_space.wait_for_revision(report.revision)
         return report.leadership_lost
+
+    async def tidy(self, fence: Fence) -> None:
+        """Keep the ledger within its bounds, now and then."""
+        if self._ledger is not None:
+            await self._ledger.prune_if_due(fence.compares)
 
     @property
     def quarantined(self) -> frozenset[str]:
@@ -86,6 +101,17 @@ class Executor:
     def next_try_seconds(self, now_monotonic_seconds: float) -> float | None:
         """Return how long until a refused step may be tried again; None if there is none."""
         return self._quarantine.next_try_seconds(now_monotonic_seconds)
+
+    def _noting(self, steps: tuple[Step, ...], fence: Fence, cause: Cause) -> Note | None:
+        ledger = self._ledger
+        if ledger is None or not ledger.is_kept:
+            return None
+        reasons = {step.checkpoint.subject: step.reason for step in steps}
+
+        def note(checkpoints: Sequence[TxnCheckpoint]) -> Put | None:
+            return ledger.note(checkpoints, reasons=reasons, cause=cause, epoch=fence.epoch)
+
+        return note
 
     def _note(self, steps: tuple[Step, ...], tried: tuple[Step, ...], report: BatchReport) -> None:
         applied = frozenset(report.applied)

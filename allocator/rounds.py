@@ -131,6 +131,7 @@ class Rounds:
             demand != term.planned_demand or self._audit_is_due(term, started) or bool(hand_overs)
         )
         if not opened and not is_whole:
+            await term.executor.tidy(term.fence)
             return self._pause_seconds(term)
         if term.is_crowded or self._has_budgets():
             opened |= term.waiting
@@ -210,7 +211,10 @@ class Rounds:
         """Perform the steps, and return how long to wait at most for a change."""
         retry_seconds = None if decision.refused is None else self._refuse(decision.refused)
         try:
-            lost = await term.executor.perform(decision.convergence.steps, term.fence)
+            lost = await term.executor.perform(
+                decision.convergence.steps, term.fence, cause=term.cause
+            )
+            await term.executor.tidy(term.fence)
         except EtcdError as error:
             self._metrics.on_round_failed()
             term.is_unsure = True

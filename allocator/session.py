@@ -43,6 +43,7 @@ from allocator.key_space import KeySpace
 from allocator.leadership.election import LeadershipConfig
 from allocator.leadership.leadership import Leadership
 from allocator.leadership.plan_store import PlanStore
+from allocator.ledger import Ledger
 from allocator.load_feed import DecodeReport, LoadFeed
 from allocator.metrics import AllocatorMetrics
 from allocator.observation import Observation
@@ -297,6 +298,13 @@ class Session:
             rounds=rounds,
             leadership=self.leadership,
             plan_store=plan_store,
+            ledger=Ledger(
+                self._etcd,
+                self._key_space.keys,
+                member_id=self._config.member_id,
+                policy=config.policy.ledger,
+                clock=self._clock,
+            ),
             clock=self._clock,
             metrics=self.metrics,
             config=config,

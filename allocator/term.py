@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from allocator.core.ledger import Cause
 from allocator.core.model import ItemId
 from allocator.core.plan import Plan
 from allocator.core.stored_plan import StoredPlan
@@ -28,6 +29,8 @@ class Term:
     """The tracker's demand that `plan` answers."""
     ordered: Plan | None = None
     """What an operator ordered, until a plan is made after it."""
+    cause: Cause = field(default_factory=Cause)
+    """On whose behalf `plan` is in force."""
     waiting: set[ItemId] = field(default_factory=set)
     """Items that wait for their own replicas: not looked at until those change, unless others wait for them."""
     is_crowded: bool = False
@@ -38,11 +41,12 @@ class Term:
     """Whether something that we sent may still be on its way to etcd: nothing more is decided in this term."""
     audited_monotonic_seconds: float = 0.0
     rests_until_monotonic_seconds: float = 0.0
+    _ordered_cause: Cause = field(default_factory=Cause)
     _order_settled: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def order(self, plan: Plan) -> None:
-        """Have `plan` taken as it is once the demand is the one that it answers."""
-        self.ordered = plan
+    def order(self, plan: Plan, cause: Cause) -> None:
+        """Have `plan` taken as it is once the demand is the one that it answers, on somebody's behalf."""
+        self.ordered, self._ordered_cause = plan, cause
         self.planned_demand = -1
         self._order_settled.clear()
 
@@ -58,6 +62,9 @@ class Term:
     def take_up(self, plan: Plan, *, demand: int) -> bool:
         """Note that a plan was found to answer the demand; return whether it is another one than before."""
         is_new, self.stored, self.planned_demand = plan is not self.plan, None, demand
+        is_ordered = self.ordered is not None and plan.desired == self.ordered.desired
+        if is_new or is_ordered:
+            self.cause = self._ordered_cause if is_ordered else Cause()
         if self.ordered is not None and (is_new or plan is self.ordered):
             self.settle_order()
         self.plan = plan

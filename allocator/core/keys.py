@@ -11,6 +11,7 @@ What only this project's members know lies beside the root, where mirrors of the
     /broadsheet.v1{root}/leader/candidates/{zone}#{suffix} a member that may lead; on its lease
     /broadsheet.v1{root}/plan, plan/{chunk}                what the leader is about to do
     /broadsheet.v1{root}/loads/{zone}#{suffix}             what a member measured; on its lease
+    /broadsheet.v1{root}/moves/{time}-{writer}-{number}    what one transaction did to assignments
 
 `#` sorts below every byte that may stand in an id, a zone or a suffix, so the byte order of keys is the order of
 their tuples: the assignments of one item are one contiguous range.
@@ -164,6 +165,11 @@ class AuxiliaryKeys:
     def loads_prefix(self) -> bytes:
         """Prefix of every member's measured loads."""
         return self.prefix + b"loads/"
+
+    @property
+    def moves_prefix(self) -> bytes:
+        """Prefix of every entry of the ledger."""
+        return self.prefix + b"moves/"
 
     def candidate(self, member_id: MemberId) -> bytes:
         """Return the key by which a member says that it takes part in elections."""

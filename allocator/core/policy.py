@@ -77,6 +77,17 @@ class LoadPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerPolicy:
+    """How much is remembered of what was done to assignments."""
+
+    entries_max: int = 4_096
+    """Transactions, each of which has one to some 100 moves; 0: none are noted. A few hundred more may be there between
+    two clean-ups."""
+    age_seconds_max: float = 30 * 86_400.0
+    """Older ones are removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationPolicy:
     """All of an operator's choices."""
 
@@ -84,3 +95,4 @@ class AllocationPolicy:
     primaries: PrimaryPolicy = field(default_factory=PrimaryPolicy)
     transition: TransitionPolicy = field(default_factory=TransitionPolicy)
     loads: LoadPolicy = field(default_factory=LoadPolicy)
+    ledger: LedgerPolicy = field(default_factory=LedgerPolicy)

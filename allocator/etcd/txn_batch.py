@@ -43,6 +43,9 @@ PIPELINED_TXNS_MAX = 4
 BATCH_BYTES_MAX = 1024 * 1024
 """Keys and values in one transaction, below etcd's default of 1.5 MiB with room for the framing."""
 
+Note = Callable[[Sequence[TxnCheckpoint]], Put | None]
+"""Returns what the transaction of some checkpoints writes besides."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Culprit:
@@ -77,6 +80,7 @@ async def apply_checkpoints(
     *,
     fixed: tuple[Compare, ...] = (),
     on_progress: Callable[[], None] = lambda: None,
+    note: Note | None = None,
 ) -> BatchReport:
     """Apply checkpoints in their order where they touch the same key, and at once where they do not.
 
@@ -85,11 +89,12 @@ async def apply_checkpoints(
         checkpoints: None is split; each needs at most 128 operations and, with `fixed`, 128 comparisons.
         fixed: Comparisons of every transaction.
         on_progress: Called after every transaction that was answered.
+        note: Returns what a transaction of those checkpoints writes besides, if anything.
 
     Raises:
         EtcdUnavailableError: some transactions may or may not be applied. Compare with the key space, then plan again.
     """
-    run = _Run(etcd, fixed, on_progress)
+    run = _Run(etcd, fixed, on_progress, note)
     for wave in _waves(checkpoints):
         if run.fixed_failed:
             break
@@ -109,6 +114,7 @@ class _Run:
     etcd: Etcd
     fixed: tuple[Compare, ...]
     on_progress: Callable[[], None]
+    note: Note | None = None
     revision: int = 0
     applied: list[str] = field(default_factory=list)
     culprits: list[Culprit] = field(default_factory=list)
@@ -147,7 +153,14 @@ class _Run:
 
     async def _send(self, batch: Sequence[TxnCheckpoint]) -> TxnResult:
         operations = tuple(operation for each in batch for operation in each.operations)
+        noted = self.note(batch) if self.note is not None else None
+        is_full = len(operations) >= TXN_OPERATIONS_MAX
+        if noted is not None and not is_full:
+            operations = (*operations, noted)
         result = await self.etcd.txn(_compares(self.fixed, batch), operations)
+        if noted is not None and is_full and result.succeeded:
+            # One checkpoint that leaves no room: its note follows it.
+            await self.etcd.txn(self.fixed, (noted,))
         self.on_progress()
         return result
 
@@ -184,6 +197,7 @@ class _Run:
     def _batches(self, checkpoints: Iterable[TxnCheckpoint]) -> Iterable[Sequence[TxnCheckpoint]]:
         """Cut a wave into batches below the limits. What exceeds them alone stands alone, for etcd to refuse."""
         batch: list[TxnCheckpoint] = []
+        operations_max = TXN_OPERATIONS_MAX - (self.note is not None)
         compares, operations, size = set(self.fixed), 0, 0
         for checkpoint in checkpoints:
             assert checkpoint.operations, f"checkpoint {checkpoint.subject} has no operation"
@@ -191,7 +205,9 @@ class _Run:
             operations += len(checkpoint.operations)
             size += _size_bytes(checkpoint)
             if batch and (
-                max(len(compares), operations) > TXN_OPERATIONS_MAX or size > BATCH_BYTES_MAX
+                len(compares) > TXN_OPERATIONS_MAX
+                or operations > operations_max
+                or size > BATCH_BYTES_MAX
             ):
                 yield batch
                 batch = []

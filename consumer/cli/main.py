@@ -7,6 +7,7 @@ import click
 from consumer.cli.dev import dev
 from consumer.cli.journals import journals
 from consumer.cli.logs import log_to_stderr
+from consumer.cli.moves import list_moves
 from consumer.cli.plan import explain, plan
 from consumer.cli.recover import recover_shard
 from consumer.cli.recovery import prune_shards, rewind_shard
@@ -30,7 +31,7 @@ def main() -> None:
     log_to_stderr("error")
 
 
-for command in (prune_shards, recover_shard, rewind_shard):
+for command in (list_moves, prune_shards, recover_shard, rewind_shard):
     shards.add_command(command)
 main.add_command(shards)
 main.add_command(journals)

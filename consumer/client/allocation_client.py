@@ -1,8 +1,9 @@
-"""A client of the Allocation service: what a change would move, and why a shard is where it is."""
+"""A client of the Allocation service: what a change would move, what moved, and why a shard is where it is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Self
 
@@ -14,9 +15,12 @@ from consumer.protocol.allocation_pb2 import (
     ApplyPlanResponse,
     ExplainRequest,
     ExplainResponse,
+    ListMovesRequest,
+    ListMovesResponse,
     NewMembers,
     PlanRequest,
     PlanResponse,
+    ShardMove,
 )
 from consumer.protocol.allocation_pb2_grpc import AllocationServiceStub
 from consumer.protocol.auth import Capability, ClientAuth, expiring
@@ -129,6 +133,63 @@ class AllocationClient:
         if response.status != Status.ALLOCATION_STATUS_OK:
             raise ShardNotFoundError(shard_id)
         return response
+
+    async def moves(
+        self, *, shard_id: str = "", member: str = "", since: datetime | None = None
+    ) -> AsyncGenerator[ShardMove, None]:
+        """Yield what was done to replicas, oldest first, as far back as the ledger goes; it is read page by page.
+
+        Args:
+            shard_id: Only this shard's.
+            member: Only this member's, `zone#suffix`.
+            since: Only what was done then or later.
+        """
+        token = b""
+        while True:
+            page = await self.move_page(
+                shard_id=shard_id, member=member, since=since, page_token=token
+            )
+            for move in page.moves:
+                yield move
+            token = page.next_page_token
+            if not token:
+                return
+
+    async def move_page(
+        self,
+        *,
+        shard_id: str = "",
+        member: str = "",
+        since: datetime | None = None,
+        page_size: int = 0,
+        page_token: bytes = b"",
+    ) -> ListMovesResponse:
+        """Return one page of what `moves` yields.
+
+        Args:
+            shard_id: As there.
+            member: As there.
+            since: As there.
+            page_size: Transactions to look through; 0: as many as the server thinks best.
+            page_token: Of the page before; empty: the first page.
+
+        Raises:
+            ValidationError: the token is of no page.
+        """
+        request = ListMovesRequest(
+            shard=shard_id, member=member, page_size=page_size, page_token=page_token
+        )
+        if since is not None:
+            request.since.FromDatetime(since)
+        named = selector(label_set((ID, shard_id))) if shard_id else selector()
+        page, _ = await self._rpc.request(
+            AllocationServiceStub,
+            "ListMoves",
+            request,
+            expiring(Capability.LIST, named, life_seconds=TOKEN_LIFE_SECONDS),
+            ListMovesResponse,
+        )
+        return page
 
     async def __aenter__(self) -> Self:
         await self._rpc.__aenter__()

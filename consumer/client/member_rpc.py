@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from consumer.client.client_errors import error_of_rpc
 from consumer.errors import EndpointError
 from consumer.journal.channels import parse_endpoint
+from consumer.protocol.actor import ACTOR, local_actor
 from consumer.protocol.auth import Claims, ClientAuth, NoAuth
 from consumer.resolver.peers import CHANNEL_OPTIONS
 from consumer.rpc.grpc_status import CAUSE_METADATA
@@ -43,6 +44,7 @@ class MemberRpc:
         self._target = parse_endpoint(address).address
         self._auth = auth or NoAuth()
         self._timeout_seconds = timeout_seconds
+        self._actor = local_actor()
         self._channel: grpc.aio.Channel | None = None
 
     async def request(
@@ -68,7 +70,7 @@ class MemberRpc:
         call = perform(
             request,
             timeout=timeout_seconds or self._timeout_seconds,
-            metadata=self._auth.metadata(claims),
+            metadata=self._metadata(claims),
         )
         try:
             response = await call
@@ -103,7 +105,7 @@ class MemberRpc:
         """
         assert self._channel is not None, "use the client in `async with`"
         perform: Callable[..., Any] = getattr(stub(self._channel), method)
-        call = perform(request, timeout=timeout_seconds, metadata=self._auth.metadata(claims))
+        call = perform(request, timeout=timeout_seconds, metadata=self._metadata(claims))
         try:
             async for response in call:
                 assert isinstance(response, response_type), "a stub returns its method's response"
@@ -112,6 +114,9 @@ class MemberRpc:
             raise error_of_rpc(self.address, error) from error
         finally:
             call.cancel()
+
+    def _metadata(self, claims: Claims) -> Sequence[tuple[str, str]]:
+        return (*self._auth.metadata(claims), (ACTOR, self._actor))
 
     async def __aenter__(self) -> Self:
         self._channel = grpc.aio.insecure_channel(self._target, options=CHANNEL_OPTIONS)

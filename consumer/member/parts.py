@@ -13,6 +13,7 @@ from allocator.config import AllocationConfig
 from allocator.core.keys import AuxiliaryKeys, Keys
 from allocator.etcd.api import Etcd
 from allocator.key_space import KeySpace
+from allocator.ledger import Ledger
 from allocator.metrics import AllocatorMetrics
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
@@ -77,6 +78,8 @@ class MemberParts:
     peer_watch: PeerWatch | None
     """None if peers are not watched."""
     load_reporter: LoadReporter
+    ledger: Ledger
+    """Of what this member does without leading."""
 
 
 def compose(given: Surroundings) -> MemberParts:
@@ -90,7 +93,8 @@ def compose(given: Surroundings) -> MemberParts:
         apply_delay_seconds=config.watch_delay_seconds,
     )
     deaths = _death_records(given)
-    local_shards = _local_shards(given, key_space, deaths)
+    ledger = _ledger(given, keys)
+    local_shards = _local_shards(given, key_space, deaths, ledger)
     peers = Peers()
     resolver = Resolver(
         key_space,
@@ -113,6 +117,7 @@ def compose(given: Surroundings) -> MemberParts:
         peers=peers,
         peer_watch=_peer_watch(given, key_space) if config.watch_peers else None,
         load_reporter=_load_reporter(given, session, local_shards),
+        ledger=ledger,
     )
     _register_services(given, parts)
     return parts
@@ -180,7 +185,19 @@ def _peer_watch(given: Surroundings, key_space: KeySpace) -> PeerWatch:
     return watch
 
 
-def _local_shards(given: Surroundings, key_space: KeySpace, deaths: DeathRecords) -> LocalShards:
+def _ledger(given: Surroundings, keys: Keys) -> Ledger:
+    return Ledger(
+        given.etcd,
+        keys,
+        member_id=given.config.member_id,
+        policy=given.config.allocation.ledger,
+        clock=given.clock,
+    )
+
+
+def _local_shards(
+    given: Surroundings, key_space: KeySpace, deaths: DeathRecords, ledger: Ledger
+) -> LocalShards:
     environment = ShardEnvironment(
         application=given.application,
         journals=given.journals,
@@ -192,6 +209,7 @@ def _local_shards(given: Surroundings, key_space: KeySpace, deaths: DeathRecords
         deaths=deaths,
         rollbacks=RollbackRecords(given.etcd, AuxiliaryKeys(given.config.root)),
         state_directory=given.state_directory,
+        ledger=ledger,
         config=given.config.shards,
     )
     return LocalShards(
@@ -250,6 +268,7 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
         given.etcd,
         keys=parts.key_space.keys,
         member_id=config.member_id,
+        ledger=parts.ledger,
         auth=KeyedAuth(config.auth_keys) if config.auth_keys else NoAuth(),
     )
     add_ShardServicer_to_server(api, given.server)

@@ -10,6 +10,7 @@ from collections import abc as _abc
 from consumer.protocol import shard_pb2 as _shard_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
@@ -144,6 +145,40 @@ WAIT_REASON_HAND_OVER_WAITS: WaitReason.ValueType  # 9
 WAIT_REASON_QUARANTINED: WaitReason.ValueType  # 10
 """The step was refused again and again, and is tried ever more rarely."""
 Global___WaitReason: _TypeAlias = WaitReason  # noqa: Y015
+
+class _MoveKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MoveKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MoveKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MOVE_KIND_UNSPECIFIED: _MoveKind.ValueType  # 0
+    MOVE_KIND_ASSIGN: _MoveKind.ValueType  # 1
+    """A member got it."""
+    MOVE_KIND_PROMOTE: _MoveKind.ValueType  # 2
+    """A standby became primary, because there was none."""
+    MOVE_KIND_HAND_OVER: _MoveKind.ValueType  # 3
+    """A standby became primary in place of a live one."""
+    MOVE_KIND_REMOVE: _MoveKind.ValueType  # 4
+    """A member lost it."""
+    MOVE_KIND_SHIFT: _MoveKind.ValueType  # 5
+    """A standby changed its slot, or a primary became a standby."""
+
+class MoveKind(_MoveKind, metaclass=_MoveKindEnumTypeWrapper):
+    """MoveKind is what happened to a replica."""
+
+MOVE_KIND_UNSPECIFIED: MoveKind.ValueType  # 0
+MOVE_KIND_ASSIGN: MoveKind.ValueType  # 1
+"""A member got it."""
+MOVE_KIND_PROMOTE: MoveKind.ValueType  # 2
+"""A standby became primary, because there was none."""
+MOVE_KIND_HAND_OVER: MoveKind.ValueType  # 3
+"""A standby became primary in place of a live one."""
+MOVE_KIND_REMOVE: MoveKind.ValueType  # 4
+"""A member lost it."""
+MOVE_KIND_SHIFT: MoveKind.ValueType  # 5
+"""A standby changed its slot, or a primary became a standby."""
+Global___MoveKind: _TypeAlias = MoveKind  # noqa: Y015
 
 @_typing.final
 class PlanRequest(_message.Message):
@@ -548,3 +583,137 @@ class ExplainResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExplainResponse: _TypeAlias = ExplainResponse  # noqa: Y015
+
+@_typing.final
+class ListMovesRequest(_message.Message):
+    """ListMovesRequest selects moves."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    shard: _builtins.str
+    """Of this shard; empty: of any."""
+    member: _builtins.str
+    """Of this member, as `zone#suffix`; empty: of any."""
+    page_size: _builtins.int
+    """Transactions to look through for one answer, each of which has one move or some hundred; 0: 256, and at most 1,024."""
+    page_token: _builtins.bytes
+    """Of the answer before; empty: from the beginning."""
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """Not before; absent: as far back as there are any."""
+
+    def __init__(
+        self,
+        *,
+        shard: _builtins.str = ...,
+        member: _builtins.str = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["member", b"member", "page_size", b"page_size", "page_token", b"page_token", "shard", b"shard", "since", b"since"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMovesRequest: _TypeAlias = ListMovesRequest  # noqa: Y015
+
+@_typing.final
+class ListMovesResponse(_message.Message):
+    """ListMovesResponse is a page of the ledger."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOVES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.bytes
+    """To go on from here; empty: there are no more."""
+    @_builtins.property
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardMove]:
+        """Oldest first, by the clocks of those who made them; those of one transaction stand together."""
+
+    def __init__(
+        self,
+        *,
+        moves: _abc.Iterable[Global___ShardMove] | None = ...,
+        next_page_token: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["moves", b"moves", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMovesResponse: _TypeAlias = ListMovesResponse  # noqa: Y015
+
+@_typing.final
+class ShardMove(_message.Message):
+    """ShardMove is one thing that was done to one replica."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
+    SLOT_FIELD_NUMBER: _builtins.int
+    FROM_SLOT_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    PLAN_ID_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    WRITER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    shard: _builtins.str
+    kind: Global___MoveKind.ValueType
+    member: _builtins.str
+    """The member that got the replica, has it, or lost it, as `zone#suffix`."""
+    slot: _builtins.int
+    """Slot that it has now; of a removed one, that it had. 0 is the primary's."""
+    from_slot: _builtins.int
+    """Slot that it had before; -1: none."""
+    revision: _builtins.int
+    """Of etcd, of the transaction."""
+    reason: _builtins.str
+    """What was at stake: uncovered, under-replicated, single-zone, draining, balance, deleted, unassigned or stalled."""
+    plan_id: _builtins.str
+    """The plan that an operator had applied; empty: the leader decided by itself."""
+    actor: _builtins.str
+    """Who asked for it, as far as known; empty: nobody did."""
+    writer: _builtins.str
+    """The member that did it, as `zone#suffix`."""
+    epoch: _builtins.int
+    """Of the leadership that did it; 0: no leader did."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """By the clock of the member that did it."""
+
+    def __init__(
+        self,
+        *,
+        shard: _builtins.str = ...,
+        kind: Global___MoveKind.ValueType = ...,
+        member: _builtins.str = ...,
+        slot: _builtins.int = ...,
+        from_slot: _builtins.int = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        revision: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        plan_id: _builtins.str = ...,
+        actor: _builtins.str = ...,
+        writer: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "epoch", b"epoch", "from_slot", b"from_slot", "kind", b"kind", "member", b"member", "plan_id", b"plan_id", "reason", b"reason", "revision", b"revision", "shard", b"shard", "slot", b"slot", "time", b"time", "writer", b"writer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShardMove: _TypeAlias = ShardMove  # noqa: Y015

@@ -50,6 +50,11 @@ class AllocationServiceStub(object):
                 request_serializer=consumer_dot_protocol_dot_allocation__pb2.ExplainRequest.SerializeToString,
                 response_deserializer=consumer_dot_protocol_dot_allocation__pb2.ExplainResponse.FromString,
                 _registered_method=True)
+        self.ListMoves = channel.unary_unary(
+                '/broadsheet.v1.AllocationService/ListMoves',
+                request_serializer=consumer_dot_protocol_dot_allocation__pb2.ListMovesRequest.SerializeToString,
+                response_deserializer=consumer_dot_protocol_dot_allocation__pb2.ListMovesResponse.FromString,
+                _registered_method=True)
 
 
 class AllocationServiceServicer(object):
@@ -77,6 +82,13 @@ class AllocationServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListMoves(self, request, context):
+        """ListMoves tells what was done to replicas, oldest first, as far back as the ledger goes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AllocationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -94,6 +106,11 @@ def add_AllocationServiceServicer_to_server(servicer, server):
                     servicer.Explain,
                     request_deserializer=consumer_dot_protocol_dot_allocation__pb2.ExplainRequest.FromString,
                     response_serializer=consumer_dot_protocol_dot_allocation__pb2.ExplainResponse.SerializeToString,
+            ),
+            'ListMoves': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListMoves,
+                    request_deserializer=consumer_dot_protocol_dot_allocation__pb2.ListMovesRequest.FromString,
+                    response_serializer=consumer_dot_protocol_dot_allocation__pb2.ListMovesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +195,33 @@ class AllocationService(object):
             '/broadsheet.v1.AllocationService/Explain',
             consumer_dot_protocol_dot_allocation__pb2.ExplainRequest.SerializeToString,
             consumer_dot_protocol_dot_allocation__pb2.ExplainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListMoves(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/broadsheet.v1.AllocationService/ListMoves',
+            consumer_dot_protocol_dot_allocation__pb2.ListMovesRequest.SerializeToString,
+            consumer_dot_protocol_dot_allocation__pb2.ListMovesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -42,6 +42,8 @@ class AllocationServiceStub:
     """ApplyPlan carries out a plan that was made, exactly as it is, or refuses."""
     Explain: _grpc.UnaryUnaryMultiCallable[_allocation_pb2.ExplainRequest, _allocation_pb2.ExplainResponse]
     """Explain tells why a shard is where it is, and what keeps it from where it should be."""
+    ListMoves: _grpc.UnaryUnaryMultiCallable[_allocation_pb2.ListMovesRequest, _allocation_pb2.ListMovesResponse]
+    """ListMoves tells what was done to replicas, oldest first, as far back as the ledger goes."""
 
 @_typing.type_check_only
 class AllocationServiceAsyncStub(AllocationServiceStub):
@@ -54,6 +56,8 @@ class AllocationServiceAsyncStub(AllocationServiceStub):
     """ApplyPlan carries out a plan that was made, exactly as it is, or refuses."""
     Explain: _aio.UnaryUnaryMultiCallable[_allocation_pb2.ExplainRequest, _allocation_pb2.ExplainResponse]  # type: ignore[assignment]
     """Explain tells why a shard is where it is, and what keeps it from where it should be."""
+    ListMoves: _aio.UnaryUnaryMultiCallable[_allocation_pb2.ListMovesRequest, _allocation_pb2.ListMovesResponse]  # type: ignore[assignment]
+    """ListMoves tells what was done to replicas, oldest first, as far back as the ledger goes."""
 
 class AllocationServiceServicer(metaclass=_abc_1.ABCMeta):
     """AllocationService plans and explains where shards are placed."""
@@ -81,5 +85,13 @@ class AllocationServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_allocation_pb2.ExplainResponse, _abc.Awaitable[_allocation_pb2.ExplainResponse]]:
         """Explain tells why a shard is where it is, and what keeps it from where it should be."""
+
+    @_abc_1.abstractmethod
+    def ListMoves(
+        self,
+        request: _allocation_pb2.ListMovesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_allocation_pb2.ListMovesResponse, _abc.Awaitable[_allocation_pb2.ListMovesResponse]]:
+        """ListMoves tells what was done to replicas, oldest first, as far back as the ledger goes."""
 
 def add_AllocationServiceServicer_to_server(servicer: AllocationServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

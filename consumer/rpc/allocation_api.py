@@ -1,4 +1,4 @@
-"""The Allocation service: Plan, ApplyPlan, Explain.
+"""The Allocation service: Plan, ApplyPlan, Explain, ListMoves.
 
 Only the leader knows which plan is in force, what waits, and what time will change; so a member that does not lead
 passes the request on, once. A plan is kept by the leader that made it; applying it is one transaction, which compares
@@ -25,6 +25,7 @@ from allocator.core.inquiry.explanation import explain
 from allocator.core.inquiry.proposal import Proposal, propose
 from allocator.core.inquiry.standing import Standing
 from allocator.core.keys import Keys
+from allocator.core.ledger import Cause
 from allocator.core.model import Item, ItemId, Member, MemberId
 from allocator.core.ops import TXN_OPERATIONS_MAX, Compare, Delete, Operation, Put
 from allocator.core.plan import Plan, PlanRefused
@@ -47,12 +48,15 @@ from consumer.errors import (
 )
 from consumer.key_space import is_visible, process_of, spec_of
 from consumer.protocol import allocation_pb2_grpc
+from consumer.protocol.actor import ACTOR, actor_of
 from consumer.protocol.allocation_pb2 import AllocationStatus as Status
 from consumer.protocol.allocation_pb2 import (
     ApplyPlanRequest,
     ApplyPlanResponse,
     ExplainRequest,
     ExplainResponse,
+    ListMovesRequest,
+    ListMovesResponse,
     PlanRequest,
     PlanResponse,
 )
@@ -61,6 +65,7 @@ from consumer.protocol.claims_context import current_claims
 from consumer.protocol.shard_pb2 import ApplyRequest, ConsumerSpec
 from consumer.protocol.validation_shard import validate_shard_apply_request
 from consumer.resolver.peers import Peers
+from consumer.rpc.move_listing import MoveListing
 
 HOP_SECONDS_MAX = 60.0
 """Deadline of a request that is passed on, if its caller set none."""
@@ -118,6 +123,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         self._plans = KeptPlans()
         self._applying = asyncio.Lock()
         self._inquiring = asyncio.Lock()
+        self._moves = MoveListing(allocation.ledger, key_space)
         self._inquiries = ThreadPoolExecutor(1, thread_name_prefix="allocation-inquiry")
 
     async def Plan(self, request: PlanRequest, context: Context) -> PlanResponse:  # noqa: N802 - gRPC's name
@@ -144,8 +150,14 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
                 lambda channel: stub(channel).ApplyPlan, request, context, Capability.APPLY
             )
             return applied
+        cause = Cause(plan_id=request.plan_id, actor=_actor_of(context))
         async with self._applying:
-            return await self._apply(request.plan_id)
+            return await self._apply(cause)
+
+    async def ListMoves(self, request: ListMovesRequest, context: Context) -> ListMovesResponse:  # noqa: N802 - gRPC's name
+        """Tell what was done to replicas, a page at a time."""
+        del context
+        return await self._moves.page(request)
 
     async def Explain(self, request: ExplainRequest, context: Context) -> ExplainResponse:  # noqa: N802 - gRPC's name
         """Tell why a shard is where it is, and what it waits for."""
@@ -198,7 +210,8 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         finally:
             gone.set()
 
-    async def _apply(self, plan_id: str) -> ApplyPlanResponse:
+    async def _apply(self, cause: Cause) -> ApplyPlanResponse:
+        plan_id = cause.plan_id
         if plan_id not in self._plans:
             return ApplyPlanResponse(status=Status.ALLOCATION_STATUS_PLAN_NOT_FOUND)
         is_newest = await self._catch_up()
@@ -211,7 +224,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         compares, operations = _transaction(
             kept, keys=key_space.keys, items=key_space.items, members=key_space.members
         )
-        term = self._allocation.order(kept.plan)
+        term = self._allocation.order(kept.plan, cause)
         if term is None:
             return ApplyPlanResponse(status=Status.ALLOCATION_STATUS_CLUSTER_CHANGED)
         revision = 0
@@ -266,7 +279,11 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
             return await method_of(self._peers.channel_at(endpoint))(
                 request,
                 timeout=timeout_seconds,
-                metadata=((FORWARDED, "1"), *self._auth.metadata(claims)),
+                metadata=(
+                    (FORWARDED, "1"),
+                    (ACTOR, _actor_of(context)),
+                    *self._auth.metadata(claims),
+                ),
             )
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
@@ -344,6 +361,10 @@ def _require_unscoped() -> None:
         raise NotAuthorizedError(
             "plans concern every shard: the token must not be restricted to some of them"
         )
+
+
+def _actor_of(context: Context) -> str:
+    return actor_of(context.invocation_metadata() or (), context.peer())
 
 
 def _was_forwarded(context: Context) -> bool:

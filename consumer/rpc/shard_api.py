@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import grpc
@@ -24,10 +25,14 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from allocator.core.keys import Keys
+from allocator.core.ledger import Cause
 from allocator.core.model import ItemId, MemberId
 from allocator.core.ops import TXN_OPERATIONS_MAX, Get
+from allocator.errors import TxnConflictError
 from allocator.etcd.api import Etcd
+from allocator.etcd.txn_batch import apply_checkpoints
 from allocator.key_space import KeySpace
+from allocator.ledger import Ledger
 from consumer.core.change_plan import (
     StoredSpec,
     certainly_writes,
@@ -36,10 +41,12 @@ from consumer.core.change_plan import (
     plan_unassign,
 )
 from consumer.core.listing import list_shards
+from consumer.core.move_messages import UNASSIGNED
 from consumer.core.resolution import header_of
 from consumer.errors import BoundExceededError, EndpointError
 from consumer.key_space import is_visible, spec_of
 from consumer.protocol import shard_pb2_grpc
+from consumer.protocol.actor import actor_of
 from consumer.protocol.auth import Capability, Claims, ClientAuth
 from consumer.protocol.claims_context import current_claims
 from consumer.protocol.journal_pb2 import Header, LabelSelector
@@ -93,6 +100,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         *,
         keys: Keys,
         member_id: MemberId,
+        ledger: Ledger,
         auth: ClientAuth,
     ) -> None:
         """Create the service.
@@ -103,6 +111,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
             etcd: Written by Apply and Unassign, read by GetHints.
             keys: Where specs and assignments are kept.
             member_id: This process.
+            ledger: Where what Unassign does is noted.
             auth: Signs the one hop of a proxied Stat.
         """
         self._resolver = resolver
@@ -110,6 +119,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         self._etcd = etcd
         self._keys = keys
         self._member_id = member_id
+        self._ledger = ledger
         self._auth = auth
 
     async def Stat(self, request: StatRequest, context: Context) -> StatResponse:  # noqa: N802 - gRPC's name
@@ -184,7 +194,6 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
 
     async def Unassign(self, request: UnassignRequest, context: Context) -> UnassignResponse:  # noqa: N802 - gRPC's name
         """Take replicas away from their members, so that the allocator makes new ones: a restart."""
-        del context
         validate_unassign_request(request)
         checkpoint, affected = plan_unassign(
             request.shards,
@@ -195,10 +204,21 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         )
         if request.dry_run or not checkpoint.operations:
             return UnassignResponse(status=Status.OK, shards=affected)
-        result = await self._etcd.txn(checkpoint.compares, checkpoint.operations)
-        if not result.succeeded:
+        actor = actor_of(context.invocation_metadata() or (), context.peer())
+        report = await apply_checkpoints(
+            self._etcd,
+            (checkpoint,),
+            note=partial(
+                self._ledger.note,
+                reasons={checkpoint.subject: UNASSIGNED},
+                cause=Cause(actor=actor),
+            ),
+        )
+        for culprit in report.culprits:
+            if not isinstance(culprit.cause, TxnConflictError):
+                raise culprit.cause
             return UnassignResponse(status=Status.ETCD_TRANSACTION_FAILED)
-        await self._read_back(result.header.revision)
+        await self._read_back(report.revision)
         return UnassignResponse(status=Status.OK, shards=affected)
 
     async def _forward(

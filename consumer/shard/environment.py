@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from allocator.core.keys import Keys
 from allocator.etcd.api import Etcd
+from allocator.ledger import Ledger
 from allocator.runtime.clock import Clock
 from consumer.application import Application
 from consumer.core.supervision import RestartPolicy
@@ -101,6 +102,8 @@ class ShardEnvironment:
     rollbacks: RollbackRecords
     state_directory: Path
     """Of this process: where shards with a recovery log keep their files. What is below may be lost at any time."""
+    ledger: Ledger | None = None
+    """Where it is noted that a shard gives its assignment up; nowhere, without one."""
     config: ShardConfig = field(default_factory=ShardConfig)
     new_random: Callable[[], Random] = Random
     """Makes the source of jitter of a shard's back-off."""

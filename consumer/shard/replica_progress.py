@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from consumer.journal.client import JournalClient
+from consumer.protocol.shard_pb2 import ShardSpec
 from consumer.protocol.state_pb2 import ReplicaProgress
 from consumer.shard.live_shard import LiveShard
 from consumer.shard.stall_watch import write_heads
@@ -27,7 +28,7 @@ async def progress_of(
     """
     looked_at = list(shards)
     serving = [shard for shard in looked_at if shard.primary and shard.is_ready]
-    sources = {source.journal for shard in serving for source in shard.spec.sources}
+    sources = {_journal(source) for shard in serving for source in shard.spec.sources}
     heads = await write_heads(
         journals, sorted(sources) if reads_journals else [], timeout_seconds=HEADS_SECONDS_MAX
     )
@@ -44,16 +45,23 @@ def _of_primary(shard: LiveShard, heads: dict[str, int]) -> ReplicaProgress:
         read_through=read_through,
         publish_at=publish_at,
     )
-    if any(source.journal not in heads for source in shard.spec.sources):
+    if any(_journal(source) not in heads for source in shard.spec.sources):
         progress.behind_bytes, progress.behind_seconds = UNKNOWN, UNKNOWN
         return progress
     progress.behind_bytes = sum(
         # What stands below the bound is not read at all.
-        max(0, heads[source.journal] - max(read_through.get(source.journal, 0), source.min_offset))
+        max(
+            0, heads[_journal(source)] - max(read_through.get(source.journal, 0), source.min_offset)
+        )
         for source in shard.spec.sources
     )
     progress.behind_seconds = UNKNOWN if progress.behind_bytes else 0.0
     return progress
+
+
+def _journal(source: ShardSpec.Source) -> str:
+    """Return the journal's name without what tells apart who reads it."""
+    return source.journal.partition(";")[0]
 
 
 def _of_standby(shard: LiveShard) -> ReplicaProgress:

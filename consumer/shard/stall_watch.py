@@ -13,10 +13,12 @@ from contextlib import suppress
 
 import structlog
 
+from allocator.core.ledger import Cause
 from allocator.core.model import Assignment
-from allocator.core.ops import Compare, Delete
+from allocator.core.ops import Compare, Delete, TxnCheckpoint
 from allocator.errors import EtcdError
 from consumer.application import MessageProducer
+from consumer.core.move_messages import STALLED
 from consumer.core.stall import Stall, StallDetector
 from consumer.errors import ConsumerError
 from consumer.journal.client import JournalClient
@@ -125,9 +127,18 @@ class StallWatch:
             return
         kv = self._assignment().kv
         _log.warning("shard.gives_up", shard=self._shard_id)
-        still_ours = Compare.create_revision(kv.key, kv.create_revision)
+        gift = TxnCheckpoint(
+            (Compare.create_revision(kv.key, kv.create_revision),), (Delete(kv.key),)
+        )
+        ledger = self._environment.ledger
+        noted = (
+            ledger.note((gift,), reasons={gift.subject: STALLED}, cause=Cause())
+            if ledger is not None
+            else None
+        )
+        operations = gift.operations if noted is None else (*gift.operations, noted)
         try:
-            await self._environment.etcd.txn((still_ours,), (Delete(kv.key),))
+            await self._environment.etcd.txn(gift.compares, operations)
         except EtcdError as error:
             _log.warning("shard.not_given_up", shard=self._shard_id, cause=str(error))
 

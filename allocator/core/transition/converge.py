@@ -65,6 +65,8 @@ class Step:
 
     checkpoint: TxnCheckpoint
     tally: Tally
+    reason: str = ""
+    """What is at stake, for the ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +181,7 @@ def _step(state: AllocState, decision: ItemDecision, keys: Keys) -> Step:
     return Step(
         TxnCheckpoint(tuple(compares), tuple(operations), subject=item.item_id),
         _tally(decision),
+        decision.pending.risk.name.lower().replace("_", "-"),
     )
 
 
@@ -237,4 +240,5 @@ def _dead_steps(state: AllocState, item_id: ItemId, keys: Keys) -> Iterator[Step
                 subject=item_id,
             ),
             Tally(removed=len(group)),
+            "deleted",
         )

@@ -1,0 +1,190 @@
+"""The ledger: what was done to assignments, when, why, and on whose behalf. Pure: from transactions to entries.
+
+    /broadsheet.v1{root}/moves/{milliseconds}-{writer}-{number}      one transaction's moves, as JSON
+
+An entry is written by the very transaction that it tells of, so it is there if and only if that was applied, and its
+revision is the transaction's. Keys sort by the writer's clock. A replica that goes with its member's lease is removed
+by etcd, in nobody's transaction: what follows from it is in the ledger, and has the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+import msgspec
+
+from allocator.core.keys import AssignmentKey, AuxiliaryKeys, Keys
+from allocator.core.model import ItemId, MemberId
+from allocator.core.ops import Delete, KeyValue, Operation, Put
+from allocator.core.state import PRIMARY_SLOT
+from allocator.errors import KeyDecodeError
+
+NO_SLOT = -1
+
+
+class MoveKind(Enum):
+    """What happened to a replica."""
+
+    ASSIGN = "assign"
+    """A member got it."""
+    PROMOTE = "promote"
+    """A standby became primary, because there was none."""
+    HAND_OVER = "hand-over"
+    """A standby became primary in place of a live one."""
+    REMOVE = "remove"
+    """A member lost it."""
+    SHIFT = "shift"
+    """A standby changed its slot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """On whose behalf something is done."""
+
+    actor: str = ""
+    """Who asked for it, as far as known; empty: nobody, the leader decided by itself."""
+    plan_id: str = ""
+    """The plan that an operator applied; empty: the leader's own."""
+
+
+class Move(msgspec.Struct, frozen=True, array_like=True):
+    """One replica's. An array in JSON, for there are many."""
+
+    item: str
+    kind: MoveKind
+    member: str
+    """`zone#suffix`."""
+    slot: int
+    """That it has now; of a removed one, that it had."""
+    from_slot: int
+    """That it had before; -1: none."""
+    reason: str
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One transaction's. Fields that are unknown are ignored, so that a later version may add some."""
+
+    at_milliseconds: int
+    """Since the Unix epoch, by the writer's clock."""
+    writer: str
+    """The member that wrote it, `zone#suffix`."""
+    epoch: int = 0
+    """Of the leadership that did; 0: no leader did."""
+    actor: str = ""
+    plan_id: str = ""
+    moves: tuple[Move, ...]
+
+
+def moves_of(operations: Iterable[Operation], keys: Keys, reason: str) -> tuple[Move, ...]:
+    """Return what a transaction's operations do to assignments; other keys are passed over.
+
+    Args:
+        operations: Of one item's step, or of several.
+        keys: The syntax of the root.
+        reason: Of all of them.
+    """
+    before: dict[tuple[ItemId, MemberId], int] = {}
+    after: dict[tuple[ItemId, MemberId], int] = {}
+    for operation in operations:
+        replica = _replica(operation, keys)
+        if replica is not None:
+            slots = before if isinstance(operation, Delete) else after
+            slots[replica.item_id, replica.member_id] = replica.slot
+    demoted = {
+        item_id
+        for (item_id, member_id), slot in before.items()
+        if slot == PRIMARY_SLOT and (item_id, member_id) in after
+    }
+    return tuple(
+        Move(
+            item_id,
+            _kind(before.get((item_id, member_id)), slot, is_hand_over=item_id in demoted),
+            str(member_id),
+            slot,
+            before.get((item_id, member_id), NO_SLOT),
+            reason,
+        )
+        for (item_id, member_id), slot in after.items()
+    ) + tuple(
+        Move(item_id, MoveKind.REMOVE, str(member_id), slot, slot, reason)
+        for (item_id, member_id), slot in before.items()
+        if (item_id, member_id) not in after
+    )
+
+
+def entry_key(keys: AuxiliaryKeys, entry: Entry, *, number: int) -> bytes:
+    """Return an entry's key.
+
+    Args:
+        keys: Of the root.
+        entry: Tells when, and whose.
+        number: Unlike that of any other entry of its writer's life.
+    """
+    writer = f"{entry.epoch}.{entry.writer}"
+    return keys.moves_prefix + f"{entry.at_milliseconds:013}-{writer}-{number}".encode()
+
+
+def first_key(keys: AuxiliaryKeys, at_milliseconds: int) -> bytes:
+    """Return a key before those of all entries that were written then, and after those written before."""
+    return keys.moves_prefix + f"{at_milliseconds:013}".encode()
+
+
+def encoded(entry: Entry) -> bytes:
+    """Return the value to store."""
+    return msgspec.json.encode(entry)
+
+
+def decoded_or_none(kv: KeyValue) -> Entry | None:
+    """Return what a stored value says, if it can be read."""
+    try:
+        return msgspec.json.decode(kv.value, type=Entry)
+    except msgspec.MsgspecError:
+        return None
+
+
+def keys_to_prune(
+    kvs: Iterable[KeyValue], *, entries_max: int, oldest_milliseconds: int
+) -> tuple[bytes, ...]:
+    """Return the keys of the entries to remove, in order: those that are too many, or too old.
+
+    Args:
+        kvs: All entries, in order of keys.
+        entries_max: Newest ones that stay.
+        oldest_milliseconds: Since the Unix epoch; older ones go.
+    """
+    keys = [kv.key for kv in kvs]
+    surplus = max(0, len(keys) - entries_max)
+    return tuple(
+        key
+        for index, key in enumerate(keys)
+        if index < surplus or _milliseconds(key) < oldest_milliseconds
+    )
+
+
+def _replica(operation: Operation, keys: Keys) -> AssignmentKey | None:
+    if not isinstance(operation, Put | Delete) or not operation.key.startswith(
+        keys.assignments_prefix
+    ):
+        return None
+    try:
+        parsed = keys.parse(operation.key)
+    except KeyDecodeError:
+        return None
+    assert isinstance(parsed, AssignmentKey), "its prefix is that of assignments"
+    return parsed
+
+
+def _kind(from_slot: int | None, slot: int, *, is_hand_over: bool) -> MoveKind:
+    if from_slot is None:
+        return MoveKind.ASSIGN
+    if slot != PRIMARY_SLOT:
+        return MoveKind.SHIFT
+    return MoveKind.HAND_OVER if is_hand_over else MoveKind.PROMOTE
+
+
+def _milliseconds(key: bytes) -> int:
+    """Return when an entry was written, by its key; 0 if it cannot be told: such a key goes first."""
+    stamp = key.rpartition(b"/")[2].partition(b"-")[0]
+    return int(stamp) if stamp.isdigit() else 0

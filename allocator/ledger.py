@@ -1,0 +1,161 @@
+"""Writes, prunes and reads the ledger of one root (`allocator.core.ledger`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import structlog
+
+from allocator.core.keys import AuxiliaryKeys, Keys
+from allocator.core.ledger import (
+    Cause,
+    Entry,
+    encoded,
+    entry_key,
+    first_key,
+    keys_to_prune,
+    moves_of,
+)
+from allocator.core.model import MemberId
+from allocator.core.ops import Compare, Delete, KeyValue, Put, TxnCheckpoint, prefix_range_end
+from allocator.core.policy import LedgerPolicy
+from allocator.errors import EtcdError
+from allocator.etcd.api import Etcd
+from allocator.runtime.clock import Clock
+
+PRUNE_ENTRIES = 256
+"""Written between two clean-ups: each reads the whole ledger."""
+PRUNE_SECONDS = 3600.0
+"""Longest time between two clean-ups: what is too old goes although nothing moves."""
+
+_log = structlog.get_logger()
+
+
+class Ledger:
+    """Of one member; only the leader prunes."""
+
+    def __init__(
+        self,
+        etcd: Etcd,
+        keys: Keys,
+        *,
+        member_id: MemberId,
+        policy: LedgerPolicy,
+        clock: Clock,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            etcd: Has the ledger.
+            keys: Of the root.
+            member_id: Whose transactions are noted.
+            policy: How much is kept.
+            clock: Tells when.
+        """
+        self._etcd = etcd
+        self._root_keys = keys
+        self._keys = AuxiliaryKeys(keys.root)
+        self._writer = str(member_id)
+        self._policy = policy
+        self._clock = clock
+        self._written = 0
+        self._unpruned = 0
+        """Entries since the last clean-up."""
+        self._pruned_at_monotonic_seconds = clock.monotonic_seconds()
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether anything is noted at all."""
+        return self._policy.entries_max > 0
+
+    def note(
+        self,
+        checkpoints: Sequence[TxnCheckpoint],
+        *,
+        reasons: Mapping[str, str],
+        cause: Cause,
+        epoch: int = 0,
+    ) -> Put | None:
+        """Return what a transaction must write besides, to be in the ledger; None if it moves nothing.
+
+        Args:
+            checkpoints: That make up the transaction.
+            reasons: Why, by their subjects.
+            cause: On whose behalf.
+            epoch: Of the leadership that does it; 0: none.
+        """
+        if not self.is_kept:
+            return None
+        moves = tuple(
+            move
+            for each in checkpoints
+            for move in moves_of(each.operations, self._root_keys, reasons.get(each.subject, ""))
+        )
+        if not moves:
+            return None
+        entry = Entry(
+            at_milliseconds=int(self._clock.wall_seconds() * 1000),
+            writer=self._writer,
+            epoch=epoch,
+            actor=cause.actor,
+            plan_id=cause.plan_id,
+            moves=moves,
+        )
+        self._written += 1
+        self._unpruned += 1
+        return Put(entry_key(self._keys, entry, number=self._written), encoded(entry))
+
+    async def prune_if_due(self, fence: tuple[Compare, ...]) -> None:
+        """Remove what is too old or too much, if it is time to look. It is a matter of order: failing stops nobody.
+
+        Args:
+            fence: What the leader's writes compare.
+        """
+        now = self._clock.monotonic_seconds()
+        is_old = now - self._pruned_at_monotonic_seconds >= PRUNE_SECONDS
+        if not self.is_kept or not (is_old or self._unpruned >= PRUNE_ENTRIES):
+            return
+        self._unpruned, self._pruned_at_monotonic_seconds = 0, now
+        try:
+            removed = await self._prune(fence)
+        except EtcdError as error:
+            _log.warning("ledger.prune_failed", cause=str(error))
+            return
+        if removed:
+            _log.info("ledger.pruned", entries=removed)
+
+    def is_key(self, key: bytes) -> bool:
+        """Tell whether a key is one of the ledger's."""
+        return key.startswith(self._keys.moves_prefix)
+
+    async def entries(
+        self, *, after: bytes = b"", since_milliseconds: int = 0
+    ) -> tuple[KeyValue, ...]:
+        """Return the ledger's entries as they are stored, oldest first.
+
+        Args:
+            after: A key; only later ones are returned.
+            since_milliseconds: Since the Unix epoch; only what was written then or later is returned.
+        """
+        prefix = self._keys.moves_prefix
+        begin = max(
+            after + b"\0" if after else prefix,
+            first_key(self._keys, since_milliseconds) if since_milliseconds > 0 else prefix,
+        )
+        found = await self._etcd.get_range(begin, prefix_range_end(prefix))
+        return found.kvs
+
+    async def _prune(self, fence: tuple[Compare, ...]) -> int:
+        prefix = self._keys.moves_prefix
+        found = await self._etcd.get_range(prefix, prefix_range_end(prefix))
+        oldest = self._clock.wall_seconds() - self._policy.age_seconds_max
+        doomed = keys_to_prune(
+            found.kvs,
+            entries_max=self._policy.entries_max,
+            oldest_milliseconds=int(oldest * 1000),
+        )
+        if not doomed:
+            return 0
+        # They are the first ones.
+        await self._etcd.txn(fence, (Delete(doomed[0], doomed[-1] + b"\0"),))
+        return len(doomed)

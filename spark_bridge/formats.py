@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_bridge.journal_format import JournalFormat
+from spark_bridge.shard_tables.moves_format import ShardMovesFormat
 from spark_bridge.shard_tables.shards_format import ShardsFormat
 from spark_bridge.shard_tables.state_format import ShardStateFormat
 
@@ -12,7 +13,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
-FORMATS: tuple[type[DataSource], ...] = (JournalFormat, ShardsFormat, ShardStateFormat)
+FORMATS: tuple[type[DataSource], ...] = (
+    JournalFormat,
+    ShardsFormat,
+    ShardStateFormat,
+    ShardMovesFormat,
+)
 
 
 def register_formats(spark: SparkSession) -> None:

@@ -152,3 +152,31 @@ def test_shard_state_narrow_schema_and_mistakes(spark: SparkSession, tables: Tab
     with pytest.raises(PySparkException, match="option selector: expected one that chooses"):
         reader = spark.read.format("shard_state").option("address", tables.addresses[0])
         reader.option("selector", "letter=none").load()
+
+
+def _ledger(spark: SparkSession, tables: TableCluster, **options: str) -> DataFrame:
+    reader = spark.read.format("shard_moves").option("address", tables.addresses[0])
+    return reader.options(**options).load()
+
+
+def test_shard_moves_has_every_assignment_and_an_operators_restart(
+    spark: SparkSession, tables: TableCluster
+) -> None:
+    """What the leader did by itself and what somebody asked for, in columns that SQL can count."""
+    rows = _ledger(spark, tables).where("move = 'assign'").orderBy("shard_id", "time").collect()
+
+    assert {row.shard_id for row in rows} == {tables.shard_id(letter) for letter in "abc"}
+    first = rows[0]
+    assert (first.slot, first.from_slot, first.reason) == (0, None, "uncovered")
+    assert (first.zone, first.plan_id, first.actor) == (first.member.split("#")[0], None, None)
+    assert first.revision > 0
+    assert first.epoch > 0
+
+    tables.client.unassign([tables.shard_id("b")])
+    removed = _ledger(spark, tables, shard=tables.shard_id("b")).where("move = 'remove'")
+    (row,) = removed.select("reason", "actor", "slot").collect()
+    assert (row.reason, row.slot) == ("unassigned", 0)
+    assert "@" in row.actor
+    assert _ledger(spark, tables, since="2100-01-01").count() == 0
+    with pytest.raises(PySparkException, match="option since: expected a date or time"):
+        _ledger(spark, tables, since="yesterday").count()

@@ -1,0 +1,161 @@
+"""The format "shard_moves": the ledger, a row for each thing that was done to a replica.
+
+    spark.read.format("shard_moves").option("address", "http://127.0.0.1:8080").option("since", "2026-01-31").load()
+
+It is bounded (`allocator.core.policy.LedgerPolicy`): a table that keeps what was read before keeps more of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import (
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from spark_bridge.format_options import FormatOptions, OptionError
+from spark_bridge.shard_tables.access import ClusterAccess, access_of, first_answer, options_of
+from spark_bridge.shard_tables.columns import batches_of, require_columns
+
+if TYPE_CHECKING:
+    from consumer.protocol.allocation_pb2 import ListMovesResponse, ShardMove
+
+MOVES_TABLE: Final = StructType(
+    [
+        StructField("time", TimestampType()),
+        StructField("revision", LongType()),
+        StructField("shard_id", StringType()),
+        StructField("move", StringType()),
+        StructField("zone", StringType()),
+        StructField("member", StringType()),
+        StructField("slot", IntegerType()),
+        StructField("from_slot", IntegerType()),
+        StructField("reason", StringType()),
+        StructField("plan_id", StringType()),
+        StructField("actor", StringType()),
+        StructField("writer", StringType()),
+        StructField("epoch", LongType()),
+    ]
+)
+_KNOWN = ("shard", "member", "since")
+_SINCE: Final = "a date or time in ISO 8601, UTC if it names no zone, e.g. 2026-01-31T08:00:00"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovesOptions:
+    """Which moves."""
+
+    access: ClusterAccess
+    shard_id: str
+    member: str
+    since: datetime | None
+
+
+class ShardMovesFormat(DataSource):
+    """Reads what was done to replicas."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "shard_moves"
+
+    def schema(self) -> StructType:
+        """Return all columns."""
+        return MOVES_TABLE
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what reads them once."""
+        given = options_of(self.options, known=_KNOWN)
+        options = MovesOptions(
+            access=access_of(given),
+            shard_id=given.text_or_none("shard") or "",
+            member=given.text_or_none("member") or "",
+            since=_since(given),
+        )
+        require_columns(schema, MOVES_TABLE, name=self.name())
+        return ShardMovesReader(options, schema)
+
+
+class ShardMovesReader(DataSourceReader):
+    """Reads the ledger in one task, page by page."""
+
+    def __init__(self, options: MovesOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        """Ask for the least there is, so that what is wrong is told on the driver; then one task."""
+        asyncio.run(_page(self._options, page_size=1))
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield a batch or more a page."""
+        del partition
+        token = b""
+        while True:
+            page = asyncio.run(_page(self._options, page_token=token))
+            yield from batches_of([_row(move) for move in page.moves], self._schema)
+            token = page.next_page_token
+            if not token:
+                return
+
+
+async def _page(
+    options: MovesOptions, *, page_size: int = 0, page_token: bytes = b""
+) -> ListMovesResponse:
+    from consumer.client import AllocationClient
+
+    auth = options.access.auth()
+
+    async def ask(address: str) -> ListMovesResponse:
+        async with AllocationClient(address, auth=auth) as client:
+            return await client.move_page(
+                shard_id=options.shard_id,
+                member=options.member,
+                since=options.since,
+                page_size=page_size,
+                page_token=page_token,
+            )
+
+    return await first_answer(options.access.addresses, ask)
+
+
+def _row(move: ShardMove) -> dict[str, Any]:
+    from consumer.core.move_messages import KIND_NAMES
+
+    return {
+        "time": move.time.ToDatetime(UTC),
+        "revision": move.revision,
+        "shard_id": move.shard,
+        "move": KIND_NAMES.get(move.kind, str(move.kind)),
+        "zone": move.member.partition("#")[0],
+        "member": move.member,
+        "slot": move.slot,
+        "from_slot": move.from_slot if move.from_slot >= 0 else None,
+        "reason": move.reason,
+        "plan_id": move.plan_id or None,
+        "actor": move.actor or None,
+        "writer": move.writer,
+        "epoch": move.epoch,
+    }
+
+
+def _since(given: FormatOptions) -> datetime | None:
+    text = given.text_or_none("since")
+    if text is None:
+        return None
+    try:
+        since = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise OptionError("since", _SINCE, got=text) from None
+    return since if since.tzinfo is not None else since.replace(tzinfo=UTC)

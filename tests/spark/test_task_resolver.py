@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(300)]
 
-NAME = f"asked-{uuid4().hex[:8]}"
+NAME = "asked-by-tasks"
+"""The same in each process that imports this module: tasks do."""
 JOURNALS = tuple(f"{NAME}/part-{index:03d}" for index in range(3))
 SHARDS = tuple(f"{NAME}-{index:03d}" for index in range(3))
 KEYS = tuple(f"key-{index}" for index in range(60))
@@ -168,7 +169,7 @@ def test_member_killed_under_tasks_delays_them_only(
 
     def ask(partition: int, keys: Iterable[str]) -> Iterator[tuple[str, int]]:
         for index, key in enumerate(keys):
-            if partition == 0 and index == 5:
+            if partition == 0 and index == 5 and psutil.pid_exists(pid):
                 psutil.Process(pid).kill()
             yield key, total_beside(resolver, key)
 

@@ -1,8 +1,8 @@
 """A real standalone Spark on this machine: one master, N workers, each a process of its own.
 
 Made from the pip distribution, which has no `start-master.sh` but has the classes. For demonstrations and tests: it
-listens on 127.0.0.1 only, on ports the kernel chooses, keeps everything in one temporary directory, and dies with
-its parent.
+listens on loopback addresses only, on ports the kernel chooses, keeps everything in one temporary directory, and dies
+with its parent.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -37,6 +38,7 @@ class StandaloneCluster:
         workers: int = 2,
         cores_per_worker: int = 4,
         worker_memory_mib: int = 1024,
+        worker_hosts: Sequence[str] = (),
         java: Java | None = None,
         start_timeout_seconds: float = 60.0,
     ) -> None:
@@ -47,12 +49,15 @@ class StandaloneCluster:
             cores_per_worker: Task slots of each, whatever the machine has: members need one each for as long as
                 they live, and DataFrame tasks run in the rest.
             worker_memory_mib: What executors of one worker may take together, MiB.
+            worker_hosts: A loopback address for each worker; all have the same if not given. Spark takes workers of
+                one address for one machine, on which it starts no speculative copy of a task that runs there.
             java: The Java to use; found if not given.
             start_timeout_seconds: Deadline for the master, and then for the workers.
         """
         self._worker_count = workers
         self._cores_per_worker = cores_per_worker
         self._worker_memory_mib = worker_memory_mib
+        self._worker_hosts = tuple(worker_hosts) or (_HOST,) * workers
         self._java = java
         self._start_timeout_seconds = start_timeout_seconds
         self._directory: Path | None = None
@@ -103,7 +108,10 @@ class StandaloneCluster:
         self._directory = Path(tempfile.mkdtemp(prefix="broadsheet-spark-"))
         try:
             self._master = self._start_daemon(
-                java, "master", [_MASTER_CLASS, "--host", _HOST, "--port", "0", "--webui-port", "0"]
+                java,
+                "master",
+                [_MASTER_CLASS, "--host", _HOST, "--port", "0", "--webui-port", "0"],
+                host=_HOST,
             )
             ready = self._master.wait_for_log(
                 _MASTER_READY, timeout_seconds=self._start_timeout_seconds
@@ -133,20 +141,21 @@ class StandaloneCluster:
 
     def _start_worker(self, java: Java, index: int) -> Daemon:
         work_dir = self.directory / f"work-{index}"
-        arguments = ["--host", _HOST, "--port", "0", "--webui-port", "0"]
+        host = self._worker_hosts[index]
+        arguments = ["--host", host, "--port", "0", "--webui-port", "0"]
         arguments += ["--cores", str(self._cores_per_worker)]
         arguments += ["--memory", f"{self._worker_memory_mib}M", "--work-dir", str(work_dir)]
         return self._start_daemon(
-            java, f"worker-{index}", [_WORKER_CLASS, *arguments, self.master_url]
+            java, f"worker-{index}", [_WORKER_CLASS, *arguments, self.master_url], host=host
         )
 
-    def _start_daemon(self, java: Java, name: str, arguments: list[str]) -> Daemon:
+    def _start_daemon(self, java: Java, name: str, arguments: list[str], *, host: str) -> Daemon:
         spark_home = spark_home_of_pip()
         environ = {
             **os.environ,
             "JAVA_HOME": str(java.home),
             "SPARK_HOME": str(spark_home),
-            "SPARK_LOCAL_IP": _HOST,
+            "SPARK_LOCAL_IP": host,
             "SPARK_LOCAL_DIRS": str(self.directory),
             "SPARK_DAEMON_MEMORY": _DAEMON_MEMORY,
             # Otherwise the master claims the fixed port 6066 for submissions that nobody makes.

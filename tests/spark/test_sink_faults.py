@@ -107,7 +107,12 @@ def faults(tmp_path: Path) -> Path:
 def second_cluster(spark: SparkSession) -> Iterator[StandaloneCluster]:
     """A master and workers for drivers of other processes: the session has every slot of the first."""
     del spark
-    with StandaloneCluster(workers=2, cores_per_worker=2, start_timeout_seconds=120.0) as cluster:
+    with StandaloneCluster(
+        workers=2,
+        cores_per_worker=2,
+        worker_hosts=("127.0.0.2", "127.0.0.3"),
+        start_timeout_seconds=120.0,
+    ) as cluster:
         yield cluster
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.journals import open_client, selected_journals, states_at
 from spark_bridge.journal_source.options import ReadOptions
 from spark_bridge.journal_source.partition_reader import JournalPartition
@@ -12,12 +13,16 @@ async def batch_partitions(options: ReadOptions) -> list[JournalPartition]:
     """Return the partitions of all messages that are committed between the options' start and end.
 
     Raises:
-        OptionError: start or end names a journal that is not selected, or an offset that is not reached.
+        OptionError: no journal is selected, or start or end names another one, or an offset that is not reached.
         FramingError: content is no messages.
         ConsumerError: the journals cannot be listed or read.
     """
     async with open_client(options.access) as client:
         content_types = await selected_journals(client, options)
+        if not content_types:
+            raise OptionError(
+                "selector", "a selector of at least one journal", got=options.selector
+            )
         start = await states_at(client, options.start, content_types=content_types, options=options)
         planner = Planner(client, options)
         planner.select(content_types)

@@ -87,11 +87,13 @@ class RunCutter:
     def take(self, offset: int, content: bytes) -> list[tuple[int, bytes]]:
         """Return the wanted pieces of `content`, which stands at `offset`, with their own offsets.
 
-        Requires:
-            Contents come in order and without a gap.
+        Runs that end before `offset` are gone: contents come in order, and where there is a gap, whole fragments are
+        missing, which end where messages do.
         """
         pieces: list[tuple[int, bytes]] = []
         content_end = offset + len(content)
+        while self._run is not None and self._run[1] <= offset:
+            self._run = next(self._runs, None)
         while self._run is not None and self._run[0] < content_end:
             begin, end = max(self._run[0], offset), min(self._run[1], content_end)
             pieces.append((begin, content[begin - offset : end - offset]))

@@ -31,6 +31,7 @@ _KNOWN: Final = (
     "uuidField",
     "mode",
     "includeMetadata",
+    "failOnDataLoss",
     "start",
     "end",
     "maxRowsPerTrigger",
@@ -68,6 +69,8 @@ class ReadOptions:
     schema: str | None = None
     """Columns as DDL."""
     include_metadata: bool = False
+    fail_on_data_loss: bool = True
+    """Whether bytes that are gone before they were read end the read."""
     start: Place = EARLIEST
     start_text: str = "earliest"
     """As it was given."""
@@ -102,6 +105,7 @@ def read_options(options: Mapping[str, Any]) -> ReadOptions:
         permissive=_permissive(given),
         schema=given.text_or_none("schema"),
         include_metadata=given.flag("includeMetadata"),
+        fail_on_data_loss=given.flag("failOnDataLoss", default=True),
         start=parse_place("start", start_text),
         start_text=start_text,
         end=_end(given),

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import InputPartition
 from spark_bridge.journal_source.byte_runs import BytePartition, RunCutter
 from spark_bridge.journal_source.columns import Columns
 from spark_bridge.journal_source.content import Content, ContentBuffer
+from spark_bridge.journal_source.errors import JournalBytesGoneError
 from spark_bridge.journal_source.options import ReadOptions
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def read_partition(
     """Yield the messages of a partition.
 
     Raises:
+        JournalBytesGoneError: the journal lost bytes of the partition after it was planned.
         FramingError: a message cannot be decoded, or does not fit the columns.
         ConsumerError: the journal cannot be read.
     """
@@ -64,6 +66,7 @@ async def _contents(
     from spark_bridge.journal_source.journals import open_client
 
     cutter = RunCutter(wanted.runs())
+    expected = wanted.begin
     async with (
         open_client(options.access) as client,
         client.reader(
@@ -71,26 +74,17 @@ async def _contents(
         ) as reader,
     ):
         async for span in reader:
+            if span.offset != expected and options.fail_on_data_loss:
+                raise JournalBytesGoneError(wanted.journal, expected, span.offset)
+            expected = span.end
             for offset, piece in cutter.take(span.offset, span.content):
                 buffer.add(offset, piece)
             if buffer.size_bytes >= DECODE_BYTES:
                 content = buffer.take()
                 if content.data:
                     yield content
-    if not cutter.exhausted or buffer.size_bytes:
-        content = buffer.take()
-        if content.data:
-            yield content
-    _check_all_read(wanted, cutter, buffer)
-
-
-def _check_all_read(wanted: BytePartition, cutter: RunCutter, buffer: ContentBuffer) -> None:
-    if cutter.exhausted and not buffer.size_bytes:
-        return
-    from consumer.errors import FramingError
-
-    detail = (
-        f"expected committed messages up to {wanted.end}, but they are gone: the journal's retention is shorter than "
-        "the time between planning a batch and reading it, or the journal was made anew"
-    )
-    raise FramingError(wanted.journal, offset=wanted.begin, detail=detail)
+    if expected < wanted.end and options.fail_on_data_loss:
+        raise JournalBytesGoneError(wanted.journal, expected, wanted.end)
+    content = buffer.take()
+    if content.data:
+        yield content

@@ -158,6 +158,7 @@ class Planner:
                 name,
                 new_tables=partial(tables_for, name, content_type, self._options),
                 state=state,
+                gaps_allowed=not self._options.fail_on_data_loss,
                 stretch_bytes=max(1, self._options.partition_bytes // _STRETCHES),
             )
             self._scanners[name] = scanner

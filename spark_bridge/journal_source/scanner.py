@@ -9,6 +9,7 @@ from typing import Final
 from consumer.journal.client import JournalClient
 from spark_bridge.journal_source.codecs import Tables
 from spark_bridge.journal_source.commit_scan import CommitScan, Replay, ScanLimits, ScannedBatch
+from spark_bridge.journal_source.errors import JournalBytesGoneError
 from spark_bridge.journal_source.journal_state import JournalState
 from spark_bridge.journal_source.message_table import MessageTable
 
@@ -26,6 +27,7 @@ class JournalScanner:
         *,
         new_tables: Callable[[], Tables],
         state: JournalState,
+        gaps_allowed: bool,
         stretch_bytes: int,
     ) -> None:
         """Go on from a state.
@@ -35,11 +37,13 @@ class JournalScanner:
             journal: Its name.
             new_tables: Returns what finds its messages, one for each read.
             state: Where an earlier scan ended, or a bare offset.
+            gaps_allowed: Whether bytes may be gone that were not seen yet.
             stretch_bytes: Of the stretches of messages that are found.
         """
         self._client = client
         self._journal = journal
         self._new_tables = new_tables
+        self._gaps_allowed = gaps_allowed
         self._scan = CommitScan(state, stretch_bytes=stretch_bytes)
         self.state = state
         """Where the next micro-batch begins."""
@@ -52,6 +56,7 @@ class JournalScanner:
             limits: Of the batch.
 
         Raises:
+            JournalBytesGoneError: the journal lost bytes that were to be read.
             FramingError: content is no messages.
             ConsumerError: the journal cannot be read.
         """
@@ -85,12 +90,14 @@ class JournalScanner:
         """Yield the messages that stand in [begin, end), bytes."""
         finder = self._new_tables()
         chunks: list[bytes] = []
-        size, expected = 0, -1
+        size, expected = 0, begin
+        finder.restart(begin)
         async with self._client.reader(
             self._journal, offset=begin, block=False, end_offset=end
         ) as reader:
             async for span in reader:
                 if span.offset != expected:
+                    self._check_gap(expected, span.offset)
                     if chunks:
                         yield finder.feed(b"".join(chunks))
                         chunks, size = [], 0
@@ -103,3 +110,8 @@ class JournalScanner:
                     chunks, size = [], 0
         if chunks:
             yield finder.feed(b"".join(chunks))
+
+    def _check_gap(self, begin: int, end: int) -> None:
+        """Refuse a gap, but for the one before a journal's first byte of today."""
+        if begin > 0 and not self._gaps_allowed:
+            raise JournalBytesGoneError(self._journal, begin, end)

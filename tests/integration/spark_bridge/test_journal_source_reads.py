@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pickle
 from collections import Counter
@@ -17,14 +18,20 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from consumer.embedded.broker import EmbeddedBrokerProcess
 from consumer.errors import FramingError
+from consumer.journal.client import JournalClient
+from consumer.message.framing import NDJSON
+from consumer.protocol.journal_pb2 import ApplyRequest
+from consumer.protocol.labels import CONTENT_TYPE, label_set
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.columns import with_metadata
+from spark_bridge.journal_source.errors import JournalBytesGoneError
 from spark_bridge.journal_source.readers import (
     JournalStreamReader,
     batch_reader,
     stream_reader,
 )
 from spark_bridge.journal_source.schema_inference import infer_schema
+from tests.support.broker import journal_spec
 from tests.support.journal_writers import JournalWriter
 from tests.support.spark import make_journals
 
@@ -345,3 +352,45 @@ def test_columns_are_found_in_the_first_messages(address: str, tmp_path: Path) -
     assert infer_schema(topic.options(schema="id INT", includeMetadata="true")) == (
         "id INT, _journal string, _begin bigint, _end bigint, _uuid string, _producer string, _published_at timestamp"
     )
+
+
+def test_bytes_that_are_gone_end_the_read_unless_told_otherwise(address: str) -> None:
+    """Plan: two fragments, the first deleted before a query goes on in it. Why: a loss must not pass unseen."""
+    topic = Topic(address, 0)
+    topic.journals.append(f"{topic.prefix}small")
+    writer = topic.writer()
+
+    async def make() -> None:
+        async with JournalClient(address) as client:
+            spec = journal_spec(
+                topic.journals[0], length=1024, labels=label_set((CONTENT_TYPE, NDJSON))
+            )
+            await client.apply([ApplyRequest.Change(upsert=spec)])
+
+    async def delete_first_fragment() -> int:
+        async with JournalClient(address) as client:
+            first = (await client.list_fragments(topic.journals[0]))[0].spec
+            assert await client.delete_fragments(topic.journals[0], [first])
+            return first.end
+
+    asyncio.run(make())
+    query = Query(topic, maxRowsPerTrigger=3)
+    lenient = Query(topic, maxRowsPerTrigger=3, failOnDataLoss="false")
+    writer.committed(range(20))  # each append is a fragment of its own
+    assert query.trigger() == lenient.trigger() == [0, 1, 2]
+    writer.committed(range(20, 40))
+    writer.committed(range(40, 60))
+    middle = asyncio.run(delete_first_fragment())
+    for each in (query, lenient):
+        each.close()
+        each.restart()
+
+    with pytest.raises(JournalBytesGoneError, match=rf"bytes \[\d+, {middle}\) are gone"):
+        query.trigger()
+    assert [id_ for ids in lenient.trigger_to_the_end() for id_ in ids] == list(range(20, 60))
+    _, rows = topic.batch()
+    assert [row["id"] for row in rows] == list(range(20, 60))
+    with pytest.raises(OptionError, match="option selector: expected a selector of at least one"):
+        topic.batch(selector="name=no/such")
+    query.close()
+    lenient.close()

@@ -1,0 +1,23 @@
+"""What can only go wrong with journals as a source."""
+
+from __future__ import annotations
+
+from spark_bridge.errors import SparkBridgeError
+
+
+class JournalBytesGoneError(SparkBridgeError):
+    """Bytes that a read had still to see are not in their journal any more."""
+
+    def __init__(self, journal: str, begin: int, end: int) -> None:
+        super().__init__(
+            f"journal {journal}: bytes [{begin}, {end}) are gone before they were read: its retention is shorter than "
+            "the query was away, or it was made anew. To go on without them, set the option failOnDataLoss to false"
+        )
+        self.journal = journal
+        self.begin = begin
+        """First byte that is gone."""
+        self.end = end
+        """First byte after it that is there."""
+
+    def __reduce__(self) -> tuple[type[JournalBytesGoneError], tuple[str, int, int]]:
+        return type(self), (self.journal, self.begin, self.end)

@@ -172,6 +172,7 @@ def _require_policy(policy: AllocationPolicy) -> None:
         ("primaries", policy.primaries),
         ("transition", policy.transition),
         ("loads", policy.loads),
+        ("ledger", policy.ledger),
     ):
         for each in fields(part):
             value = getattr(part, each.name)

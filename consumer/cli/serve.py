@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from allocator.core.policy import (
     AllocationPolicy,
     Balance,
+    LedgerPolicy,
     Objective,
     PrimaryPolicy,
     TransitionPolicy,
@@ -35,6 +36,9 @@ SERVING = "serving"
 """First word of the line on standard output that says where a ready member listens."""
 PATIENCE_SECONDS = 3.0
 """A member that is not ready by then says what it waits for; most are within one."""
+
+_DAY_SECONDS = 86_400.0
+_LEDGER = LedgerPolicy()
 
 log = structlog.get_logger()
 
@@ -139,6 +143,16 @@ _option = partial(click.option, show_envvar=True)
     help="Hand primaries over when one member has so many more than another; 0: never.",
 )
 @_option(
+    "--ledger-entries",
+    default=_LEDGER.entries_max,
+    help="Transactions that the ledger of moves keeps; 0: none.",
+)
+@_option(
+    "--ledger-days",
+    default=_LEDGER.age_seconds_max / _DAY_SECONDS,
+    help="How long it keeps them.",
+)
+@_option(
     "--auth-keys",
     envvar="AUTH_KEYS",
     default="",
@@ -233,6 +247,10 @@ def _policy(options: dict[str, Any]) -> AllocationPolicy:
             moves_max=options["moves_max"],
             settle_seconds=options["settle"],
             drain_patience_seconds=options["drain_patience"],
+        ),
+        ledger=LedgerPolicy(
+            entries_max=options["ledger_entries"],
+            age_seconds_max=options["ledger_days"] * _DAY_SECONDS,
         ),
     )
 

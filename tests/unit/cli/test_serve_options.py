@@ -9,6 +9,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from allocator.core.policy import LedgerPolicy
+from allocator.errors import ValidationError
 from consumer.cli.main import main
 from consumer.cli.serve import member_config, serve
 from consumer.config import MemberConfig
@@ -73,6 +75,15 @@ def test_serve_option_sets_its_limit(name: str, monkeypatch: pytest.MonkeyPatch)
     assert _config(_flag(name), str(value)).shards == wanted
     monkeypatch.setenv(f"CONSUMER_{name.upper()}", str(value))
     assert _config().shards == wanted
+
+
+def test_serve_ledger_options_bound_it() -> None:
+    """A count and days; by default what the policy says, and never less than nothing."""
+    assert _config().allocation.ledger == LedgerPolicy()
+    bounded = _config("--ledger-entries", "10", "--ledger-days", "0.5").allocation.ledger
+    assert bounded == LedgerPolicy(entries_max=10, age_seconds_max=43_200.0)
+    with pytest.raises(ValidationError, match=r"allocation\.ledger\.entries_max: expected"):
+        _config("--ledger-entries", "-1")
 
 
 def test_serve_switches_and_members_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:

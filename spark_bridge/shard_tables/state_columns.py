@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 METADATA: Final = StructType(
     [
-        StructField("shard_id", StringType()),
-        StructField("member", StringType()),
-        StructField("slot", IntegerType()),
-        StructField("read_through", MapType(StringType(), LongType())),
-        StructField("staleness_seconds", DoubleType()),
+        StructField("_shard_id", StringType()),
+        StructField("_member", StringType()),
+        StructField("_slot", IntegerType()),
+        StructField("_read_through", MapType(StringType(), LongType())),
+        StructField("_staleness_seconds", DoubleType()),
     ]
 )
-"""What `includeMetadata` adds."""
+"""What `includeMetadata` adds: the fields of a `Provenance`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,9 @@ def fitted(batch: pa.RecordBatch, wanted: pa.Schema, provenance: Provenance) -> 
     for field in wanted:
         index = batch.schema.get_field_index(field.name)
         if index < 0:
-            arrays.append(_repeated(getattr(provenance, field.name), field.type, batch.num_rows))
+            arrays.append(
+                _repeated(getattr(provenance, field.name[1:]), field.type, batch.num_rows)
+            )
             continue
         column = batch.column(index)
         arrays.append(column if column.type == field.type else column.cast(field.type))

@@ -40,14 +40,14 @@ def _shards(spark: SparkSession, tables: TableCluster, **options: str) -> DataFr
 def test_shards_one_row_a_replica_with_its_place_and_its_lag(
     spark: SparkSession, tables: TableCluster
 ) -> None:
-    """Three shards with a standby each are six rows, in two zones; a primary that has read all is 0 bytes behind."""
+    """Two shards with a standby each are four rows, in two zones; a primary that has read all is 0 bytes behind."""
     end = tables.publish("a", ["x", "y", "x"])
 
-    rows = _shards(spark, tables).orderBy("shard_id", "slot").collect()
+    rows = _shards(spark, tables, selector="letter in (a,b)").orderBy("shard_id", "slot").collect()
 
     assert [(row.shard_id, row.slot, row.status) for row in rows] == [
         (tables.shard_id(letter), slot, status)
-        for letter in "abc"
+        for letter in "ab"
         for slot, status in ((0, "PRIMARY"), (1, "STANDBY"))
     ]
     primary, standby = rows[0], rows[1]
@@ -113,13 +113,13 @@ def test_shard_state_has_the_rows_of_each_shard_as_of_its_last_commit(
         ("raw", "binary"),
     ]
     assert state.rdd.getNumPartitions() == 2
-    rows = {(row.shard_id, row.key): row for row in state.where("key in ('s', 't')").collect()}
+    rows = {(row["_shard_id"], row.key): row for row in state.where("key in ('s', 't')").collect()}
     counts = {key: row["count"] for key, row in rows.items()}
     assert counts == {("table-a", "s"): 2, ("table-a", "t"): 1, ("table-b", "s"): 2}
     row = rows["table-b", "s"]
-    assert (row.share, bytes(row.raw), row.slot) == (0.5, b"\x00\xff", 0)
-    assert row.read_through == {tables.source("b"): end}
-    assert row.member.endswith("#member")
+    assert (row.share, bytes(row.raw), row["_slot"]) == (0.5, b"\x00\xff", 0)
+    assert row["_read_through"] == {tables.source("b"): end}
+    assert row["_member"].endswith("#member")
 
 
 def test_shard_state_of_standbys_has_what_was_committed_when_they_were_asked(
@@ -132,9 +132,9 @@ def test_shard_state_of_standbys_has_what_was_committed_when_they_were_asked(
     state = _state(spark, tables, includeMetadata="true", maxStalenessSeconds="20")
 
     rows = state.where("key = 'u'").collect()
-    assert {row.shard_id: row["count"] for row in rows} == {"table-a": 1, "table-b": 2}
-    assert {row.slot for row in rows} == {1}
-    assert all(0 < row.staleness_seconds < 20 for row in rows)
+    assert {row["_shard_id"]: row["count"] for row in rows} == {"table-a": 1, "table-b": 2}
+    assert {row["_slot"] for row in rows} == {1}
+    assert all(0 < row["_staleness_seconds"] < 20 for row in rows)
 
 
 def test_shard_state_narrow_schema_and_mistakes(spark: SparkSession, tables: TableCluster) -> None:
@@ -173,6 +173,7 @@ def test_shard_moves_has_every_assignment_and_an_operators_restart(
     assert first.epoch > 0
 
     tables.client.unassign([tables.shard_id("b")])
+    tables.wait_until_standing("b")
     removed = _ledger(spark, tables, shard=tables.shard_id("b")).where("move = 'remove'")
     (row,) = removed.select("reason", "actor", "slot").collect()
     assert (row.reason, row.slot) == ("unassigned", 0)

@@ -79,6 +79,22 @@ class TableCluster:
         """The journal that a shard reads."""
         return f"{self.name}/source-{letter}"
 
+    def wait_until_standing(self, letters: str) -> None:
+        """Wait until each of the shards has a primary, and a standby that has caught up."""
+        wanted = {self.shard_id(letter) for letter in letters}
+
+        def are_standing() -> bool:
+            codes = {
+                listed.spec.id: sorted(status.code for status in listed.status)
+                for listed in self.client.list().shards
+                if listed.spec.id in wanted
+            }
+            expected = [ReplicaStatus.STANDBY, ReplicaStatus.PRIMARY]
+            assert codes == dict.fromkeys(wanted, expected), codes
+            return True
+
+        eventually_sync(are_standing, timeout_seconds=30.0)
+
     def publish(self, letter: str, keys: Sequence[str], *, wait: bool = True) -> int:
         """Publish a message a key to a shard, and wait until it has counted them; return where the journal ends."""
 
@@ -121,7 +137,7 @@ def running_tables(
         asyncio.run(_create_journals(cluster, letters))
         specs = [_spec(cluster, letter, root) for letter in letters]
         client.apply([ApplyRequest.Change(upsert=spec) for spec in specs])
-        eventually_sync(lambda: _all_stand(client, len(specs)), timeout_seconds=30.0)
+        cluster.wait_until_standing(letters)
         yield cluster
 
 
@@ -147,10 +163,3 @@ async def _create_journals(cluster: TableCluster, letters: str) -> None:
         await journals.apply(
             [JournalApply.Change(upsert=journal_spec(log, labels=labels)) for log in logs]
         )
-
-
-def _all_stand(client: SyncShardClient, count: int) -> bool:
-    shards = client.list().shards
-    codes = [sorted(status.code for status in listed.status) for listed in shards]
-    assert codes == [[ReplicaStatus.STANDBY, ReplicaStatus.PRIMARY]] * count, codes
-    return True

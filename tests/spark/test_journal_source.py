@@ -74,10 +74,12 @@ def differences(found: DataFrame, expected: DataFrame) -> list[Any]:
 
 
 def test_batch_reads_what_is_committed_by_many_tasks(topic: Callable[[int], Topic]) -> None:
-    """Plan: a journal of 2,000 messages and one of 100 and an open transaction, in partitions of 16 KiB.
+    """Plan: a journal of 2,000 messages, one of 100 and an open transaction, in partitions of 64 KiB.
 
     Why: one large journal must be read in parallel, and what is not committed not at all.
     """
+    from pyspark.sql import functions as F  # noqa: N812 - everyone calls it so
+
     journals = topic(2)
     large, small, open_ = journals.writer(), journals.writer(1), journals.writer(1)
     large.uncommitted(range(2000))
@@ -85,15 +87,14 @@ def test_batch_reads_what_is_committed_by_many_tasks(topic: Callable[[int], Topi
     small.committed(range(2000, 2100))
     open_.uncommitted(range(-9, 0))
 
-    frame = journals.read(maxBytesPerPartition=16384, includeMetadata="true")
+    frame = journals.read(maxBytesPerPartition=65536, includeMetadata="true")
+    rows = frame.withColumn("task", F.spark_partition_id()).collect()
 
-    assert frame.rdd.getNumPartitions() >= 10
-    assert differences(frame, journals.spark.range(2100)) == []
-    row = frame.where("id = 2000").first()
-    assert row is not None
-    assert row._producer == f"{small.producer:012x}"
-    assert row._journal == journals.journals[1]
-    assert row._begin == 0
+    assert sorted(row.id for row in rows) == list(range(2100))
+    assert len({row.task for row in rows if row._journal == journals.journals[0]}) >= 2
+    first = next(row for row in rows if row.id == 2000)
+    assert (first._journal, first._begin) == (journals.journals[1], 0)
+    assert first._producer == f"{small.producer:012x}"
 
 
 class Collected:
@@ -164,12 +165,12 @@ def test_stream_gives_straddling_transactions_whole_over_restarts(
 def test_available_now_reads_a_topic_and_ends(
     topic: Callable[[int], Topic], tmp_path: Path
 ) -> None:
-    """Plan: 3 journals, 100 rows a trigger, run it twice. Why: this is how a nightly job reads a stream."""
-    journals = topic(3)
-    writers = [journals.writer(index) for index in range(3)]
+    """Plan: 2 journals, 120 rows a trigger, run it twice. Why: this is how a nightly job reads a stream."""
+    journals = topic(2)
+    writers = [journals.writer(index) for index in range(2)]
     for index, writer in enumerate(writers):
         writer.committed(range(1000 * index, 1000 * index + 100))
-    stream = journals.read_stream(maxRowsPerTrigger=100)
+    stream = journals.read_stream(maxRowsPerTrigger=120)
     found: list[int] = []
     for _ in range(2):
         query = (
@@ -182,7 +183,7 @@ def test_available_now_reads_a_topic_and_ends(
         )
         assert query.awaitTermination(60)
         writers[0].committed([9999])
-    assert sorted(found) == sorted([*range(100), *range(1000, 1100), *range(2000, 2100), 9999])
+    assert sorted(found) == sorted([*range(100), *range(1000, 1100), 9999])
 
 
 def test_executor_killed_in_a_read_loses_and_repeats_nothing(
@@ -196,7 +197,7 @@ def test_executor_killed_in_a_read_loses_and_repeats_nothing(
     writer = journals.writer()
     writer.uncommitted(range(4000))
     writer.acknowledge()
-    frame = journals.read(maxBytesPerPartition=32768)
+    frame = journals.read(maxBytesPerPartition=100_000)
     release = tmp_path / "go"
     killed = threading.Thread(target=_kill_an_executor, args=(tmp_path, release))
     killed.start()

@@ -21,6 +21,8 @@ _ADDRESS_VARIABLE = "SPARK_LOCAL_IP"
 """Spark's own way to say which of its addresses a machine is reached at."""
 _DISCARD_PORT = 9
 """Any port will do: nothing is sent."""
+_LOG_KEYS = ("timestamp", "level", "event", "logger", "shard", "task")
+"""These come first, in this order."""
 
 
 def zone_of(environ: Mapping[str, str]) -> str:
@@ -87,7 +89,7 @@ def log_to_stderr(**fields: object) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
     ]
-    line = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"])
+    line = structlog.processors.LogfmtRenderer(key_order=_LOG_KEYS, drop_missing=True)
     structlog.configure(
         processors=[*shared, line], logger_factory=structlog.WriteLoggerFactory(sys.stderr)
     )

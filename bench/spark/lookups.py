@@ -201,11 +201,19 @@ def _account(number: int) -> str:
 def _members(machine: Machine) -> Iterator[list[EmbeddedMemberProcess]]:
     """Run members that serve the example's shards."""
     arguments = ["--etcd", machine.services.etcd.endpoints[0], "--root", ROOT]
-    arguments += ["--broker", machine.services.broker_address, "--drain-alone-seconds", "0"]
+    arguments += ["--broker", machine.services.broker_address, "--port", "0"]
     started = [
         EmbeddedMemberProcess(
             "examples.enrich.app:create",
-            [*arguments, "--zone", f"zone-{index}", "--suffix", f"member-{index}"],
+            [
+                *arguments,
+                "--drain-alone-seconds",
+                "0",
+                "--zone",
+                f"zone-{index}",
+                "--suffix",
+                f"member-{index}",
+            ],
             log_file=machine.directory / f"member-{index}.log",
         )
         for index in range(MEMBERS)

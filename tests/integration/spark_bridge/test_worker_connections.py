@@ -79,17 +79,18 @@ async def test_idle_connection_closes_by_itself_and_the_next_call_opens_it(
         worker.close()
 
 
-def _ask_in_a_fork(resolver: TaskResolver, pipe: Connection) -> None:
+def _ask_in_a_fork(resolver: TaskResolver, parents: Worker, pipe: Connection) -> None:
+    assert this_worker() is not parents
     answer = resolver.stub("ask-0", TallyStub).Count(StatRequest())
     pipe.send((os.getpid(), answer.publish_at[TOTAL]))
     os._exit(0)  # what pytest would do at the end is the parent's
 
 
 def _fork_before_grpc(resolver_bytes: bytes, pipe: Connection) -> None:
-    """Be a daemon as Spark's is: it forks a worker, which uses gRPC; the daemon never did."""
+    """Be a daemon as Spark's is: it forks a worker, which uses gRPC; the daemon has a cache, but no connection."""
     resolver: TaskResolver = pickle.loads(resolver_bytes)  # noqa: S301 - our own
     child = multiprocessing.get_context("fork").Process(
-        target=_ask_in_a_fork, args=(resolver, pipe)
+        target=_ask_in_a_fork, args=(resolver, this_worker(), pipe)
     )
     child.start()
     child.join(20)

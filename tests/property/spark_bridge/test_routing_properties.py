@@ -13,6 +13,7 @@ from consumer.message.mapping import MappedJournal, modulo_mapping, rendezvous_m
 from consumer.protocol.journal_pb2 import Header, ProcessSpec, Route
 from spark_bridge.routing.key_mapping import key_mapping_of
 from spark_bridge.routing.outcome import Moved, Questioned
+from spark_bridge.routing.plan import ResolverPlan
 from spark_bridge.routing.retry import ASKED_MAX, FOLLOWED_MAX, Again, CallHistory, Confirm
 from spark_bridge.routing.routes import ROUTE_SECONDS, RouteTable, ShardRoute
 
@@ -86,6 +87,28 @@ def test_routes_never_go_back_and_are_believed_for_a_while_only(
             table.doubt("shard")
             assert table.believed("shard", float(now)) is None
         assert table.believed("shard", now + ROUTE_SECONDS) is None
+
+
+def test_shard_is_told_of_its_own_journals_and_of_those_that_no_other_shard_reads() -> None:
+    """A token for all shards may name thousands of journals, and metadata hold 4 KiB. What no shard reads may be a name
+    that only the application knows.
+    """
+    routes = (route("one", "a"), route("two", "b", "c"), route("three", "a", "b"))
+    plan = ResolverPlan(
+        cluster="",
+        revision=1,
+        seeds=(),
+        routes=routes,
+        key_mapping=None,
+        deadline_seconds=1.0,
+        auth_keys="",
+        capability=8,
+    )
+    token = {"a": 1, "b": 2, "c": 3, "own name": 4}
+
+    told = [sorted(plan.relevant(token, one)) for one in routes]
+
+    assert told == [["a", "own name"], ["b", "c", "own name"], ["a", "b", "own name"]]
 
 
 OUTCOMES = st.one_of(

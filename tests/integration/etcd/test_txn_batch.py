@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from allocator.core.ops import Compare, Put, TxnCheckpoint
@@ -129,3 +131,40 @@ async def test_batch_keeps_the_order_of_checkpoints_on_one_key(
     assert report.applied == ("first", "second")
     kv = (await etcd.get_range(key)).kvs[0]
     assert (kv.value, kv.version, kv.mod_revision) == (b"second", 2, report.revision)
+
+
+async def test_note_is_written_by_the_transaction_that_it_tells_of(
+    etcd: EtcdClient, etcd_root: str
+) -> None:
+    """Each transaction has one note more, at its own revision, of what was applied and of nothing that was refused; a
+    checkpoint that leaves no room for it is followed by it.
+    """
+    await etcd.put(_key(etcd_root, 7), b"another's")
+    full = TxnCheckpoint(
+        (), tuple(Put(_key(etcd_root, number), b"") for number in range(1000, 1128)), "full"
+    )
+    asked = 0
+
+    def note(checkpoints: Sequence[TxnCheckpoint]) -> Put:
+        nonlocal asked
+        asked += 1
+        subjects = " ".join(each.subject for each in checkpoints)
+        return Put(f"{etcd_root}-notes/{asked:03}".encode(), subjects.encode())
+
+    report = await apply_checkpoints(
+        etcd, [*(_create(etcd_root, number) for number in range(300)), full], note=note
+    )
+
+    assert [each.checkpoint.subject for each in report.culprits] == ["7"]
+    notes = (
+        await etcd.get_range(f"{etcd_root}-notes/".encode(), f"{etcd_root}-notes0".encode())
+    ).kvs
+    assert sorted(" ".join(kv.value.decode() for kv in notes).split()) == sorted(report.applied)
+    written = (await etcd.get_range(f"{etcd_root}/".encode(), f"{etcd_root}0".encode())).kvs
+    revisions = {int(kv.key.rpartition(b"/")[2]): kv.mod_revision for kv in written}
+    for kv in notes:
+        subjects = kv.value.decode().split()
+        if subjects == ["full"]:
+            assert kv.mod_revision > revisions[1000]
+        else:
+            assert {revisions[int(subject)] for subject in subjects} == {kv.mod_revision}

@@ -50,6 +50,7 @@ class CopyOrders:
         self._files = files
         self._on_order = on_order
         self._orders: list[_Order] = []
+        self._refused = False
 
     async def order(self, target: Path, *, through: int) -> bool:
         """Wait for a copy of what is played up to `through` at least, bytes; False if none will be made.
@@ -58,6 +59,8 @@ class CopyOrders:
             RecoveryLogError: played files make no sense.
             OSError: as of the disk.
         """
+        if self._refused:
+            return False
         order = _Order(target, through, asyncio.get_running_loop().create_future())
         self._orders.append(order)
         self._on_order()
@@ -90,6 +93,7 @@ class CopyOrders:
                 order.fail(error)
 
     def refuse(self) -> None:
-        """Make none of those that wait, and end one under way."""
+        """Make none any more, neither those that wait nor one under way."""
+        self._refused = True
         for order in self._orders:
             order.settle(False)

@@ -22,7 +22,6 @@ import structlog
 from tenacity import (
     AsyncRetrying,
     retry_if_exception_type,
-    stop_after_delay,
     wait_random_exponential,
 )
 
@@ -333,9 +332,11 @@ class Session:
 
     def _retrying(self) -> AsyncRetrying:
         """Retry a call while etcd does not answer, as long as an announcement may take."""
+        clock = self._clock
+        ends_monotonic_seconds = clock.monotonic_seconds() + self._config.announce_timeout_seconds
         return AsyncRetrying(
             retry=retry_if_exception_type(EtcdUnavailableError),
-            stop=stop_after_delay(self._config.announce_timeout_seconds),
+            stop=lambda _: clock.monotonic_seconds() >= ends_monotonic_seconds,
             wait=wait_random_exponential(multiplier=0.1, max=1.0),
             reraise=True,
         )

@@ -11,13 +11,20 @@ from typing import TypeVar
 import pytest
 
 from allocator.announcement import announce
+from allocator.core.keys import Keys
+from allocator.core.model import MemberId
 from allocator.core.ops import Put
+from allocator.core.placement.flow import FlowSolver
 from allocator.errors import EtcdUnavailableError, LeaseLostError, RevisionCompactedError
 from allocator.etcd.api import KeyPut
+from allocator.key_space import KeySpace
 from allocator.runtime.task_group import TaskGroup
+from allocator.session import Session, SessionConfig
 from allocator.simulation.etcd import FakeEtcd
 from allocator.simulation.network import REQUEST_TIMEOUT_SECONDS, FaultyEtcd, Link
-from allocator.simulation.virtual_loop import Process, run_virtual, running_loop
+from allocator.simulation.values import SimulatedDecoder, SimulatedMemberValue
+from allocator.simulation.virtual_loop import Process, VirtualClock, run_virtual, running_loop
+from tests.support.memory_cluster import ValueConsistency
 
 T = TypeVar("T")
 PUT = (Put(b"/k", b"v"),)
@@ -187,3 +194,25 @@ def test_idle_watch_is_told_how_far_it_is() -> None:
         assert (note.events, note.header.revision) == ((), 2)
 
     _run(watch)
+
+
+def test_session_gives_up_announcing_by_the_clock_that_it_was_given() -> None:
+    """Etcd refuses every connection: the start fails after the time that it may take, which is virtual here. By the
+    machine's own clock it would go on for as long in earnest, and end at another moment on a busy machine.
+    """
+
+    async def start(etcd: FakeEtcd, link: Link, faulty: FaultyEtcd) -> float:
+        link.cut_off(refuses=True)
+        session = Session(
+            faulty,
+            KeySpace(faulty, Keys("/simulated"), SimulatedDecoder()),
+            SessionConfig(member_id=MemberId("zone", "one"), announce_timeout_seconds=3000.0),
+            ValueConsistency(),
+            solver=FlowSolver(),
+            clock=VirtualClock(running_loop()),
+        )
+        with pytest.raises(EtcdUnavailableError):
+            await session.start(SimulatedMemberValue(4).encoded())
+        return running_loop().time()
+
+    assert 3000.0 <= _run(start) <= 3010.0

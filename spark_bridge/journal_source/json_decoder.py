@@ -38,7 +38,8 @@ class JsonDecoder:
 
         Args:
             columns: Of the batches.
-            permissive: Whether a value that does not fit its column becomes null, instead of an error.
+            permissive: Whether a value that does not fit its column becomes null, instead of an error; and a message
+                that is no JSON object a row of nulls.
 
         Raises:
             OptionError: JSON has nothing for a column.
@@ -100,7 +101,12 @@ class JsonDecoder:
         return {f.name: pa.array(values[f.name], f.type) for f in self._arrow_fields}
 
     def _read_message(self, payload: bytes, values: dict[str, list[Any]]) -> None:
-        raws = fields_of(payload)
+        try:
+            raws = fields_of(payload)
+        except ValueError:
+            if not self._permissive:
+                raise
+            raws = {}
         for name, convert in self._converters.items():
             try:
                 value = convert(raws.get(name))

@@ -124,6 +124,7 @@ def test_value_that_does_not_fit_is_refused_or_null(text: str, kind: DataType, s
     with pytest.raises(FramingError, match=f"column x: .*{said}"):
         decoded(text, kind)
     assert decoded(text, kind, permissive=True) is None
+    assert decoded("{,}", kind, permissive=True) is None
 
 
 values = st.fixed_dictionaries(

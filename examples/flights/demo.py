@@ -2,7 +2,8 @@
 
 A standalone Spark with two workers hosts four members that share eight shards. Spark publishes the flights of 2013;
 while the shards consume them, one member's process is killed with SIGKILL. In the end every aircraft's live state and
-every alert is compared with one Spark SQL query over the same file. The exit status is 0 only if all are equal.
+every alert is compared with one Spark SQL query over the same file: the aircraft as the shards have them, the alerts as
+a stream brought them back into Spark meanwhile. The exit status is 0 only if all are equal.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from pathlib import Path
 import grpc
 import psutil
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.table import Table
 
 from consumer.errors import EndpointError, ShardError
 from consumer.journal.client import JournalClient
+from examples.flights.alerts import read_alerts, start_alert_stream
 from examples.flights.app import FlightsApplication
 from examples.flights.client import ask_for_aircraft, list_aircraft
 from examples.flights.dataset import FLIGHT_COUNT, read_flights, unpack_flights
@@ -39,7 +42,7 @@ from examples.flights.progress import RunProgress
 from examples.flights.publish import publish_flights
 from examples.flights.verify import (
     Comparison,
-    committed_alerts,
+    alerts_of,
     compare,
     expected_aircraft,
     expected_alerts,
@@ -47,7 +50,7 @@ from examples.flights.verify import (
 )
 from spark_bridge.cluster import ShardCluster
 from spark_bridge.errors import NoMemberError
-from spark_bridge.publish import PublishTarget
+from spark_bridge.formats import register_formats
 from spark_bridge.session import start_session
 from spark_bridge.standalone import StandaloneCluster
 
@@ -85,34 +88,41 @@ class Demo:
     console: Console
     flights: DataFrame
     cluster: ShardCluster
+    alerts: StreamingQuery
+    """Brings alerts back into Spark."""
+    alert_dir: Path
 
     def run(self) -> float:
         """Publish and consume every flight, with a kill in between; return the seconds of the fail-over."""
-        target = PublishTarget(
-            broker_address=self.cluster.services.broker_address,
-            etcd_endpoints=self.cluster.services.etcd.endpoints,
-            root=ROOT,
-            journals=FLIGHT_JOURNALS,
-        )
         published = _Counter()
+        with ThreadPoolExecutor(1) as watcher:
+            watching = watcher.submit(self._watch, published)
+            try:
+                # On this thread: Spark finds a registered format only where its session is the active one.
+                for count in publish_flights(self.flights, self.cluster.services, root=ROOT):
+                    published.messages += count
+                    published.slices += 1
+            finally:
+                published.done = True
+            return watching.result()
+
+    def _watch(self, published: _Counter) -> float:
+        """Wait until everything published is consumed; kill a member meanwhile; return the seconds of the fail-over."""
         counts = dict.fromkeys(SHARDS, 0)
         failover_seconds: float | None = None
-        with (
-            ThreadPoolExecutor(1) as publisher,
-            RunProgress(self.console, total=FLIGHT_COUNT) as bars,
-        ):
-            publishing = publisher.submit(_publish, self.flights, target, published)
+        with RunProgress(self.console, total=FLIGHT_COUNT) as bars:
             stalls_at = math.inf
-            while sum(counts.values()) < FLIGHT_COUNT and time.monotonic() < stalls_at:
-                if self._count(counts) or not publishing.done():
+            while not (published.done and sum(counts.values()) >= published.messages):
+                if self._count(counts) or not published.done:
                     stalls_at = time.monotonic() + STALL_SECONDS_MAX
+                if time.monotonic() >= stalls_at:
+                    break
                 unread = published.messages - sum(counts.values())
                 bars.show(published=published.messages, consumed=sum(counts.values()))
                 kill_due = failover_seconds is None and published.slices >= KILL_AFTER_SLICES
                 if kill_due and unread > 0:
                     failover_seconds = self._kill_one_member(unread=unread)
                 time.sleep(_POLL_SECONDS)
-            publishing.result()
             bars.show(published=published.messages, consumed=sum(counts.values()))
         if failover_seconds is None:  # everything was consumed faster than we could look
             failover_seconds = self._kill_one_member(unread=0)
@@ -127,11 +137,14 @@ class Demo:
             read_through = {journal: heads[journal]}
             aircraft += list_aircraft(self.cluster, shard, read_through=read_through).aircraft
         self.console.print(_table_of(aircraft))
+        # The shards have read everything, so every alert is committed; what is left is to read it.
+        self.alerts.processAllAvailable()
+        self.alerts.stop()
         return compare(
             expected=expected_aircraft(self.flights),
             live=live_totals(aircraft),
             expected_alerts=expected_alerts(self.flights),
-            alerts=asyncio.run(committed_alerts(services.broker_address)),
+            alerts=alerts_of(read_alerts(self.flights.sparkSession, self.alert_dir)),
         )
 
     def _count(self, counts: dict[str, int]) -> bool:
@@ -166,11 +179,12 @@ class Demo:
 
 
 class _Counter:
-    """Written by the publishing thread, read by the main one."""
+    """Written by the thread that publishes, read by the one that watches."""
 
     def __init__(self) -> None:
         self.messages = 0
         self.slices = 0
+        self.done = False
 
 
 def _set_up(console: Console, resources: ExitStack) -> Demo:
@@ -198,7 +212,14 @@ def _set_up(console: Console, resources: ExitStack) -> Demo:
     _shardctl(cluster, "shards", "apply", "--specs", str(here / "specs.yaml"))
     cluster.wait_for_primary(SHARDS)
     console.print(f"{len(SHARDS)} shards have a primary")
-    return Demo(console=console, flights=flights, cluster=cluster)
+    alerts = start_alert_stream(spark, cluster.services, run_dir / "alerts")
+    return Demo(
+        console=console,
+        flights=flights,
+        cluster=cluster,
+        alerts=alerts,
+        alert_dir=run_dir / "alerts",
+    )
 
 
 def _start_database(console: Console, resources: ExitStack, run_dir: Path) -> str:
@@ -223,6 +244,7 @@ def _start_spark(resources: ExitStack) -> SparkSession:
     spark = start_session(standalone.master_url, app_name="flights", conf=conf)
     resources.callback(spark.stop)
     spark.sparkContext.setLogLevel("ERROR")
+    register_formats(spark)
     return spark
 
 
@@ -232,12 +254,6 @@ def _shardctl(cluster: ShardCluster, *arguments: str) -> None:
     addresses = ["--address", cluster.client.address]
     addresses += ["--broker", cluster.services.broker_address]
     subprocess.run([str(program), *arguments, *addresses], check=True)  # noqa: S603 - our own program
-
-
-def _publish(flights: DataFrame, target: PublishTarget, published: _Counter) -> None:
-    for publication in publish_flights(flights, target):
-        published.messages += publication.messages
-        published.slices += 1
 
 
 def _pid_listening_at(endpoint: str) -> int:

@@ -1,7 +1,7 @@
 """Publishes the flights, in the order in which they departed, from Spark into the journals of departures.
 
-In slices of time, each a publication of its own: readers see the first while Spark still writes the next, and a run
-that was interrupted publishes only the slices that are missing.
+In slices of time, each a write of its own: readers see the first while Spark still writes the next, and a run that was
+interrupted publishes only the slices that are missing.
 """
 
 from __future__ import annotations
@@ -13,18 +13,21 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everyone calls it so
 
 from examples.flights.dataset import ORDER
-from spark_bridge.publish import Publication, PublishTarget, publish_dataframe
+from spark_bridge.services import Services
 
+WRITE_TASKS = 4
+"""Each writes into all journals; beside the members there are so many slots in the demonstration."""
 _BOUNDS = tuple(datetime(2013, month, 1, tzinfo=UTC) for month in (4, 10))
 """Departures before the first, between two, and from the last on are a slice each."""
 
 
-def publish_flights(flights: DataFrame, target: PublishTarget) -> Iterator[Publication]:
-    """Publish slice after slice; yield each once readers can see it.
+def publish_flights(flights: DataFrame, services: Services, *, root: str) -> Iterator[int]:
+    """Publish slice after slice; yield the number of its flights once readers can see them.
 
     Args:
         flights: As `read_flights` returns.
-        target: Where to; the same for every run, so that slices which are there already are not published again.
+        services: Where the journals are, and the etcd that remembers what is published.
+        root: Where it remembers; the same for every run, so that slices which are there already are not written again.
     """
     minutes = [int(bound.timestamp()) // 60 for bound in _BOUNDS]
     for number, (begin, end) in enumerate(zip([None, *minutes], [*minutes, None], strict=True)):
@@ -33,6 +36,25 @@ def publish_flights(flights: DataFrame, target: PublishTarget) -> Iterator[Publi
             part = part.where(F.col("departs_at") >= begin)
         if end is not None:
             part = part.where(F.col("departs_at") < end)
-        yield publish_dataframe(
-            part, target, publication=f"flights-{number}", key="aircraft", order_by=ORDER
-        )
+        write_flights(part, services, root=root, publication=f"flights-{number}")
+        yield part.count()
+
+
+def write_flights(flights: DataFrame, services: Services, *, root: str, publication: str) -> None:
+    """Write flights into the journals of departures, exactly once, however often it is called with one name.
+
+    All flights of an aircraft go to one journal, and are written by one task in the order of their departure.
+    """
+    (
+        flights.repartition(WRITE_TASKS, "aircraft")
+        .sortWithinPartitions(*ORDER)
+        .write.format("journal")
+        .mode("append")
+        .option("address", services.broker_address)
+        .option("selector", "name:prefix=flights/departures/")
+        .option("etcd", ",".join(services.etcd.endpoints))
+        .option("root", root)
+        .option("key", "aircraft")
+        .option("publication", publication)
+        .save()
+    )

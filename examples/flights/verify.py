@@ -10,11 +10,8 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame
 
-from consumer.journal.client import JournalClient
-from consumer.message.reader import read_committed
-from consumer.message.uuid import Flags
 from examples.flights.flights_pb2 import Aircraft
-from examples.flights.messages import ALERT_JOURNALS, ALERT_LATE_MINUTES, ALERTS
+from examples.flights.messages import ALERT_LATE_MINUTES
 
 _SHOWN_MAX = 10
 """Differences listed of each kind; one is enough to fail."""
@@ -71,7 +68,7 @@ def expected_aircraft(flights: DataFrame) -> dict[str, Totals]:
 def expected_alerts(flights: DataFrame) -> Counter[AlertKey]:
     """Return every alert that there must be."""
     late = flights.where(flights.late_minutes > ALERT_LATE_MINUTES)
-    return Counter(AlertKey(*row) for row in late.select(*AlertKey._fields).collect())
+    return alerts_of(late)
 
 
 def live_totals(aircraft: Iterable[Aircraft]) -> dict[str, Totals]:
@@ -88,18 +85,9 @@ def live_totals(aircraft: Iterable[Aircraft]) -> dict[str, Totals]:
     return found
 
 
-async def committed_alerts(broker_address: str) -> Counter[AlertKey]:
-    """Read every committed alert back from the journals."""
-    alerts: Counter[AlertKey] = Counter()
-    async with JournalClient(broker_address) as journals:
-        for journal in ALERT_JOURNALS:
-            async for batch in read_committed(journals, journal, ALERTS, offset=0, block=False):
-                alerts.update(
-                    AlertKey(*(getattr(alert, name) for name in AlertKey._fields))
-                    for flags, alert in zip(batch.flags, batch.messages(), strict=True)
-                    if flags != Flags.ACK_TXN
-                )
-    return alerts
+def alerts_of(alerts: DataFrame) -> Counter[AlertKey]:
+    """Return the alerts that came back into Spark, each as often as it is there."""
+    return Counter(AlertKey(*row) for row in alerts.select(*AlertKey._fields).collect())
 
 
 def compare(

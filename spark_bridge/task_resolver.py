@@ -95,6 +95,7 @@ class TaskResolver:
 
         Raises:
             NoMemberError: none of the members answered.
+            UnauthenticatedError, NotAuthorizedError: they did, and want other keys.
             ValidationError: an argument is not what it must be; or keys cannot be mapped to these shards.
         """
         if deadline_seconds <= 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import grpc
 
@@ -37,7 +38,7 @@ def survey(
     Raises:
         NoMemberError: none answered.
         ValidationError: an address is none.
-        grpc.RpcError: a member refused the question.
+        ConsumerError, AllocatorError: a member refused the question.
     """
     worker, met = this_worker(), "there is none"
     for address in addresses:
@@ -45,9 +46,17 @@ def survey(
             listing = ask_list(worker, address, shards, auth_keys, seconds=LOOKUP_SECONDS_MAX)
         except grpc.RpcError as error:
             if error.code() not in NEXT_MEMBER:
-                raise
+                raise _translated(address, error) from error
             met = f"{address}: {error.code().name}: {error.details()}"
             continue
         etcd = listing.header.etcd
         return Survey(cluster_id=etcd.cluster_id, revision=etcd.revision, routes=routes_of(listing))
     raise NoMemberError(f"none of {len(addresses)} members answered; the last one: {met}")
+
+
+def _translated(address: str, error: grpc.RpcError) -> Exception:
+    # On the driver only, so tasks need not import it.
+    from consumer.client.client_errors import error_of_rpc
+
+    # What both kinds of calls raise has a code and details, which is all that is asked of it.
+    return error_of_rpc(address, cast("grpc.aio.AioRpcError", error))

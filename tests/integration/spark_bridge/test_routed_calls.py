@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from allocator.errors import ValidationError
-from consumer.errors import ShardNotFoundError
+from consumer.errors import ShardNotFoundError, UnauthenticatedError
 from consumer.journal.client import JournalClient
 from consumer.member.service import Service
 from consumer.protocol.auth import KeyedAuth
@@ -274,7 +274,7 @@ async def test_calls_are_signed_where_members_ask_for_it(cluster: AskedCluster) 
 
         assert await ask(resolver, SHARD) == 0
         assert KEYS not in repr(resolver)
-        with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED"):
+        with pytest.raises(UnauthenticatedError):
             await resolver_of(member)
 
 

@@ -231,14 +231,13 @@ class _Held:
 
 def _kill_an_executor(directory: Path, release: Path) -> None:
     """Kill the executor of the first task that read something, and let the others go on."""
-
-    def worker() -> int:
-        return int(next(directory.glob("worker-*")).name.partition("-")[2])
-
-    pid = eventually_sync(worker, timeout_seconds=60)
-    executor_of(psutil.Process(pid)).send_signal(signal.SIGKILL)
-    (directory / "killed").touch()
-    release.touch()
+    try:
+        told = eventually_sync(lambda: list(directory.glob("worker-*")), timeout_seconds=60)
+        pid = int(told[0].name.partition("-")[2])
+        executor_of(psutil.Process(pid)).send_signal(signal.SIGKILL)
+        (directory / "killed").touch()
+    finally:
+        release.touch()
 
 
 def test_wrong_option_is_named_where_the_query_fails(topic: Callable[[int], Topic]) -> None:

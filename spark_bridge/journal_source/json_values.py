@@ -115,15 +115,24 @@ def _integer(bits: int) -> Convert:
     bound = 1 << (bits - 1)
 
     def converted(text: bytes) -> int:
-        try:
-            number = Decimal(text.decode())
-        except InvalidOperation as error:
-            raise ValueError(f"expected a whole number, got {_shown(text)}") from error
-        if number != number.to_integral_value() or not -bound <= number < bound:
+        number = _whole(text)
+        if not -bound <= number < bound:
             raise ValueError(f"expected a whole number of {bits} bits, got {_shown(text)}")
-        return int(number)
+        return number
 
     return converted
+
+
+def _whole(text: bytes) -> int:
+    if text.lstrip(b"-").isdigit():
+        return int(text)
+    try:
+        number = Decimal(text.decode())  # 12.0 or 1e3
+    except InvalidOperation as error:
+        raise ValueError(f"expected a whole number, got {_shown(text)}") from error
+    if number != number.to_integral_value():
+        raise ValueError(f"expected a whole number, got {_shown(text)}")
+    return int(number)
 
 
 def _decimal(data_type: DecimalType) -> Convert:

@@ -19,7 +19,7 @@ def batches_of(rows: Sequence[Mapping[str, Any]], schema: StructType) -> Iterato
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    arrow_schema = to_arrow_schema(schema)
+    arrow_schema = to_arrow_schema(schema, timezone="UTC")
     for begin in range(0, len(rows), ROWS_PER_BATCH):
         part = rows[begin : begin + ROWS_PER_BATCH]
         yield pa.RecordBatch.from_pylist(list(part), schema=arrow_schema)

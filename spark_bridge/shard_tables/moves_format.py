@@ -104,7 +104,7 @@ class ShardMovesReader(DataSourceReader):
         token = b""
         while True:
             page = asyncio.run(_page(self._options, page_token=token))
-            yield from batches_of([_row(move) for move in page.moves], self._schema)
+            yield from batches_of([move_row(move) for move in page.moves], self._schema)
             token = page.next_page_token
             if not token:
                 return
@@ -130,7 +130,8 @@ async def _page(
     return await first_answer(options.access.addresses, ask)
 
 
-def _row(move: ShardMove) -> dict[str, Any]:
+def move_row(move: ShardMove) -> dict[str, Any]:
+    """Return a move's values by column."""
     from consumer.core.move_messages import KIND_NAMES
 
     return {

@@ -96,7 +96,7 @@ class ShardStateReader(DataSourceReader):
 
         from spark_bridge.shard_tables.state_scan import scan_batches
 
-        wanted: pa.Schema = to_arrow_schema(self._schema)
+        wanted: pa.Schema = to_arrow_schema(self._schema, timezone="UTC")
         order = _order(self._options, partition.shard_id, partition.route, self._columns)
         for provenance, batch in scan_batches(order):
             yield fitted(batch, wanted, provenance)

@@ -79,15 +79,13 @@ def test_shards_failed_replica_shows_its_last_error(
 
 
 def test_shards_narrow_schema_and_mistakes(spark: SparkSession, tables: TableCluster) -> None:
-    """A caller may want few columns; a wrong option or an absent member is told in words."""
+    """A caller may want few columns; an absent member is told in words, once and not by each attempt of a task."""
     address = tables.addresses[0]
     reader = spark.read.format("shards").schema("status STRING, shard_id STRING")
     few = reader.option("address", address).option("progress", "false").load()
     assert few.columns == ["status", "shard_id"]
     assert few.count() == 6
 
-    with pytest.raises(PySparkException, match="option selektor: expected one of address"):
-        _shards(spark, tables, selektor="a=b").count()
     with pytest.raises(PySparkException, match="no member answers"):
         _shards(spark, tables, address="http://127.0.0.1:1").count()
 
@@ -138,7 +136,7 @@ def test_shard_state_of_standbys_has_what_was_committed_when_they_were_asked(
 
 
 def test_shard_state_narrow_schema_and_mistakes(spark: SparkSession, tables: TableCluster) -> None:
-    """Columns can be chosen, and cast; a wrong table or column is told on the driver, before a task starts."""
+    """Columns can be chosen, and cast; a wrong table is told on the driver, before a task starts."""
     tables.publish("a", ["v"])
     reader = spark.read.format("shard_state").schema("count INT, key STRING")
     few = reader.option("address", tables.addresses[1]).option("selector", "letter=a").load()
@@ -146,12 +144,6 @@ def test_shard_state_narrow_schema_and_mistakes(spark: SparkSession, tables: Tab
 
     with pytest.raises(PySparkException, match="option table: expected one of counts"):
         _state(spark, tables, table="count")
-    wrong = spark.read.format("shard_state").schema("sum INT")
-    with pytest.raises(PySparkException, match="option schema: expected columns of key, count"):
-        wrong.option("address", tables.addresses[0]).load().count()
-    with pytest.raises(PySparkException, match="option selector: expected one that chooses"):
-        reader = spark.read.format("shard_state").option("address", tables.addresses[0])
-        reader.option("selector", "letter=none").load()
 
 
 def _ledger(spark: SparkSession, tables: TableCluster, **options: str) -> DataFrame:
@@ -163,7 +155,7 @@ def test_shard_moves_has_every_assignment_and_an_operators_restart(
     spark: SparkSession, tables: TableCluster
 ) -> None:
     """What the leader did by itself and what somebody asked for, in columns that SQL can count."""
-    rows = _ledger(spark, tables).where("move = 'assign'").orderBy("shard_id", "time").collect()
+    rows = _ledger(spark, tables).where("move = 'assign'").orderBy("shard_id", "time", "slot").collect()
 
     assert {row.shard_id for row in rows} == {tables.shard_id(letter) for letter in "abc"}
     first = rows[0]
@@ -178,6 +170,3 @@ def test_shard_moves_has_every_assignment_and_an_operators_restart(
     (row,) = removed.select("reason", "actor", "slot").collect()
     assert (row.reason, row.slot) == ("unassigned", 0)
     assert "@" in row.actor
-    assert _ledger(spark, tables, since="2100-01-01").count() == 0
-    with pytest.raises(PySparkException, match="option since: expected a date or time"):
-        _ledger(spark, tables, since="yesterday").count()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import IntegerType, StringType, StructType
 
+from consumer.protocol.allocation_pb2 import MoveKind, ShardMove
 from consumer.protocol.journal_pb2 import ProcessSpec, Route
 from spark_bridge.format_options import OptionError
+from spark_bridge.shard_tables.columns import batches_of
+from spark_bridge.shard_tables.moves_format import MOVES_TABLE, ShardMovesFormat, move_row
 from spark_bridge.shard_tables.state_columns import (
     METADATA,
     Provenance,
@@ -89,3 +94,42 @@ def test_endpoints_of_asks_standbys_first_if_they_may_answer() -> None:
     assert endpoints_of(route, standbys=False) == ["http://one"]
     assert endpoints_of(route, standbys=True) == ["http://two", "http://one"]
     assert endpoints_of(Route(primary=-1), standbys=False) == []
+
+
+def test_moves_fit_the_columns_they_are_declared_with() -> None:
+    """Times bear their zone, and what nobody knows is null; a reader of few columns gets these."""
+    move = ShardMove(
+        shard="shard-a",
+        kind=MoveKind.MOVE_KIND_HAND_OVER,
+        member="zone-a#one",
+        slot=0,
+        from_slot=-1,
+        revision=12,
+        reason="balance",
+        writer="zone-b#two",
+        epoch=3,
+    )
+    move.time.FromMilliseconds(1_769_846_400_500)
+
+    (batch,) = batches_of([move_row(move)], MOVES_TABLE)
+    (few,) = batches_of([move_row(move)], StructType().add("zone", StringType()))
+
+    (row,) = batch.to_pylist()
+    assert set(row) == set(move_row(move)) == set(MOVES_TABLE.names)
+    assert row["time"] == datetime(2026, 1, 31, 8, 0, 0, 500_000, tzinfo=UTC)
+    assert (row["move"], row["zone"], row["from_slot"]) == ("hand-over", "zone-a", None)
+    assert row["actor"] is row["plan_id"] is None
+    assert few.to_pylist() == [{"zone": "zone-a"}]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"since": "yesterday"}, "option since: expected a date or time in ISO 8601"),
+        ({"selector": "app=x"}, "option selector: expected one of address"),
+    ],
+)
+def test_moves_options_are_checked(options: dict[str, str], problem: str) -> None:
+    """On the driver, before anybody is asked."""
+    with pytest.raises(OptionError, match=problem):
+        ShardMovesFormat({"address": "http://a:1", **options}).reader(MOVES_TABLE)

@@ -41,6 +41,7 @@ _INT_BITS: Final[dict[type[DataType], int]] = {
     IntegerType: 32,
     LongType: 64,
 }
+_BEYOND: Final = 1 << 64
 _NOT_FINITE: Final = {b'"NaN"': "nan", b'"Infinity"': "inf", b'"-Infinity"': "-inf"}
 """As Spark's JSON writer writes them."""
 
@@ -130,7 +131,9 @@ def _whole(text: bytes) -> int:
         number = Decimal(text.decode())  # 12.0 or 1e3
     except InvalidOperation as error:
         raise ValueError(f"expected a whole number, got {_shown(text)}") from error
-    if number != number.to_integral_value():
+    if (
+        abs(number) >= _BEYOND or number != number.to_integral_value()
+    ):  # 1e999999999 is not to be written out
         raise ValueError(f"expected a whole number, got {_shown(text)}")
     return int(number)
 

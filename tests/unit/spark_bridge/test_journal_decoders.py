@@ -111,6 +111,7 @@ def test_json_value_becomes_the_columns_type(text: str, kind: DataType, value: o
     ("text", "kind", "said"),
     [
         ("1.5", LongType(), "a whole number, got 1.5"),
+        ("1e999999999", LongType(), "a whole number"),
         ("99999", ShortType(), "a whole number of 16 bits"),
         ('"x"', DoubleType(), "a number"),
         ('"x"', TimestampType(), "Invalid isoformat"),

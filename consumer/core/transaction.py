@@ -106,7 +106,8 @@ class TransactionMachine:
         Args:
             now: Monotonic seconds.
         """
-        intents = dict(self._recovered.ack_intents)
+        # A protobuf map has no order of its own, and a simulated run must be the same again.
+        intents = dict(sorted(self._recovered.ack_intents.items()))
         self._running.prior_prepared = now
         self._prior = PriorTxn(read_through_of(self._recovered), intents, committed=now)
         if intents:

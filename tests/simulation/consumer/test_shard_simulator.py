@@ -14,7 +14,7 @@ from consumer.simulation.run import shards, simulate
 from consumer.simulation.scenario import Scenario
 from consumer.simulation.witness import Witness
 
-SEEDS = (3, 4, 5)
+SEEDS = (3, 5, 11)
 _PRINT_HASHES = f"""
 from consumer.simulation.run import simulate
 print(*(simulate(seed).trace_hash for seed in {SEEDS}))

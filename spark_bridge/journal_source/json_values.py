@@ -42,6 +42,7 @@ _INT_BITS: Final[dict[type[DataType], int]] = {
     LongType: 64,
 }
 _BEYOND: Final = 1 << 64
+"""Of whole numbers; 1e999999999 is not to be written out."""
 _NOT_FINITE: Final = {b'"NaN"': "nan", b'"Infinity"': "inf", b'"-Infinity"': "-inf"}
 """As Spark's JSON writer writes them."""
 
@@ -131,9 +132,7 @@ def _whole(text: bytes) -> int:
         number = Decimal(text.decode())  # 12.0 or 1e3
     except InvalidOperation as error:
         raise ValueError(f"expected a whole number, got {_shown(text)}") from error
-    if (
-        abs(number) >= _BEYOND or number != number.to_integral_value()
-    ):  # 1e999999999 is not to be written out
+    if not -_BEYOND < number < _BEYOND or number != number.to_integral_value():
         raise ValueError(f"expected a whole number, got {_shown(text)}")
     return int(number)
 

@@ -47,9 +47,9 @@ fmt: setup ## format
 	$(BIN)/ruff check --fix .
 
 test-sim: setup ## simulate clusters and shards: 2,000 seeds of each, or SEEDS=first:end, SIMULATORS=consumer, SEED=n to replay one
-	for simulator in $(SIMULATORS); do \
-		$(BIN)/python -m $$simulator.simulation $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS) --jobs $(SIM_JOBS)) || exit 1; \
-	done
+	status=0; for simulator in $(SIMULATORS); do \
+		$(BIN)/python -m $$simulator.simulation $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS) --jobs $(SIM_JOBS)) || status=1; \
+	done; exit $$status
 
 chaos: setup ## kill, freeze, drain and restart everything for DURATION=600 seconds; SEED=n to repeat, HOSTS=processes without Spark
 	$(BIN)/python -m tests.chaos --seconds $(DURATION) --hosts $(HOSTS) $(if $(SEED),--seed $(SEED))

@@ -1,0 +1,204 @@
+"""What Spark does with the sink's writers, without Spark: pickles them, writes in tasks, commits elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import cloudpickle
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.sql.types import LongType, StructType
+
+from consumer.embedded.broker import EmbeddedBroker
+from consumer.embedded.etcd import EmbeddedEtcdProcess
+from spark_bridge.errors import PublishError
+from spark_bridge.format_options import OptionError
+from spark_bridge.journal_sink import batch_writer, stream_writer
+from tests.support.published import ids_of, messages_of
+from tests.support.spark import make_journals
+
+pytestmark = pytest.mark.etcd
+
+JOURNALS = ("sink/part-000", "sink/part-001")
+SCHEMA = StructType().add("id", LongType())
+T = TypeVar("T")
+
+
+@pytest.fixture
+async def options(
+    etcd_server: EmbeddedEtcdProcess, broker: EmbeddedBroker, etcd_root: str
+) -> Mapping[str, str]:
+    """Two empty journals, and a root of the test's own."""
+    await asyncio.to_thread(make_journals, broker.address, JOURNALS)
+    return {
+        "address": broker.address,
+        "etcd": etcd_server.endpoint,
+        "selector": "name:prefix=sink/",
+        "root": etcd_root,
+        "key": "id",
+    }
+
+
+async def _elsewhere(function: Callable[[], T]) -> T:
+    """Call a function where no event loop runs, as in Spark's processes."""
+    return await asyncio.to_thread(function)
+
+
+def _batches(ids: range, *, null: bool = False) -> Iterator[pa.RecordBatch]:
+    yield pa.record_batch({"id": pa.array(list(ids), pa.int64())})
+    if null:
+        yield pa.record_batch({"id": pa.array([None], pa.int64())})
+
+
+def _sent(thing: T) -> T:
+    """Return what arrives in another process."""
+    arrived: T = cloudpickle.loads(cloudpickle.dumps(thing))
+    return arrived
+
+
+@contextmanager
+def _micro_batch(query: str, batch: int) -> Iterator[None]:
+    """Let this process be a task of a micro-batch."""
+    context = TaskContext._getOrCreate()
+    properties = {"sql.streaming.queryId": query, "streaming.sql.batchId": str(batch)}
+    context._localProperties = properties
+    try:
+        yield
+    finally:
+        TaskContext._setTaskContext(None)  # type: ignore[arg-type]
+
+
+async def _committed(options: Mapping[str, str]) -> Counter[int]:
+    return ids_of(await messages_of(options["address"], JOURNALS))
+
+
+async def _written(options: Mapping[str, str]) -> int:
+    return ids_of(await messages_of(options["address"], JOURNALS, committed=False)).total()
+
+
+async def test_batch_writer_publishes_what_the_chosen_attempts_wrote(
+    options: Mapping[str, str],
+) -> None:
+    """Three attempts of two tasks; Spark hands over the messages of two, and perhaps None."""
+
+    def write() -> None:
+        writer = batch_writer(options, SCHEMA, overwrite=False)
+        tasks = [_sent(writer).write(_batches(ids)) for ids in (range(10), range(10, 20))]
+        _sent(writer).write(_batches(range(10)))  # an attempt that lost
+        _sent(writer).commit([*map(_sent, tasks), None])
+
+    await _elsewhere(write)
+
+    assert await _committed(options) == Counter(range(20))
+    assert await _written(options) == 30
+
+
+async def test_batch_writer_finishes_a_name_that_is_committed(options: Mapping[str, str]) -> None:
+    """The second job's tasks append nothing, and its commit changes nothing."""
+
+    def write() -> None:
+        writer: Any = batch_writer({**options, "publication": "p"}, SCHEMA, overwrite=False)
+        writer.commit([_sent(writer).write(_batches(range(10)))])
+
+    await _elsewhere(write)
+    await _elsewhere(write)
+
+    assert await _committed(options) == Counter(range(10))
+    assert await _written(options) == 10
+
+
+async def test_batch_writer_fails_on_the_driver_for_rows_that_no_attempt_can_write(
+    options: Mapping[str, str],
+) -> None:
+    """The task succeeds, as Spark sees it, so that it is not tried again; the commit raises, and publishes nothing."""
+
+    def write() -> None:
+        writer = batch_writer(options, SCHEMA, overwrite=False)
+        messages = [_sent(writer.write(_batches(range(10), null=null))) for null in (False, True)]
+        with pytest.raises(PublishError, match=r"column id: .* is null.*Nothing was published"):
+            writer.commit(messages)
+        writer.abort(messages)
+
+    await _elsewhere(write)
+
+    assert await _committed(options) == Counter()
+
+
+async def test_stream_writer_commits_each_batch_of_a_query_once(
+    options: Mapping[str, str],
+) -> None:
+    """Two batches, the second of which is run again after its commit; another query's first batch is another one."""
+
+    def run(query: str, batch: int, ids: range) -> None:
+        with _micro_batch(query, batch):
+            message = _sent(stream_writer(options, SCHEMA, overwrite=False)).write(_batches(ids))
+        stream_writer(options, SCHEMA, overwrite=False).commit([_sent(message)], batch)
+
+    for query, batch, ids in (
+        ("q", 0, range(10)),
+        ("q", 1, range(10, 20)),
+        ("q", 1, range(10, 20)),
+        ("other", 0, range(20, 30)),
+    ):
+        await _elsewhere(lambda query=query, batch=batch, ids=ids: run(query, batch, ids))  # type: ignore[misc]
+
+    assert await _committed(options) == Counter(range(30))
+    assert await _written(options) == 30
+
+
+async def test_stream_writer_abort_leaves_nothing_visible(options: Mapping[str, str]) -> None:
+    """An aborted batch is written again by the restarted query."""
+
+    def run(batch: int, *, commit: bool) -> None:
+        writer = stream_writer(options, SCHEMA, overwrite=False)
+        with _micro_batch("q", batch):
+            message = writer.write(_batches(range(10)))
+        if commit:
+            writer.commit([message], batch)
+        else:
+            writer.abort([message, None], batch)
+
+    await _elsewhere(lambda: run(0, commit=False))
+    assert await _committed(options) == Counter()
+
+    await _elsewhere(lambda: run(0, commit=True))
+
+    assert await _committed(options) == Counter(range(10))
+    assert await _written(options) == 20
+
+
+async def test_writers_refuse_what_a_journal_cannot_do(options: Mapping[str, str]) -> None:
+    """The error names the mode, or the option."""
+
+    def refuse() -> None:
+        with pytest.raises(PublishError, match=r'mode: expected mode\("append"\)'):
+            batch_writer(options, SCHEMA, overwrite=True)
+        with pytest.raises(PublishError, match="outputMode: expected"):
+            stream_writer(options, SCHEMA, overwrite=True)
+        with pytest.raises(OptionError, match="option publication: expected nothing"):
+            stream_writer({**options, "publication": "x"}, SCHEMA, overwrite=False)
+        with pytest.raises(OptionError, match=r"option selector: .*matches journals"):
+            stream_writer({**options, "selector": "name=no/where"}, SCHEMA, overwrite=False)
+        with pytest.raises(OptionError, match="option authKeysFile: expected a file"):
+            stream_writer({**options, "authKeysFile": "/no/where"}, SCHEMA, overwrite=False)
+
+    await _elsewhere(refuse)
+
+
+async def test_journals_of_two_content_types_are_refused(options: Mapping[str, str]) -> None:
+    """The error names a journal of each."""
+    await asyncio.to_thread(
+        make_journals, options["address"], ["sink/other"], content_type="text/csv"
+    )
+    message = r"option selector: .*one content type.*part-001 has application/x-ndjson"
+
+    def refuse() -> None:
+        with pytest.raises(OptionError, match=message):
+            batch_writer(options, SCHEMA, overwrite=False)
+
+    await _elsewhere(refuse)

@@ -135,7 +135,8 @@ class _ShardReader:
                     self._order.shard_id, max_staleness_seconds=self._order.max_staleness_seconds
                 )
 
-        return await self._first(ask)
+        # A standby would copy all of its files for this.
+        return await self._first(ask, primary_first=True)
 
     async def open(self) -> ScanStateResponse:
         """Return the answer's first part."""
@@ -174,15 +175,17 @@ class _ShardReader:
             await self.close()
             raise
 
-    async def _first(self, ask: Callable[[str], Awaitable[AnswerT]]) -> AnswerT:
+    async def _first(
+        self, ask: Callable[[str], Awaitable[AnswerT]], *, primary_first: bool = False
+    ) -> AnswerT:
         """Return what the first answers that does, of the replicas as last known; ask anew who they are until then."""
         order = self._order
         deadline = asyncio.get_running_loop().time() + order.patience_seconds
         backoff = Backoff(max_seconds=PAUSE_SECONDS_MAX)
         met: dict[str, str] = {}
         while True:
-            standbys = order.max_staleness_seconds > 0
-            for endpoint in endpoints_of(self._route, standbys=standbys):
+            endpoints = endpoints_of(self._route, standbys=order.max_staleness_seconds > 0)
+            for endpoint in reversed(endpoints) if primary_first else endpoints:
                 try:
                     return await ask(endpoint)
                 except (EndpointError, ShardError, TimeoutError) as error:

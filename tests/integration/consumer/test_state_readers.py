@@ -57,7 +57,8 @@ async def _read(order: ScanOrder) -> tuple[set[str], dict[str, int]]:
     """The members that answered, and the rows; read by a thread of its own, as a task would."""
 
     def read() -> tuple[set[str], dict[str, int]]:
-        members, rows = set(), {}
+        members: set[str] = set()
+        rows: dict[str, int] = {}
         for provenance, batch in scan_batches(order):
             members.add(provenance.member)
             rows |= {row["key"]: row["count"] for row in batch.to_pylist()}

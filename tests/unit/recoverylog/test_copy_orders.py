@@ -12,7 +12,7 @@ from allocator.runtime.task_group import TaskGroup
 from consumer.errors import RecoveryLogError
 from consumer.protocol.recorded_op_pb2 import FSMHints
 from consumer.recoverylog.copy_orders import CopyOrders
-from consumer.recoverylog.file_changes import CreateFile, WriteFile
+from consumer.recoverylog.file_changes import CreateFile, FileChange, WriteFile
 from consumer.recoverylog.file_thread import FileThread
 from consumer.recoverylog.fsm import FileStateMachine, Fnode
 from consumer.recoverylog.played_copy import LiveFiles, copy_files
@@ -36,7 +36,7 @@ class Played:
 
     async def write(self, content: bytes) -> None:
         """Play what makes the file."""
-        changes = [CreateFile(1), WriteFile(1, 0, memoryview(content))]
+        changes: list[FileChange] = [CreateFile(1), WriteFile(1, 0, memoryview(content))]
         await self.thread.write(changes)
 
 

@@ -18,6 +18,8 @@ from consumer.message.uuid import Flags, build_uuid
 Bytes = npt.NDArray[np.uint8]
 
 UUID_CHARACTERS: Final = 36
+_UUID_BYTES: Final = 16
+_TIME_LOW_BYTES: Final = 4
 
 _HEX_PAIRS: Final = np.frombuffer(
     b"".join(b"%02x" % value for value in range(256)), dtype=np.uint16
@@ -85,7 +87,7 @@ def uuid_texts(uuids: Bytes, *, before: bytes = b"", after: bytes = b"") -> Byte
     texts = np.empty((len(uuids), len(template)), dtype=np.uint8)
     # UUIDs of one batch mostly differ in their first bytes alone: the others are written once for all.
     varying = _varying_bytes(uuids)
-    if varying < uuids.shape[1]:
+    if varying < _UUID_BYTES:
         _write_digits(template[None, :], uuids[:1], place=len(before))
     texts[:] = template
     _write_digits(texts, uuids[:, :varying], place=len(before))
@@ -94,9 +96,9 @@ def uuid_texts(uuids: Bytes, *, before: bytes = b"", after: bytes = b"") -> Byte
 
 def _varying_bytes(uuids: Bytes) -> int:
     """Return 4 if only the first 4 bytes (the low part of the time) differ, else all."""
-    if not len(uuids) or (uuids[:, 4:] != uuids[0, 4:]).any():
-        return uuids.shape[1]
-    return 4
+    if not len(uuids) or (uuids[:, _TIME_LOW_BYTES:] != uuids[0, _TIME_LOW_BYTES:]).any():
+        return _UUID_BYTES
+    return _TIME_LOW_BYTES
 
 
 def _write_digits(texts: Bytes, uuids: Bytes, *, place: int) -> None:

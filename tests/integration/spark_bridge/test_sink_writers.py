@@ -12,6 +12,7 @@ import cloudpickle
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import LongType, StructType
 
 from consumer.embedded.broker import EmbeddedBroker
@@ -70,7 +71,7 @@ def _micro_batch(query: str, batch: int) -> Iterator[None]:
     try:
         yield
     finally:
-        TaskContext._setTaskContext(None)  # type: ignore[arg-type]
+        TaskContext._setTaskContext(None)
 
 
 async def _committed(options: Mapping[str, str]) -> Counter[int]:

@@ -114,7 +114,11 @@ class Application(Protocol[StoreT]):
     """What a user writes."""
 
     def new_store(self, shard: Shard) -> StoreT:
-        """Return the shard's store; called once each time this process becomes the shard's primary."""
+        """Return the shard's store; called once each time this process becomes the shard's primary.
+
+        Also for a copy that a standby shows to those who scan it (`consumer.state_tables.CopyReader`), then on any thread:
+        do nothing here that concerns others.
+        """
         ...
 
     def message_type(self, journal_spec: journal_pb2.JournalSpec) -> MessageType:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import pickle
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
-from uuid import uuid4
+from random import Random
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from consumer.embedded.broker import EmbeddedBrokerProcess
 from consumer.errors import FramingError
@@ -25,21 +25,12 @@ from consumer.protocol.labels import CONTENT_TYPE, label_set
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.columns import with_metadata
 from spark_bridge.journal_source.errors import JournalBytesGoneError
-from spark_bridge.journal_source.readers import (
-    JournalStreamReader,
-    batch_reader,
-    stream_reader,
-)
+from spark_bridge.journal_source.readers import stream_reader
 from spark_bridge.journal_source.schema_inference import infer_schema
 from tests.support.broker import journal_spec
-from tests.support.journal_writers import JournalWriter
-from tests.support.spark import make_journals
+from tests.support.journal_reads import IDS, Query, Topic
 
 pytestmark = pytest.mark.e2e
-
-IDS = StructType([StructField("id", LongType())])
-T = TypeVar("T")
-Rows = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -49,91 +40,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield broker.address
 
 
-class Topic:
-    """Some journals of one test."""
-
-    def __init__(self, address: str, count: int) -> None:
-        self.address = address
-        self.prefix = f"test/{uuid4().hex}/"
-        self.journals = [f"{self.prefix}part-{index:03d}" for index in range(count)]
-        make_journals(address, self.journals)
-
-    def options(self, **more: object) -> dict[str, str]:
-        """Return the options of a read of all journals."""
-        base = {"address": self.address, "selector": f"name:prefix={self.prefix}"}
-        return base | {name: str(value) for name, value in more.items()}
-
-    def writer(self, index: int = 0) -> JournalWriter:
-        """Return a new producer."""
-        return JournalWriter(self.address, self.journals[index])
-
-    def batch(self, schema: StructType = IDS, /, **more: object) -> tuple[int, Rows]:
-        """Read once; return the number of partitions and the rows."""
-        reader = shipped(batch_reader(self.options(**more), schema))
-        partitions = shipped(reader.partitions())
-        batches = [batch for each in partitions for batch in reader.read(each)]
-        return len(partitions), [row for batch in batches for row in batch.to_pylist()]
-
-
-class Query:
-    """A streaming query's driver: it keeps offsets, and asks a reader."""
-
-    def __init__(self, topic: Topic, **options: object) -> None:
-        self.options = topic.options(**options)
-        self.spans: list[tuple[Any, Any]] = []
-        self.restart()
-        self.offset = kept(self.reader.initialOffset())
-
-    def restart(self) -> None:
-        """Ask another reader from now on."""
-        self.reader: JournalStreamReader = stream_reader(self.options, IDS)
-
-    def trigger(self) -> list[int]:
-        """Run a micro-batch and return its ids."""
-        limit = self.reader.getDefaultReadLimit()
-        end = kept(self.reader.latestOffset(self.offset, limit))
-        if end == self.offset:
-            return []
-        self.spans.append((self.offset, end))
-        self.offset = end
-        return self.ids(len(self.spans) - 1)
-
-    def ids(self, batch: int) -> list[int]:
-        """Return the ids of a micro-batch, perhaps once more."""
-        partitions = shipped(self.reader.partitions(*self.spans[batch]))
-        reader = shipped(stream_reader(self.options, IDS))
-        batches = [batch for each in partitions for batch in reader.read(each)]
-        return [row["id"] for batch in batches for row in batch.to_pylist()]
-
-    def trigger_to_the_end(self) -> list[list[int]]:
-        """Run micro-batches until there is nothing more."""
-        batches: list[list[int]] = []
-        while True:
-            before = self.offset
-            ids = self.trigger()
-            if self.offset == before:
-                return batches
-            batches.append(ids)
-
-    def close(self) -> None:
-        """Stop the reader."""
-        self.reader.stop()
-
-
-def shipped(value: T) -> T:
-    """Return a value as a task gets it."""
-    copy: T = pickle.loads(pickle.dumps(value))  # noqa: S301 - it was pickled here
-    return copy
-
-
-def kept(offset: dict[str, Any]) -> dict[str, Any]:
-    """Return an offset as the checkpoint gives it back."""
-    value: dict[str, Any] = json.loads(json.dumps(offset))
-    return value
-
-
 def test_batch_reads_each_committed_message_once_in_parallel(address: str) -> None:
-    """Plan: two journals; a large transaction, an open one between, a rolled back one; partitions of 4 KiB.
+    """Plan: two journals; a large transaction, an open one between its messages; partitions of 4 KiB.
 
     Why: what is not committed must not be seen, and one journal is read by many tasks.
     """
@@ -149,12 +57,6 @@ def test_batch_reads_each_committed_message_once_in_parallel(address: str) -> No
 
     assert Counter(row["id"] for row in rows) == Counter(range(1100))
     assert partitions >= 15
-    assert (
-        topic.batch(with_metadata(IDS), includeMetadata="true", maxBytesPerPartition=4096)[1][0][
-            "_producer"
-        ]
-        == f"{first.producer:012x}"
-    )
 
 
 def test_metadata_places_are_those_of_the_messages(address: str) -> None:
@@ -170,6 +72,7 @@ def test_metadata_places_are_those_of_the_messages(address: str) -> None:
     _, rows = topic.batch(with_metadata(IDS), includeMetadata="true", maxBytesPerPartition=1000)
     for row in rows:
         assert json.loads(content[row["_begin"] : row["_end"]])["id"] == row["id"]
+        assert row["_producer"] == f"{writer.producer:012x}"
     assert len(rows) == 50
 
 
@@ -394,3 +297,57 @@ def test_bytes_that_are_gone_end_the_read_unless_told_otherwise(address: str) ->
         topic.batch(selector="name=no/such")
     query.close()
     lenient.close()
+
+
+def _publish_transactions(
+    topic: Topic, numbers: Iterator[int], random: Random, committed: Counter[int]
+) -> None:
+    """Append transactions in several parts, each to a journal, and acknowledge most."""
+    for _ in range(8):
+        writer = topic.writer(random.randrange(3))
+        ids: list[int] = []
+        for _ in range(random.randint(1, 4)):
+            part = list(islice(numbers, random.choice([1, 10, 300])))
+            writer.uncommitted(part)
+            ids += part
+        if random.random() < 0.75:
+            committed.update(ids)
+            writer.acknowledge()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_stream_beside_writers_misses_and_repeats_nothing(address: str, seed: int) -> None:
+    """Plan: three writers and a query that is restarted now and then; every batch is asked for again at the end.
+
+    Why: transactions straddle batches in every way there is, and both must agree on each of them.
+    """
+    random = Random(seed)
+    topic = Topic(address, 3)
+    committed = [Counter[int]() for _ in range(3)]
+    writers = [
+        threading.Thread(
+            target=_publish_transactions,
+            args=(topic, iter(range(index, 10**9, 3)), Random(random.random()), committed[index]),
+        )
+        for index in range(3)
+    ]
+    for writer in writers:
+        writer.start()
+    query = Query(topic, maxRowsPerTrigger=random.choice([50, 400]), maxBytesPerPartition=20_000)
+    batches: list[list[int]] = []
+    while any(writer.is_alive() for writer in writers):
+        known = len(query.spans)
+        ids = query.trigger()
+        batches += [ids] if len(query.spans) > known else []
+        if random.random() < 0.3:
+            query.close()
+            query.restart()
+    batches += query.trigger_to_the_end()
+    query.close()
+    query.restart()
+
+    found = Counter(id_ for ids in batches for id_ in ids)
+    assert found == committed[0] + committed[1] + committed[2]
+    for number, ids in enumerate(batches):
+        assert sorted(query.ids(number)) == sorted(ids)
+    query.close()

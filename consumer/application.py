@@ -116,7 +116,7 @@ class Application(Protocol[StoreT]):
     def new_store(self, shard: Shard) -> StoreT:
         """Return the shard's store; called once each time this process becomes the shard's primary.
 
-        Also for a copy that a standby shows to those who scan it (`consumer.state_tables.CopyReader`), then on any thread:
+        Also for a copy that a standby shows to those who scan it (`consumer.state_tables.CopyReader`), on any thread:
         do nothing here that concerns others.
         """
         ...

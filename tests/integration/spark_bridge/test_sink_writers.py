@@ -120,7 +120,9 @@ async def test_batch_writer_fails_on_the_driver_for_rows_that_no_attempt_can_wri
 
     def write() -> None:
         writer = batch_writer(options, SCHEMA, overwrite=False)
-        messages = [_sent(writer.write(_batches(range(10), null=null))) for null in (False, True)]
+        messages: list[WriterCommitMessage | None] = [
+            _sent(writer.write(_batches(range(10), null=null))) for null in (False, True)
+        ]
         with pytest.raises(PublishError, match=r"column id: .* is null.*Nothing was published"):
             writer.commit(messages)
         writer.abort(messages)

@@ -50,11 +50,7 @@ class LoopThread:
             RuntimeError: the thread is closed, or was closed meanwhile; or the call could never end: it comes from a
                 forked process, or from the loop itself.
         """
-        try:
-            future = self._submit(coroutine)
-        except RuntimeError:
-            coroutine.close()
-            raise
+        future = self.start(coroutine)
         try:
             return future.result()
         except CancelledError as error:
@@ -63,6 +59,18 @@ class LoopThread:
             raise
         except BaseException:
             future.cancel()
+            raise
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine beside the calling thread, and return its future; closing cancels it, and waits for its end.
+
+        Raises:
+            RuntimeError: as `call` does, before anything runs.
+        """
+        try:
+            return self._submit(coroutine)
+        except RuntimeError:
+            coroutine.close()
             raise
 
     def close(self) -> None:

@@ -32,6 +32,18 @@ ConsumerError
 ├── BrokerDataError(path, detail)           a broker's data directory cannot be used
 ├── RpcFailedError(address, code, detail)   a server answered a request with an unexpected gRPC status
 ├── EmbeddedServerError(server, detail)     a server of our own cannot be found or started
+├── LeasingError                            leases and checkpoints; `retryable` says whether the same call may succeed
+│   ├── ThrottlingError                     back off; nothing was written
+│   ├── DependencyError(detail)             the store did not answer; `outcome_unknown`: a write may have been applied
+│   ├── BlockedOnParentError(key, parents)  wait
+│   ├── InvalidStateError                   no store, or a record that cannot be read
+│   ├── ShutdownError                       the lease is not held: stop for good
+│   ├── LeaseNotAcquiredError
+│   │   └── ShardClaimedError
+│   ├── SequenceIdNotFoundError             also a LookupError: no checkpoint
+│   ├── ShardNotAssignedError               also a LookupError: no owner
+│   ├── InvalidPositionError                also a ValueError
+│   └── RecordConflictError(key, current)   a compare-and-swap that lost (consumer.leasing.core.conflict)
 └── JournalError(journal)
     ├── JournalNotFoundError
     ├── JournalNotAllowedError              the journal's flags forbid it
@@ -104,6 +116,39 @@ from consumer.errors.journals import (
 )
 from consumer.errors.journals import (
     WrongAppendOffsetError as WrongAppendOffsetError,
+)
+from consumer.errors.leasing import (
+    BlockedOnParentError as BlockedOnParentError,
+)
+from consumer.errors.leasing import (
+    DependencyError as DependencyError,
+)
+from consumer.errors.leasing import (
+    InvalidPositionError as InvalidPositionError,
+)
+from consumer.errors.leasing import (
+    InvalidStateError as InvalidStateError,
+)
+from consumer.errors.leasing import (
+    LeaseNotAcquiredError as LeaseNotAcquiredError,
+)
+from consumer.errors.leasing import (
+    LeasingError as LeasingError,
+)
+from consumer.errors.leasing import (
+    SequenceIdNotFoundError as SequenceIdNotFoundError,
+)
+from consumer.errors.leasing import (
+    ShardClaimedError as ShardClaimedError,
+)
+from consumer.errors.leasing import (
+    ShardNotAssignedError as ShardNotAssignedError,
+)
+from consumer.errors.leasing import (
+    ShutdownError as ShutdownError,
+)
+from consumer.errors.leasing import (
+    ThrottlingError as ThrottlingError,
 )
 from consumer.errors.root import (
     ConsumerError as ConsumerError,

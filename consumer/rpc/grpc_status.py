@@ -2,17 +2,21 @@
 
 A service that *can* answer, answers in band with a `Status` and a header. What arrives here is a failure.
 
-    ValidationError                                   INVALID_ARGUMENT      fix the request
+    ValidationError, InvalidPositionError             INVALID_ARGUMENT      fix the request
     UnauthenticatedError                              UNAUTHENTICATED       bring a good token
     NotAuthorizedError                                PERMISSION_DENIED     bring another token
-    ShardNotFoundError, JournalNotFoundError          NOT_FOUND             stop
-    ProxyHeaderError, ClusterMismatchError            FAILED_PRECONDITION   fix the configuration
+    ShardNotFoundError, JournalNotFoundError,
+        SequenceIdNotFoundError, ShardNotAssignedError NOT_FOUND            stop
+    ProxyHeaderError, ClusterMismatchError,
+        InvalidStateError                             FAILED_PRECONDITION   fix the configuration
     BoundExceededError, EtcdLimitError                RESOURCE_EXHAUSTED    split the request
+    ThrottlingError                                   RESOURCE_EXHAUSTED    back off
     CommitFencedError, RegisterMismatchError,
-        ApplyConflictError                            ABORTED               resolve, or read, again
+        ApplyConflictError, other LeasingError        ABORTED               resolve, or read, again
     ResolverStoppedError, LeaseLostError, ShardError,
         EtcdUnavailableError, EndpointError,
-        JournalUnavailableError                       UNAVAILABLE           try another process
+        JournalUnavailableError, DependencyError,
+        BlockedOnParentError                          UNAVAILABLE           try another process, or later
     TimeoutError                                      DEADLINE_EXCEEDED     as the caller decides
     KeyDecodeError                                    DATA_LOSS             repair what etcd holds
     StateNotShownError                                UNIMPLEMENTED         read something else
@@ -34,18 +38,26 @@ from allocator.errors import (
 )
 from consumer.errors import (
     ApplyConflictError,
+    BlockedOnParentError,
     BoundExceededError,
     CommitFencedError,
+    DependencyError,
     EndpointError,
+    InvalidPositionError,
+    InvalidStateError,
     JournalNotFoundError,
     JournalUnavailableError,
+    LeasingError,
     NotAuthorizedError,
     ProxyHeaderError,
     RegisterMismatchError,
     ResolverStoppedError,
+    SequenceIdNotFoundError,
     ShardError,
+    ShardNotAssignedError,
     ShardNotFoundError,
     StateNotShownError,
+    ThrottlingError,
     UnauthenticatedError,
 )
 
@@ -58,14 +70,19 @@ CAUSE_METADATA = "broadsheet-shard-cause-bin"
 # The first class that fits decides, so a subclass stands before its base.
 _CODES: tuple[tuple[type[BaseException], grpc.StatusCode], ...] = (
     (ValidationError, grpc.StatusCode.INVALID_ARGUMENT),
+    (InvalidPositionError, grpc.StatusCode.INVALID_ARGUMENT),
     (UnauthenticatedError, grpc.StatusCode.UNAUTHENTICATED),
     (NotAuthorizedError, grpc.StatusCode.PERMISSION_DENIED),
     (ShardNotFoundError, grpc.StatusCode.NOT_FOUND),
     (JournalNotFoundError, grpc.StatusCode.NOT_FOUND),
+    (SequenceIdNotFoundError, grpc.StatusCode.NOT_FOUND),
+    (ShardNotAssignedError, grpc.StatusCode.NOT_FOUND),
+    (InvalidStateError, grpc.StatusCode.FAILED_PRECONDITION),
     (ProxyHeaderError, grpc.StatusCode.FAILED_PRECONDITION),
     (ClusterMismatchError, grpc.StatusCode.FAILED_PRECONDITION),
     (BoundExceededError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (EtcdLimitError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (ThrottlingError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (CommitFencedError, grpc.StatusCode.ABORTED),
     (RegisterMismatchError, grpc.StatusCode.ABORTED),
     (ApplyConflictError, grpc.StatusCode.ABORTED),
@@ -75,6 +92,9 @@ _CODES: tuple[tuple[type[BaseException], grpc.StatusCode], ...] = (
     (EtcdUnavailableError, grpc.StatusCode.UNAVAILABLE),
     (EndpointError, grpc.StatusCode.UNAVAILABLE),
     (JournalUnavailableError, grpc.StatusCode.UNAVAILABLE),
+    (DependencyError, grpc.StatusCode.UNAVAILABLE),
+    (BlockedOnParentError, grpc.StatusCode.UNAVAILABLE),
+    (LeasingError, grpc.StatusCode.ABORTED),
     (TimeoutError, grpc.StatusCode.DEADLINE_EXCEEDED),
     (KeyDecodeError, grpc.StatusCode.DATA_LOSS),
     (StateNotShownError, grpc.StatusCode.UNIMPLEMENTED),

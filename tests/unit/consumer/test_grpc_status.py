@@ -16,9 +16,13 @@ from allocator.errors import (
 from consumer.client.client_errors import error_of_rpc, error_of_status
 from consumer.errors import (
     ApplyConflictError,
+    BlockedOnParentError,
     BoundExceededError,
     CommitFencedError,
+    DependencyError,
     EndpointError,
+    InvalidPositionError,
+    InvalidStateError,
     JournalNotFoundError,
     NoShardPrimaryError,
     NotAuthorizedError,
@@ -26,10 +30,16 @@ from consumer.errors import (
     ProxyHeaderError,
     ResolverStoppedError,
     RpcFailedError,
+    SequenceIdNotFoundError,
+    ShardClaimedError,
+    ShardNotAssignedError,
     ShardNotFoundError,
     ShardStoppedError,
+    ShutdownError,
+    ThrottlingError,
     UnauthenticatedError,
 )
+from consumer.leasing.core.conflict import RecordConflictError
 from consumer.protocol.journal_pb2 import Header
 from consumer.protocol.shard_pb2 import Status
 from consumer.rpc.grpc_status import DETAILS_CHARACTERS_MAX, status_code_of, status_details_of
@@ -60,6 +70,16 @@ CODE = grpc.StatusCode
         (EndpointError("http://h:1", "refused"), CODE.UNAVAILABLE),
         (TimeoutError(), CODE.DEADLINE_EXCEEDED),
         (KeyDecodeError(b"/hints/x", "expected JSON"), CODE.DATA_LOSS),
+        (InvalidPositionError("position.seq: expected digits"), CODE.INVALID_ARGUMENT),
+        (SequenceIdNotFoundError("shard-1"), CODE.NOT_FOUND),
+        (ShardNotAssignedError("shard-1"), CODE.NOT_FOUND),
+        (InvalidStateError("no lease store"), CODE.FAILED_PRECONDITION),
+        (ThrottlingError("too many requests"), CODE.RESOURCE_EXHAUSTED),
+        (DependencyError("refused", outcome_unknown=True), CODE.UNAVAILABLE),
+        (BlockedOnParentError("b", ("a",)), CODE.UNAVAILABLE),
+        (ShutdownError("lost"), CODE.ABORTED),
+        (ShardClaimedError("by w2"), CODE.ABORTED),
+        (RecordConflictError("a", None), CODE.ABORTED),
         (KeyError("a bug"), CODE.INTERNAL),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",

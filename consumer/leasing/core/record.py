@@ -1,0 +1,117 @@
+"""The one record behind every lease: who holds it, and how far its shard is processed.
+
+Everything is written by compare-and-swap of the whole record. Three numbers say what happened to it:
+
+* `epoch` counts acquisitions. It is the fencing token: sinks that remember the greatest epoch they saw refuse a paused
+  owner whose write comes late. It also tells "lost and taken again" from "never lost".
+* `counter` counts the holder's writes and every change of owner. Where a store cannot tell who is alive, its movement
+  is the heartbeat.
+* `write_id` names the last write that moved `counter`, so that a writer whose answer was lost recognises its own.
+
+Source: awslabs/amazon-kinesis-client leases.Lease (fields, hand-off), vmware/vmware-go-kcl-v2 (claim),
+Azure event-processor-host (epoch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NewType
+
+from allocator.errors import ValidationError
+from consumer.leasing.core.position import Position
+
+KEY_CHARACTERS_MAX = 255
+"""Longest lease key or worker name: what an indexed SQL column holds everywhere."""
+
+Version = NewType("Version", str)
+"""Which state of a record was read; only its store knows what it says, and versions have no order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashRange:
+    """The part of a stream's hash space that a shard covers."""
+
+    first: str
+    """Lowest hash key, decimal digits."""
+    last: str
+    """Highest hash key, inclusive, decimal digits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRecord:
+    """A lease, its checkpoint, and its place among other shards."""
+
+    key: str
+    """The shard."""
+    epoch: int = 0
+    """Acquisitions so far; never used twice."""
+    counter: int = 0
+    """Writes of holders and changes of owner so far."""
+    owner: str | None = None
+    """The worker entitled to the lease; during a hand-off, the one that gets it."""
+    handoff_from: str | None = None
+    """During a hand-off: the worker that still processes, and may commit until it passes the lease on."""
+    claim: str | None = None
+    """The worker that asks the holder to let go."""
+    checkpoint: Position | None = None
+    """Processed and durable. None: nothing was ever stored, the record only makes room for it."""
+    pending: Position | None = None
+    """Announced and not yet committed: what lies between may have had its side effects."""
+    pending_state: bytes | None = None
+    """The application's own note with `pending`."""
+    owner_switches: int = 0
+    """Changes of owner since the last commit: how often the same records may have been processed."""
+    write_id: str = ""
+    """Names the last write that moved `counter`."""
+    parents: frozenset[str] = frozenset()
+    """Keys of the shards that this one was split or merged from."""
+    children: frozenset[str] = frozenset()
+    """Keys of the shards that this one was split or merged into, once known."""
+    hash_range: HashRange | None = None
+    """The part of the hash space it covers, where known."""
+    attrs: Mapping[str, str] = field(default_factory=dict)
+    """Fields of the layout it was read from that we do not know, in that layout's notation; kept by every write."""
+
+    def __post_init__(self) -> None:
+        _check_name("lease.key", self.key)
+        for name in ("owner", "handoff_from", "claim"):
+            if getattr(self, name) is not None:
+                _check_name(f"lease.{name}", getattr(self, name))
+        if self.epoch < 0 or self.counter < 0 or self.owner_switches < 0:
+            raise ValidationError(
+                "lease", "expected epoch, counter and owner_switches of at least 0"
+            )
+        if self.pending is None and self.pending_state is not None:
+            raise ValidationError("lease.pending_state", "expected a pending position with it")
+        if self.handoff_from is not None and self.owner is None:
+            raise ValidationError("lease.handoff_from", "expected an owner to hand off to")
+
+    @property
+    def holder(self) -> str | None:
+        """The worker that processes the shard: the owner, or during a hand-off the one before it."""
+        return self.owner if self.handoff_from is None else self.handoff_from
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether everything of the shard is processed."""
+        return self.checkpoint is not None and self.checkpoint.is_end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Versioned:
+    """A record as its store had it at some moment."""
+
+    record: LeaseRecord
+    version: Version
+    """What the next write compares."""
+    fence: int
+    """The same while one acquisition lasts, and never again; 0 while nobody is known to hold the lease."""
+
+
+def _check_name(field_path: str, text: str) -> None:
+    if not 1 <= len(text) <= KEY_CHARACTERS_MAX or "\x00" in text:
+        raise ValidationError(
+            field_path,
+            f"expected 1 to {KEY_CHARACTERS_MAX} characters and no NUL, got {text!r:.80}",
+        )

@@ -1,0 +1,279 @@
+"""Records in etcd, where a dead worker's leases end by themselves.
+
+A record lasts; beside it the holder has an owner key on the etcd lease of its process. Every write compares the mod
+revision of the record and the create revision of the owner key, the fence: whoever lost its owner key, by time or by a
+rival, can write nothing more under it. Renewing is the process's keep-alive; it writes no record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from allocator.core.ops import (
+    Compare,
+    CompareTarget,
+    Delete,
+    Get,
+    KeyValue,
+    LeaseId,
+    Operation,
+    Put,
+    prefix_range_end,
+)
+from allocator.errors import LeaseNotFoundError
+from allocator.etcd.api import Etcd, TxnResult
+from allocator.runtime.clock import Clock, SystemClock
+from consumer.errors.leasing import DependencyError, InvalidStateError
+from consumer.leasing.core.codec import decode, encode
+from consumer.leasing.core.conflict import RecordConflictError
+from consumer.leasing.core.record import LeaseRecord, Version, Versioned
+from consumer.leasing.etcd.failures import answer_of
+from consumer.leasing.etcd.keys import LeaseKeys
+from consumer.leasing.etcd.process_lease import ProcessLease
+
+LEASE_SECONDS = 10.0
+"""Default life of an etcd lease that is not renewed; that of a lease in the Kinesis Client Library."""
+
+_MARK = b'{"layout":"native"}'
+
+_log = structlog.get_logger()
+
+
+class EtcdRecordStore:
+    """Implements `consumer.leasing.store.RecordStore`. An async context manager for the workers of one process.
+
+    A record whose owner no process vouches for (`join`) has no fence: it is as free as one whose owner died.
+    """
+
+    def __init__(
+        self,
+        etcd: Etcd,
+        root: str,
+        *,
+        lease_seconds: float = LEASE_SECONDS,
+        clock: Clock | None = None,
+    ) -> None:
+        """Create a store's client; nothing is asked of etcd yet.
+
+        Args:
+            etcd: The client; stays the caller's.
+            root: What its keys begin with, e.g. `/my-application`.
+            lease_seconds: How long after a process's death its leases are free.
+            clock: Decides when this process counts its own etcd lease as lost.
+        """
+        self._etcd = etcd
+        self._keys = LeaseKeys(root)
+        self._process = ProcessLease(etcd, ttl_seconds=lease_seconds, clock=clock or SystemClock())
+        self._joined: dict[str, LeaseId] = {}
+        """Workers of this process, with the etcd lease that each was announced on."""
+
+    @property
+    def tells_who_lives(self) -> bool:
+        """Owner keys end with the processes that hold them."""
+        return True
+
+    @property
+    def deadline_monotonic_seconds(self) -> float | None:
+        """Until when, by our clock, nobody can have taken this process's leases; None while it vouches for none."""
+        return self._process.deadline_monotonic_seconds
+
+    async def exists(self) -> bool:
+        """Return whether the store was created."""
+        return bool((await answer_of(self._etcd.get_range(self._keys.store))).kvs)
+
+    async def create_store(self) -> bool:
+        """Write the store's mark. False if it is there."""
+        mark = self._keys.store
+        result = await answer_of(
+            self._etcd.txn((Compare.absent(mark),), (Put(mark, _MARK),)), writes=True
+        )
+        return result.succeeded
+
+    async def delete_store(self) -> None:
+        """Delete every key below the root."""
+        prefix = self._keys.prefix
+        self._joined.clear()
+        await answer_of(
+            self._etcd.txn((), (Delete(prefix, prefix_range_end(prefix)),)), writes=True
+        )
+
+    async def get(self, key: str) -> Versioned | None:
+        """Return a record as it is now."""
+        return self._found(key, await answer_of(self._etcd.txn((), self._look(key))))
+
+    async def scan(self, owner: str | None = None) -> AsyncIterator[Versioned]:
+        """Yield records, all as of one revision."""
+        prefix = self._keys.prefix
+        result = await answer_of(self._etcd.get_range(prefix, prefix_range_end(prefix)))
+        kv_by_key = {kv.key: kv for kv in result.kvs}
+        if self._keys.store not in kv_by_key:
+            raise self._missing()
+        for kv in result.kvs:
+            if not kv.key.startswith(self._keys.leases):
+                continue
+            key = kv.key.removeprefix(self._keys.leases).decode()
+            try:
+                found = self._versioned(key, kv, kv_by_key)
+            except InvalidStateError as error:
+                _log.warning("leasing.record_skipped", key=key, cause=str(error))
+                continue
+            if owner is None or found.record.owner == owner:
+                yield found
+
+    async def create(self, record: LeaseRecord) -> Versioned:
+        """Write a record that is not there yet, and its holder's key."""
+        mark = await answer_of(self._etcd.get_range(self._keys.store))
+        if not mark.kvs:
+            raise self._missing()
+        since = mark.kvs[0].create_revision
+        compares = (
+            Compare(self._keys.store, CompareTarget.CREATE_REVISION, since),
+            Compare.absent(self._keys.lease(record.key)),
+        )
+        return await self._write(record, compares, await self._owner_put(record), fence=0)
+
+    async def replace(self, record: LeaseRecord, expected: Versioned) -> Versioned:
+        """Write a record in place of `expected`, under its fence."""
+        before = expected.record
+        lease_key = self._keys.lease(before.key)
+        owner_key = self._keys.owner(before.key, before.epoch)
+        compares = (
+            Compare(lease_key, CompareTarget.MOD_REVISION, int(expected.version)),
+            Compare(owner_key, CompareTarget.CREATE_REVISION, expected.fence),
+        )
+        acquired = record.epoch != before.epoch
+        if not acquired and record.holder == before.holder:
+            return await self._write(record, compares, (), fence=expected.fence)
+        ended = (Delete(owner_key),) if expected.fence else ()
+        begun = await self._owner_put(record) if acquired else ()
+        return await self._write(record, compares, ended + begun, fence=0)
+
+    async def delete(self, key: str, expected: Versioned | None = None) -> bool:
+        """Remove a record and its owner key."""
+        lease_key, owners = self._keys.lease(key), self._keys.owners_of(key)
+        compares: tuple[Compare, ...] = ()
+        if expected is not None:
+            version = int(expected.version)
+            compares = (Compare(lease_key, CompareTarget.MOD_REVISION, version),)
+        look = self._look(key)
+        removal = (Delete(lease_key), Delete(owners, prefix_range_end(owners)))
+        result = await answer_of(self._etcd.txn(compares, look + removal, look), writes=True)
+        mark, leases, _ = result.gets
+        if not mark:
+            raise self._missing()
+        if not leases:
+            return False
+        if not result.succeeded:
+            raise RecordConflictError(key, self._found(key, result))
+        return True
+
+    async def join(self, worker: str) -> None:
+        """Announce a worker on this process's etcd lease."""
+        lease = await answer_of(self._process.current())
+        if self._joined.get(worker) == lease:
+            return
+        announcement = Put(self._keys.worker(worker), b"", lease)
+        await self._txn((), (announcement,))
+        self._joined[worker] = lease
+
+    async def __aenter__(self) -> Self:
+        await self._process.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._joined.clear()
+        await self._process.__aexit__(kind, error, trace)
+
+    async def _write(
+        self,
+        record: LeaseRecord,
+        compares: tuple[Compare, ...],
+        owner_changes: tuple[Operation, ...],
+        *,
+        fence: int,
+    ) -> Versioned:
+        """Write a record and what becomes of its owner key; `fence` is what it has if that is not put anew."""
+        put = Put(self._keys.lease(record.key), encode(record).encode())
+        result = await self._txn(compares, (put, *owner_changes), self._look(record.key))
+        if not result.succeeded:
+            raise RecordConflictError(record.key, self._found(record.key, result))
+        revision = result.header.revision
+        acquired = any(isinstance(change, Put) for change in owner_changes)
+        return Versioned(
+            record=record,
+            version=Version(str(revision)),
+            fence=revision if acquired else fence,
+        )
+
+    async def _txn(
+        self,
+        compares: tuple[Compare, ...],
+        success: tuple[Operation, ...],
+        failure: tuple[Operation, ...] = (),
+    ) -> TxnResult:
+        """Write, and if the etcd lease of a key has ended forget it: the next attempt gets another."""
+        try:
+            return await answer_of(self._etcd.txn(compares, success, failure), writes=True)
+        except DependencyError as error:
+            if isinstance(error.__cause__, LeaseNotFoundError):
+                for operation in success:
+                    if isinstance(operation, Put):
+                        self._process.forget(LeaseId(operation.lease))
+            raise
+
+    async def _owner_put(self, record: LeaseRecord) -> tuple[Operation, ...]:
+        """Return the write of a new holder's key; nothing if there is no holder, or nobody vouches for it."""
+        if record.holder is None:
+            return ()
+        lease = await self._lease_of(record.holder)
+        if not lease:
+            return ()
+        key = self._keys.owner(record.key, record.epoch)
+        return (Put(key, record.holder.encode(), lease),)
+
+    async def _lease_of(self, worker: str) -> int:
+        if worker in self._joined:
+            await self.join(worker)  # Again, if the lease that it was on is lost.
+            return self._joined[worker]
+        found = await answer_of(self._etcd.get_range(self._keys.worker(worker)))
+        return found.kvs[0].lease if found.kvs else 0
+
+    def _look(self, key: str) -> tuple[Operation, ...]:
+        """Return the reads of all that `_found` needs."""
+        owners = self._keys.owners_of(key)
+        return (
+            Get(self._keys.store),
+            Get(self._keys.lease(key)),
+            Get(owners, prefix_range_end(owners)),
+        )
+
+    def _found(self, key: str, result: TxnResult) -> Versioned | None:
+        mark, leases, owners = result.gets
+        if not mark:
+            raise self._missing()
+        if not leases:
+            return None
+        return self._versioned(key, leases[0], {kv.key: kv for kv in owners})
+
+    def _versioned(self, key: str, kv: KeyValue, kv_by_key: dict[bytes, KeyValue]) -> Versioned:
+        record = decode(kv.value, key=key)
+        owner = kv_by_key.get(self._keys.owner(key, record.epoch))
+        return Versioned(
+            record=record,
+            version=Version(str(kv.mod_revision)),
+            fence=0 if owner is None else owner.create_revision,
+        )
+
+    def _missing(self) -> InvalidStateError:
+        return InvalidStateError(
+            f"no lease store below {self._keys.root} in etcd: create it, or correct the root"
+        )

@@ -1,0 +1,229 @@
+"""Leases as the Kinesis Client Library manages them, over any record store.
+
+A lost race is an answer, not an error: None, or False. What is written comes back as a new value; arguments are never
+changed.
+
+Source: awslabs/amazon-kinesis-client leases.LeaseRefresher (operations and conditions). Differences: docs/leases.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from uuid import uuid4
+
+from allocator.runtime.clock import Clock, SystemClock
+from consumer.errors.leasing import DependencyError
+from consumer.leasing.core import rules
+from consumer.leasing.core.conflict import RecordConflictError
+from consumer.leasing.core.record import HashRange, LeaseRecord, Versioned
+from consumer.leasing.core.verdict import (
+    verdict_of_anybody,
+    verdict_of_holder,
+    verdict_of_overseer,
+    verdict_of_taker,
+)
+from consumer.leasing.store import RecordStore
+from consumer.leasing.writing import swap
+
+POLL_SECONDS = 10.0
+TIMEOUT_SECONDS = 600.0
+"""How often, and for how long, the Kinesis Client Library looks whether its table is there."""
+
+
+class LeaseManager:
+    """The leases of one application. Every method may raise what `consumer.leasing.store` lists for all."""
+
+    def __init__(
+        self,
+        store: RecordStore,
+        *,
+        clock: Clock | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Manage what is in a store.
+
+        Args:
+            store: The records; stays the caller's.
+            clock: Measures the wait for the store.
+            sleep: Waits, for a number of seconds.
+        """
+        self._store = store
+        self._clock = clock or SystemClock()
+        self._sleep = sleep
+        self._created_store = False
+
+    async def create_store_if_not_exists(self) -> bool:
+        """Create the store. True if this manager did, now or before."""
+        if not self._created_store:
+            self._created_store = await self._store.create_store()
+        return self._created_store
+
+    async def store_exists(self) -> bool:
+        """Return whether the store is there."""
+        return await self._store.exists()
+
+    async def wait_until_store_exists(
+        self, *, poll_seconds: float = POLL_SECONDS, timeout_seconds: float = TIMEOUT_SECONDS
+    ) -> bool:
+        """Wait for somebody to create the store. False if nobody did in time."""
+        deadline = self._clock.monotonic_seconds() + timeout_seconds
+        while not await self._store.exists():
+            left_seconds = deadline - self._clock.monotonic_seconds()
+            if left_seconds <= 0:
+                return False
+            await self._sleep(min(poll_seconds, left_seconds))
+        return True
+
+    async def list_leases(self) -> tuple[Versioned, ...]:
+        """Return all leases in the order of their keys, without those that cannot be read."""
+        return tuple([found async for found in self._store.scan()])
+
+    async def list_leases_of(self, worker: str) -> tuple[Versioned, ...]:
+        """Return the leases that a worker owns, in the order of their keys; in a hand-off, those that it will get."""
+        return tuple([found async for found in self._store.scan(worker)])
+
+    async def create_lease(self, record: LeaseRecord) -> bool:
+        """Write a new lease. False if there is one with its key."""
+        written = replace(record, write_id=uuid4().hex)
+        try:
+            await self._store.create(written)
+        except RecordConflictError as conflict:
+            # A client below may have sent it twice.
+            return conflict.current is not None and _is_write(conflict.current, written)
+        except DependencyError as error:
+            if not error.outcome_unknown:
+                raise
+            current = await self._store.get(record.key)
+            if current is None:
+                raise
+            return _is_write(current, written)
+        return True
+
+    async def get_lease(self, key: str) -> Versioned | None:
+        """Return a lease as it is now."""
+        return await self._store.get(key)
+
+    async def renew(self, held: Versioned) -> Versioned | None:
+        """Show that the holder lives, and learn what others asked of it meanwhile: a claim, a hand-off.
+
+        Where the store itself knows who lives, nothing is written.
+
+        Returns:
+            The lease now; None if it is lost, or was never held.
+        """
+        if not held.fence:
+            return None
+        if not self._store.tells_who_lives:
+            return await swap(self._store, held, rules.renew, verdict_of_holder)
+        current = await self._store.get(held.record.key)
+        if current is None or current.fence != held.fence:
+            return None
+        return current
+
+    async def take(self, seen: Versioned, owner: str) -> Versioned | None:
+        """Acquire a lease for a worker of this process, whoever holds it: whether it may is the caller's policy.
+
+        Returns:
+            The lease; None if it changed since it was seen.
+        """
+        await self._store.join(owner)
+        return await swap(
+            self._store, seen, lambda record: rules.take(record, owner), verdict_of_taker
+        )
+
+    async def assign(
+        self, seen: Versioned, owner: str, *, graceful: bool = False
+    ) -> Versioned | None:
+        """Give a lease to a worker of any process, however often its holder renewed it meanwhile.
+
+        Args:
+            seen: The lease; its owner, and hand-off, must still be those.
+            owner: Who gets it.
+            graceful: Name the next owner only; the holder finishes, and then assigns the lease to it.
+
+        Returns:
+            The lease; None if its owner is another by now, or it cannot be handed off.
+        """
+        if not graceful:
+            return await swap(
+                self._store, seen, lambda record: rules.take(record, owner), verdict_of_overseer
+            )
+        if not rules.may_begin_hand_off(seen.record, owner):
+            return None
+        return await swap(
+            self._store,
+            seen,
+            lambda record: rules.begin_hand_off(record, owner),
+            verdict_of_overseer,
+        )
+
+    async def evict(self, seen: Versioned) -> Versioned | None:
+        """Take a lease from its holder, however often it renewed it meanwhile.
+
+        Returns:
+            The lease; None if its owner is another by now, or it is gone.
+        """
+        return await swap(self._store, seen, rules.evict, verdict_of_overseer)
+
+    async def update(
+        self, held: Versioned, change: Callable[[LeaseRecord], LeaseRecord]
+    ) -> Versioned | None:
+        """Write what the holder has to say: a checkpoint, a pending one.
+
+        Args:
+            held: The lease, as last written or renewed.
+            change: E.g. `lambda record: commit(record, position)`. What it does to key, owner, epoch and counter is
+                ignored. May be called more than once.
+
+        Returns:
+            The lease; None if it is lost, or the holder wrote it elsewhere since.
+
+        Raises:
+            InvalidPositionError: the checkpoint would go back.
+        """
+        return await swap(
+            self._store, held, lambda record: rules.update(record, change), verdict_of_holder
+        )
+
+    async def note_children(
+        self,
+        key: str,
+        *,
+        children: frozenset[str] = frozenset(),
+        hash_range: HashRange | None = None,
+    ) -> Versioned | None:
+        """Add what was learned of a shard, without disturbing its holder.
+
+        Returns:
+            The lease; None if there is none, and none is made.
+        """
+        seen = await self._store.get(key)
+        if seen is None:
+            return None
+        return await swap(
+            self._store,
+            seen,
+            lambda record: rules.note_children(record, children=children, hash_range=hash_range),
+            verdict_of_anybody,
+        )
+
+    async def delete(self, key: str) -> bool:
+        """Remove a lease, whoever holds it. False if there is none."""
+        return await self._store.delete(key)
+
+    async def delete_all(self) -> None:
+        """Remove the leases that are there, one by one; those created meanwhile may stay."""
+        for found in await self.list_leases():
+            await self._store.delete(found.record.key)
+
+    async def is_empty(self) -> bool:
+        """Return whether there is no lease that can be read."""
+        async for _ in self._store.scan():
+            return False
+        return True
+
+
+def _is_write(current: Versioned, written: LeaseRecord) -> bool:
+    return current.record.write_id == written.write_id

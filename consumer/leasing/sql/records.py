@@ -1,0 +1,210 @@
+"""Records in a table, on a connection and in a transaction of the caller's.
+
+    CREATE TABLE broadsheet_leases (
+        lease_key VARCHAR(255) PRIMARY KEY, version BIGINT, owner VARCHAR(255), epoch BIGINT, record TEXT)
+
+`record` is the whole of it, as JSON; `owner` and `epoch` repeat two of its fields, for conditions and for queries of
+others. A checkpoint that is swapped in the transaction of its outputs is exactly once: both are there, or neither.
+
+    with engine.begin() as connection:
+        connection.execute(sa.insert(outputs), rows)
+        held = records.swap(connection, held, lambda record: commit(record, position))
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection
+
+from consumer.leasing.core.codec import decode, encode
+from consumer.leasing.core.conflict import RecordConflictError
+from consumer.leasing.core.record import KEY_CHARACTERS_MAX, LeaseRecord, Version, Versioned
+from consumer.leasing.sql.failures import translated
+from consumer.leasing.writing import stamped
+
+TABLE_NAME = "broadsheet_leases"
+
+_FIRST_VERSION_BITS = 52
+"""A record begins at a random version, so that one that was deleted and created again is not taken for the first."""
+
+# Of the same order everywhere: PostgreSQL's default collations differ between servers.
+_Key = sa.String(KEY_CHARACTERS_MAX).with_variant(
+    sa.String(KEY_CHARACTERS_MAX, collation="C"), "postgresql"
+)
+
+
+class StoredRecord(NamedTuple):
+    """A row, which may or may not be readable."""
+
+    key: str
+    version: int
+    text: str
+
+    def read(self) -> Versioned:
+        """Return the record in it.
+
+        Raises:
+            InvalidStateError: there is none.
+        """
+        return _versioned(decode(self.text, key=self.key), self.version)
+
+
+class SqlRecords:
+    """Reads and writes records on connections that it is given. It never commits and never rolls back."""
+
+    def __init__(self, table_name: str = TABLE_NAME) -> None:
+        """Describe the table.
+
+        Args:
+            table_name: Of the table; one for each application that shares the database.
+        """
+        self.table = sa.Table(
+            table_name,
+            sa.MetaData(),
+            sa.Column("lease_key", _Key, primary_key=True),
+            sa.Column("version", sa.BigInteger, nullable=False),
+            sa.Column("owner", sa.String(KEY_CHARACTERS_MAX), nullable=True, index=True),
+            sa.Column("epoch", sa.BigInteger, nullable=False),
+            sa.Column("record", sa.Text, nullable=False),
+        )
+
+    def get(self, connection: Connection, key: str) -> Versioned | None:
+        """Return a record as the transaction sees it.
+
+        Raises:
+            InvalidStateError: it cannot be read, or there is no table.
+        """
+        columns = self.table.c
+        query = sa.select(columns.version, columns.record).where(columns.lease_key == key)
+        with translated():
+            row = connection.execute(query).one_or_none()
+        return None if row is None else StoredRecord(key, row.version, row.record).read()
+
+    def page(
+        self, connection: Connection, *, after: str, owner: str | None, limit: int
+    ) -> list[StoredRecord]:
+        """Return rows in the order of their keys.
+
+        Args:
+            connection: To read on.
+            after: Only keys beyond this one.
+            owner: Only records of this owner; None: all.
+            limit: At most so many.
+        """
+        columns = self.table.c
+        query = (
+            sa.select(columns.lease_key, columns.version, columns.record)
+            .where(columns.lease_key > after)
+            .order_by(columns.lease_key)
+            .limit(limit)
+        )
+        if owner is not None:
+            query = query.where(columns.owner == owner)
+        with translated():
+            rows = connection.execute(query).all()
+        return [StoredRecord(row.lease_key, row.version, row.record) for row in rows]
+
+    def create(self, connection: Connection, record: LeaseRecord) -> Versioned:
+        """Insert a record.
+
+        Raises:
+            RecordConflictError: there is one with its key.
+        """
+        version = secrets.randbits(_FIRST_VERSION_BITS)
+        dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+        insert = dialect.insert(self.table).values(
+            lease_key=record.key, version=version, **_fields_of(record)
+        )
+        with translated():
+            done = connection.execute(
+                insert.on_conflict_do_nothing(index_elements=[self.table.c.lease_key])
+            )
+        if done.rowcount != 1:
+            raise RecordConflictError(record.key, self.get(connection, record.key))
+        return _versioned(record, version)
+
+    def replace(
+        self, connection: Connection, record: LeaseRecord, expected: Versioned
+    ) -> Versioned:
+        """Update a record.
+
+        Raises:
+            RecordConflictError: it was changed, or is gone.
+        """
+        version = int(expected.version) + 1
+        update = (
+            sa.update(self.table)
+            .where(*self._is(record.key, expected))
+            .values(version=version, **_fields_of(record))
+        )
+        with translated():
+            done = connection.execute(update)
+        if done.rowcount != 1:
+            raise RecordConflictError(record.key, self.get(connection, record.key))
+        return _versioned(record, version)
+
+    def swap(
+        self,
+        connection: Connection,
+        seen: Versioned,
+        change: Callable[[LeaseRecord], LeaseRecord],
+    ) -> Versioned:
+        """Make a change in the caller's transaction; what others see of it is the caller's commit.
+
+        Args:
+            connection: In the caller's transaction.
+            seen: What the caller believes to be there.
+            change: A rule of `consumer.leasing.core.rules`.
+
+        Raises:
+            RecordConflictError: it was changed, or is gone. Roll back: the lease may be lost.
+        """
+        record, _ = stamped(seen.record, change(seen.record))
+        return self.replace(connection, record, seen)
+
+    def delete(self, connection: Connection, key: str, expected: Versioned | None = None) -> bool:
+        """Delete a record. False if it is not there.
+
+        Raises:
+            RecordConflictError: there is another than `expected`.
+        """
+        delete = sa.delete(self.table).where(*self._is(key, expected))
+        with translated():
+            done = connection.execute(delete)
+        if done.rowcount:
+            return True
+        if expected is not None and (current := self.get(connection, key)) is not None:
+            raise RecordConflictError(key, current)
+        return False
+
+    def _is(self, key: str, expected: Versioned | None) -> list[sa.ColumnElement[bool]]:
+        conditions = [self.table.c.lease_key == key]
+        if expected is not None:
+            conditions.append(self.table.c.version == int(expected.version))
+            conditions += self._has_fence(expected.fence)
+        return conditions
+
+    def _has_fence(self, fence: int) -> list[sa.ColumnElement[bool]]:
+        columns = self.table.c
+        if not fence:
+            return [columns.owner.is_(None)]
+        return [columns.owner.is_not(None), columns.epoch == _epoch_of(fence)]
+
+
+def _fields_of(record: LeaseRecord) -> dict[str, object]:
+    return {"owner": record.owner, "epoch": record.epoch, "record": encode(record)}
+
+
+def _versioned(record: LeaseRecord, version: int) -> Versioned:
+    fence = 0 if record.holder is None else record.epoch + 1
+    return Versioned(record=record, version=Version(str(version)), fence=fence)
+
+
+def _epoch_of(fence: int) -> int:
+    """Return the acquisition that a fence stands for: nobody here knows who lives, and epochs begin at 0."""
+    return fence - 1

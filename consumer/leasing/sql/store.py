@@ -1,0 +1,150 @@
+"""Records in an SQL database: PostgreSQL, or a SQLite file that processes of one machine share.
+
+The database does not know who lives: observers watch the counters that holders move. Its own gift is that a checkpoint
+can be part of another transaction (`consumer.leasing.sql.records.SqlRecords`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
+
+import sqlalchemy as sa
+import structlog
+from sqlalchemy.engine import Connection, Engine
+
+from consumer.errors.leasing import InvalidStateError
+from consumer.leasing.core.record import LeaseRecord, Versioned
+from consumer.leasing.sql.failures import translated
+from consumer.leasing.sql.records import TABLE_NAME, SqlRecords
+from consumer.stores.sql_dialect import dialect_of
+
+T = TypeVar("T")
+
+PAGE_ROWS = 500
+"""Rows that a scan reads at a time."""
+
+_log = structlog.get_logger()
+
+
+class SqlRecordStore:
+    """Implements `consumer.leasing.store.RecordStore`. Every call is one transaction on a thread of asyncio's pool."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        table_name: str = TABLE_NAME,
+        lock_wait_seconds: float = 5.0,
+        page_rows: int = PAGE_ROWS,
+    ) -> None:
+        """Describe the store; the database is not asked yet.
+
+        Args:
+            engine: PostgreSQL or SQLite (a file). Stays the application's own.
+            table_name: Of the table; one for each application that shares the database.
+            lock_wait_seconds: Longest wait for a lock, after which a call raises `ThrottlingError`.
+            page_rows: Rows that a scan reads at a time.
+
+        Raises:
+            ValidationError: the engine's database is none that this store knows.
+        """
+        self._engine = engine
+        # It never takes over the connections of others: nobody holds a record's lock for long.
+        self._dialect = dialect_of(
+            engine, lock_wait_seconds=lock_wait_seconds, takeover_seconds=lock_wait_seconds
+        )
+        self._page_rows = page_rows
+        self.records = SqlRecords(table_name)
+        """The same table, for transactions of the caller's."""
+
+    @property
+    def tells_who_lives(self) -> bool:
+        """A row does not know whether its owner lives."""
+        return False
+
+    async def exists(self) -> bool:
+        """Return whether the table is there."""
+        return await self._read(self._has_table)
+
+    async def create_store(self) -> bool:
+        """Create the table, alone among all processes that do so. False if it is there."""
+        created = False
+
+        def create(connection: Connection) -> None:
+            nonlocal created
+            created = not self._has_table(connection)
+            self.records.table.create(connection, checkfirst=True)
+
+        def prepare() -> None:
+            with translated():
+                self._dialect.prepare(create)
+
+        await asyncio.to_thread(prepare)
+        return created
+
+    async def delete_store(self) -> None:
+        """Drop the table."""
+        await self._write(lambda connection: self.records.table.drop(connection, checkfirst=True))
+
+    async def get(self, key: str) -> Versioned | None:
+        """Return a record as of the last commit."""
+        return await self._read(lambda connection: self.records.get(connection, key))
+
+    async def scan(self, owner: str | None = None) -> AsyncIterator[Versioned]:
+        """Yield records, each page as of the moment it was read."""
+        after = ""
+        while True:
+            rows = await self._read(
+                lambda connection, after=after: self.records.page(  # type: ignore[misc]
+                    connection, after=after, owner=owner, limit=self._page_rows
+                )
+            )
+            for row in rows:
+                try:
+                    found = row.read()
+                except InvalidStateError as error:
+                    _log.warning("leasing.record_skipped", key=row.key, cause=str(error))
+                    continue
+                yield found
+            if len(rows) < self._page_rows:
+                return
+            after = rows[-1].key
+
+    async def create(self, record: LeaseRecord) -> Versioned:
+        """Insert a record."""
+        return await self._write(lambda connection: self.records.create(connection, record))
+
+    async def replace(self, record: LeaseRecord, expected: Versioned) -> Versioned:
+        """Update a record."""
+        return await self._write(
+            lambda connection: self.records.replace(connection, record, expected)
+        )
+
+    async def delete(self, key: str, expected: Versioned | None = None) -> bool:
+        """Delete a record."""
+        return await self._write(lambda connection: self.records.delete(connection, key, expected))
+
+    async def join(self, worker: str) -> None:
+        """Do nothing: a worker is alive while its counters move."""
+
+    def _has_table(self, connection: Connection) -> bool:
+        return sa.inspect(connection).has_table(self.records.table.name)
+
+    async def _read(self, read: Callable[[Connection], T]) -> T:
+        def run() -> T:
+            with translated(), self._dialect.begin_read() as connection:
+                return read(connection)
+
+        return await asyncio.to_thread(run)
+
+    async def _write(self, write: Callable[[Connection], T]) -> T:
+        def run() -> T:
+            with translated(), self._dialect.begin_write() as connection:
+                written = write(connection)
+                with translated(outcome_unknown=True):
+                    connection.commit()
+                return written
+
+        return await asyncio.to_thread(run)

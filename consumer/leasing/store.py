@@ -1,0 +1,86 @@
+"""What a lease manager asks of the place that holds the records: compare-and-swap, one record at a time.
+
+`consumer.leasing.etcd.store.EtcdRecordStore` and `consumer.leasing.sql.store.SqlRecordStore` implement it, and
+`consumer.leasing.conformance` holds any implementation to it.
+
+Every method may raise `ThrottlingError` (nothing was done, back off), `DependencyError` (the store did not answer; it
+says whether a write may have been applied) and, but for the first three, `InvalidStateError` (there is no store).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from consumer.leasing.core.record import LeaseRecord, Versioned
+
+
+class RecordStore(Protocol):
+    """Records of one application, in one place."""
+
+    @property
+    def tells_who_lives(self) -> bool:
+        """Whether the store itself ends the fences of workers that died; if not, observers watch the counters."""
+        ...
+
+    async def exists(self) -> bool:
+        """Return whether the store was created."""
+        ...
+
+    async def create_store(self) -> bool:
+        """Make room for records. False if that was done before."""
+        ...
+
+    async def delete_store(self) -> None:
+        """Remove everything. No error if there is nothing."""
+        ...
+
+    async def get(self, key: str) -> Versioned | None:
+        """Return a record as it is now: whatever was written before the call is seen.
+
+        Raises:
+            InvalidStateError: besides, it cannot be read.
+        """
+        ...
+
+    def scan(self, owner: str | None = None) -> AsyncIterator[Versioned]:
+        """Yield all records, or those of one owner, in the order of their keys. Those that cannot be read are left out.
+
+        Each is as it was at some moment since the call.
+        """
+        ...
+
+    async def create(self, record: LeaseRecord) -> Versioned:
+        """Write a record that is not there yet.
+
+        Raises:
+            RecordConflictError: there is one with its key.
+        """
+        ...
+
+    async def replace(self, record: LeaseRecord, expected: Versioned) -> Versioned:
+        """Write a record in place of `expected`.
+
+        If its epoch differs its holder acquires it, which begins a new fence; if only the holder differs, the fence
+        ends; else the fence of `expected` must still be there.
+
+        Raises:
+            RecordConflictError: it was changed, or is gone; or its fence is another.
+        """
+        ...
+
+    async def delete(self, key: str, expected: Versioned | None = None) -> bool:
+        """Remove a record, and its holder's fence with it. False if it was not there.
+
+        Args:
+            key: Of the record.
+            expected: Remove only this; None: whatever is there.
+
+        Raises:
+            RecordConflictError: there is another than `expected`.
+        """
+        ...
+
+    async def join(self, worker: str) -> None:
+        """Vouch for a worker: as long as this process lives, so do the leases that it acquires."""
+        ...

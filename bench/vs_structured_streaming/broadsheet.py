@@ -37,7 +37,7 @@ from bench.vs_structured_streaming.measured import (
 )
 from bench.vs_structured_streaming.member_cluster import ClusterPlan
 from bench.vs_structured_streaming.results import Results, check_exact
-from bench.vs_structured_streaming.rows import Chunk, expected_sums, part_of, rows_in
+from bench.vs_structured_streaming.rows import Chunk, expected_sums, keys_of_part, rows_in
 from consumer.embedded.broker import EmbeddedBrokerProcess
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.errors import ConsumerError
@@ -191,8 +191,8 @@ class Deployment:
         """Kill once; return the seconds until there are results again."""
         self._wait_until_covered()
         time.sleep(_SETTLE_SECONDS)
-        of_part = [one for one in results.seen if part_of(one.key) == 0]
-        pid, keys = of_part[-1].pid, {one.key for one in of_part}
+        keys = keys_of_part(0)
+        pid = next(one.pid for one in reversed(results.seen) if one.key in keys)
         began = time.monotonic()
         dead = _KILLS[kill](pid, self)
         first = results.wait_for_other(

@@ -79,10 +79,10 @@ class Results:
         *,
         after: float,
         pids: Collection[int],
-        keys: Collection[str],
+        keys: Collection[str] | None = None,
         timeout_seconds: float,
     ) -> Sums:
-        """Wait for sums of one of `keys`, seen after a time, that another process than `pids` had."""
+        """Wait for sums, of one of `keys` if given, seen after a time, that another process than `pids` had."""
         begin, found = 0, None
 
         def there() -> bool:
@@ -91,7 +91,9 @@ class Results:
             matching = (
                 one
                 for one in fresh
-                if one.at_monotonic_seconds > after and one.pid not in pids and one.key in keys
+                if one.at_monotonic_seconds > after
+                and one.pid not in pids
+                and (keys is None or one.key in keys)
             )
             found = next(matching, None)
             return found is not None

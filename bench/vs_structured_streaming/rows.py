@@ -61,6 +61,12 @@ def part_of(key: str) -> int:
     return fnv1a_32(key.encode()) % PARTS
 
 
+def keys_of_part(part: int) -> frozenset[str]:
+    """Return the keys of a part."""
+    keys = (Row(number).key for number in range(KEYS))
+    return frozenset(key for key in keys if part_of(key) == part)
+
+
 def make_chunks(rows: int) -> list[Chunk]:
     """Make `rows` rows, by part, in chunks."""
     parts = [part_of(Row(number).key) for number in range(KEYS)]

@@ -135,9 +135,8 @@ def _recovery(system: str, directory: Path) -> float:
         began = time.monotonic()
         killed.kill()
         with query.new_driver():
-            keys = query.results.latest().keys()
             first = query.results.wait_for_other(
-                after=began, pids={pid}, keys=keys, timeout_seconds=RESULT_SECONDS_MAX
+                after=began, pids={pid}, timeout_seconds=RESULT_SECONDS_MAX
             )
             _finish(query, trickle, feed)
     return first.at_monotonic_seconds - began

@@ -14,7 +14,14 @@ from bench.vs_structured_streaming.results import (
     check_exact,
     latencies_seconds,
 )
-from bench.vs_structured_streaming.rows import KEYS, Row, expected_sums, make_chunks, part_of
+from bench.vs_structured_streaming.rows import (
+    KEYS,
+    Row,
+    expected_sums,
+    keys_of_part,
+    make_chunks,
+    part_of,
+)
 
 
 def test_rows_sums_and_chunks_tell_of_the_same_rows() -> None:
@@ -62,3 +69,21 @@ def test_check_exact_names_the_key_that_is_wrong() -> None:
     """A row counted twice is no result."""
     with pytest.raises(AssertionError, match="key-1"):
         check_exact({"key-0": (1, 0), "key-1": (2, 2)}, expected_sums(2), "any")
+
+
+def test_next_result_after_a_kill_is_of_another_process_and_of_its_keys() -> None:
+    """What the killed process still got out, and what others have of other keys, is no recovery."""
+    results = Results()
+    results.add([Sums("a", 1, 0, 7, 1.0), Sums("a", 2, 0, 7, 2.1), Sums("b", 1, 0, 8, 2.2)])
+    results.add([Sums("a", 3, 0, 8, 2.5)])
+
+    first = results.wait_for_other(after=2.0, pids={7}, keys={"a"}, timeout_seconds=0.0)
+    any_key = results.wait_for_other(after=2.0, pids={7}, timeout_seconds=0.0)
+
+    assert (first.at_monotonic_seconds, any_key.at_monotonic_seconds) == (2.5, 2.2)
+
+
+def test_keys_of_parts_are_all_keys() -> None:
+    """A key comes again only after all others, so a recovery is looked for in every key of the part."""
+    assert len(keys_of_part(0)) + len(keys_of_part(1)) == KEYS
+    assert all(part_of(key) == 1 for key in keys_of_part(1))

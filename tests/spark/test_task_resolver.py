@@ -37,8 +37,8 @@ NAME = "asked-by-tasks"
 """The same in each process that imports this module: tasks do."""
 JOURNALS = tuple(f"{NAME}/part-{index:03d}" for index in range(3))
 SHARDS = tuple(f"{NAME}-{index:03d}" for index in range(3))
-KEYS = tuple(f"key-{index}" for index in range(60))
-SHORT_TASKS = 40
+KEYS = tuple(f"key-{index}" for index in range(40))
+SHORT_TASKS = 24
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_each_way_to_run_python_asks_alike(spark: SparkSession, resolver: TaskRe
     from pyspark.sql.types import LongType
 
     expected = {key: total_beside(resolver, key) for key in KEYS}
-    frame = spark.createDataFrame([(key,) for key in KEYS], "key string").repartition(2)
+    frame = spark.range(0, len(KEYS), 1, 2).selectExpr("concat('key-', id) AS key")
     summed = spark.sparkContext.accumulator(0)
 
     def in_rows(rows: Iterable[Any]) -> Iterator[tuple[str, int]]:

@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.documents import REPOSITORY, blocks_of, missing_line
 
 DOCUMENT = REPOSITORY / "docs" / "simulation.md"
 
 
+@pytest.mark.timeout(240)
 def test_simulation_document_shows_what_it_says() -> None:
     """Every command and program of the document runs from the repository, and prints the lines that it prints."""
     blocks = blocks_of(DOCUMENT)

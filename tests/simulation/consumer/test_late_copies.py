@@ -21,6 +21,9 @@ from consumer.protocol.labels import CONTENT_TYPE, label_set, values_of
 from consumer.simulation.broker import MemoryBroker
 from consumer.simulation.channels import SimulatedChannels
 
+# Many runs a test: on a busy machine they take their time.
+pytestmark = pytest.mark.timeout(240)
+
 JOURNAL = "some/journal"
 APPENDS = 12
 LATE_SECONDS = 30.0

@@ -13,6 +13,9 @@ from allocator.simulation.many import run_seed
 from consumer.simulation.run import shards, simulate
 from consumer.simulation.scenario import Fault, Scenario
 
+# Many runs a test: on a busy machine they take their time.
+pytestmark = pytest.mark.timeout(240)
+
 ONE_CRASH = Scenario(
     faults={Fault.CRASH: 1.0},
     steps=(1, 1),

@@ -33,6 +33,9 @@ from consumer.simulation.scenario import Fault, Scenario
 from consumer.simulation.stores import Row, State, Table
 from consumer.simulation.witness import Violation
 
+# Many runs a test: on a busy machine they take their time.
+pytestmark = pytest.mark.timeout(240)
+
 Break = Callable[[pytest.MonkeyPatch], None]
 
 EITHER = Scenario(settle_seconds_max=60.0)

@@ -12,7 +12,7 @@ from typing import Self
 import structlog
 
 from allocator.core.ops import LeaseId
-from allocator.errors import LeaseLostError
+from allocator.errors import EtcdError, LeaseLostError
 from allocator.etcd.api import Etcd
 from allocator.etcd.lease import LeaseKeeper
 from allocator.runtime.clock import Clock
@@ -31,6 +31,7 @@ class ProcessLease:
         self._keeper: LeaseKeeper | None = None
         self._granting = asyncio.Lock()
         self._tasks = TaskGroup()
+        self._keeping: list[asyncio.Task[None]] = []
 
     async def current(self) -> LeaseId:
         """Return the lease, a new one if there is none."""
@@ -38,7 +39,10 @@ class ProcessLease:
             if self._keeper is None:
                 keeper = await LeaseKeeper.grant(self._etcd, self._ttl_seconds, self._clock)
                 self._keeper = keeper
-                self._tasks.start_soon(self._keep(keeper), name="leasing.keep_alive")
+                self._keeping = [task for task in self._keeping if not task.done()]
+                self._keeping.append(
+                    self._tasks.start_soon(self._keep(keeper), name="leasing.keep_alive")
+                )
             return self._keeper.lease
 
     @property
@@ -54,7 +58,7 @@ class ProcessLease:
     async def _keep(self, keeper: LeaseKeeper) -> None:
         try:
             await keeper.run()
-        except LeaseLostError as error:
+        except (LeaseLostError, EtcdError) as error:
             _log.warning("leasing.process_lease_lost", cause=str(error))
             self.forget(keeper.lease)
 
@@ -68,7 +72,9 @@ class ProcessLease:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._tasks.stop()
+        # Not `stop()`: this may run in another task than `__aenter__` did.
+        for task in self._keeping:
+            task.cancel()
         try:
             await self._tasks.__aexit__(kind, error, trace)
         finally:

@@ -120,11 +120,13 @@ class SqlRecords:
         insert = dialect.insert(self.table).values(
             lease_key=record.key, version=version, **_fields_of(record)
         )
+        # Not the count of rows, which drivers do not keep for inserts.
+        inserting = insert.on_conflict_do_nothing(
+            index_elements=[self.table.c.lease_key]
+        ).returning(self.table.c.version)
         with translated():
-            done = connection.execute(
-                insert.on_conflict_do_nothing(index_elements=[self.table.c.lease_key])
-            )
-        if done.rowcount != 1:
+            inserted = connection.scalar(inserting)
+        if inserted is None:
             raise RecordConflictError(record.key, self.get(connection, record.key))
         return _versioned(record, version)
 

@@ -91,7 +91,7 @@ class TestList:
     async def test_list_with_records(self, manager: LeaseManager) -> None:
         """`testListWithRecords`: ten are found again."""
         for number in range(10):
-            await manager.create_lease(LeaseRecord(key=str(number)))
+            assert await manager.create_lease(LeaseRecord(key=str(number)))
 
         assert [found.record.key for found in await manager.list_leases()] == list("0123456789")
         assert not await manager.is_empty()

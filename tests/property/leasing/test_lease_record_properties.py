@@ -1,0 +1,97 @@
+"""What holds of records whatever happens to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumer.errors import LeasingError
+from consumer.leasing.core import rules
+from consumer.leasing.core.codec import decode, encode
+from consumer.leasing.core.position import LATEST, SHARD_END, TRIM_HORIZON, Position
+from consumer.leasing.core.record import HashRange, LeaseRecord
+from consumer.leasing.writing import stamped
+
+WORKERS = ("w1", "w2", "w3")
+
+positions = st.builds(
+    Position,
+    st.integers(0, 2**186).map(str) | st.sampled_from([TRIM_HORIZON, LATEST, SHARD_END]),
+    st.integers(0, 2**63 - 1),
+    st.none() | st.text(max_size=5),
+)
+names = st.text(st.characters(exclude_characters="\x00", codec="utf-8"), min_size=1, max_size=20)
+records = st.builds(
+    LeaseRecord,
+    key=names,
+    epoch=st.integers(0, 2**62),
+    counter=st.integers(0, 2**62),
+    owner=names,
+    handoff_from=st.none() | names,
+    claim=st.none() | names,
+    checkpoint=st.none() | positions,
+    pending=positions,
+    pending_state=st.none() | st.binary(max_size=20),
+    owner_switches=st.integers(0, 9),
+    write_id=st.text(st.characters(codec="utf-8"), max_size=5),
+    parents=st.frozensets(names, max_size=3),
+    children=st.frozensets(names, max_size=3),
+    hash_range=st.none() | st.builds(HashRange, first=names, last=names),
+    attrs=st.dictionaries(st.sampled_from(["x", "zone"]), st.sampled_from(['"1"', "1", "[1]"])),
+)
+rule_calls: st.SearchStrategy[Callable[[LeaseRecord], LeaseRecord]] = st.one_of(
+    st.sampled_from(WORKERS).map(lambda worker: lambda record: rules.take(record, worker)),
+    st.sampled_from(WORKERS).map(
+        lambda worker: lambda record: rules.begin_hand_off(record, worker)
+    ),
+    st.sampled_from(WORKERS).map(lambda worker: lambda record: rules.claim(record, worker)),
+    positions.map(lambda position: lambda record: rules.commit(record, position)),
+    positions.map(lambda position: lambda record: rules.prepare(record, position, b"s")),
+    st.sampled_from([rules.renew, rules.evict]),
+)
+
+
+@given(records)
+def test_record_is_read_as_it_was_written(record: LeaseRecord) -> None:
+    """Of any record, with any letters in it."""
+    assert decode(encode(record).encode(), key=record.key) == record
+
+
+@given(positions, positions, positions)
+def test_positions_are_totally_ordered(a: Position, b: Position, c: Position) -> None:
+    """Any two are ordered one way, by value, and the order can be chained."""
+    places = [replace(each, offset=None) for each in (a, b, c)]
+    low, middle, high = sorted(places)
+    assert low <= middle <= high
+    assert low <= high
+    if not (low.is_name or high.is_name):
+        assert (int(low.seq), low.sub) <= (int(high.seq), high.sub)
+
+
+@given(st.lists(rule_calls, max_size=25))
+def test_any_history_only_goes_forward(calls: list[Callable[[LeaseRecord], LeaseRecord]]) -> None:
+    """Epochs and counters never fall, each epoch has one holder at most, and checkpoints never go back."""
+    record = LeaseRecord(key="a")
+    holder_by_epoch: dict[int, str] = {}
+    for call in calls:
+        try:
+            after, write_id = stamped(record, call(record))
+        except LeasingError:
+            continue
+        assert after.epoch - record.epoch in (0, 1)
+        assert after.counter - record.counter in (0, 1)
+        assert (write_id is not None) == (after.counter > record.counter)
+        assert record.checkpoint is None or (
+            after.checkpoint is not None and after.checkpoint >= record.checkpoint
+        )
+        if after.epoch > record.epoch:
+            assert after.holder is not None
+            holder_by_epoch[after.epoch] = after.holder
+        elif after.holder not in (None, record.holder):
+            # Only the end of a hand-off by force names another, who must take the lease before it may write.
+            assert (record.handoff_from, after.handoff_from) != (None, None)
+        record = after
+    assert list(holder_by_epoch) == list(range(1, record.epoch + 1))

@@ -121,14 +121,12 @@ def _published(topic: SinkTopic, *, committed: bool = True) -> list[int]:
     return list(ids_of(messages).elements())
 
 
-def _run_driver(
-    cluster: StandaloneCluster, topic: SinkTopic, directory: Path, *arguments: str
-) -> int:
+def _run_driver(master_url: str, topic: SinkTopic, directory: Path, *arguments: str) -> int:
     """Run a driver to its end, and return its exit code."""
     command: Sequence[str] = (
         sys.executable,
         *("-m", "tests.support.sink_driver"),
-        *(cluster.master_url, str(directory), json.dumps(topic.options), *arguments),
+        *(master_url, str(directory), json.dumps(topic.options), *arguments),
     )
     with (directory / "driver.log").open("ab") as log:
         return subprocess.run(
@@ -139,7 +137,6 @@ def _run_driver(
 def test_driver_killed_at_each_step_of_the_commit(
     spark: SparkSession,
     topic: SinkTopic,
-    second_cluster: StandaloneCluster,
     tmp_path: Path,
 ) -> None:
     """Each life of the driver repeats the batch that the one before died in, commits it, and dies in the next one's
@@ -150,7 +147,7 @@ def test_driver_killed_at_each_step_of_the_commit(
     write_input_files(tmp_path / "input", files, rows_per_file=1000)
 
     for batch, step in enumerate(steps):
-        ended = _run_driver(second_cluster, topic, tmp_path, "--kill", f"{step}:{batch}")
+        ended = _run_driver("local[2,4]", topic, tmp_path, "--kill", f"{step}:{batch}")
         assert ended == -9, (tmp_path / "driver.log").read_text()[-3000:]
     start_query(
         rows_of_files(spark, tmp_path / "input"), topic.options, checkpoint=tmp_path / "checkpoint"

@@ -44,6 +44,10 @@ async def _etcd_lease_of(subject: EtcdSubject, worker: str) -> LeaseId:
     return LeaseId(found.kvs[0].lease)
 
 
+def _deadline(subject: EtcdSubject) -> float | None:
+    return subject.store.deadline_monotonic_seconds
+
+
 async def test_renewing_writes_nothing(subject: EtcdSubject) -> None:
     """Renewals of many leases, over several keep-alives' time, leave etcd as it was."""
     manager = LeaseManager(subject.store)
@@ -60,12 +64,12 @@ async def test_process_keeps_its_etcd_lease(etcd_server: EmbeddedEtcdProcess) ->
     """It is renewed in time: our own deadline moves on, and the fence stays."""
     async with etcd_subject(etcd_server.endpoint, lease_seconds=2) as subject:
         await subject.store.create_store()
-        assert subject.store.deadline_monotonic_seconds is None
+        assert _deadline(subject) is None
         held = await _held(subject.store)
-        first = subject.store.deadline_monotonic_seconds
+        first = _deadline(subject)
         assert first is not None
 
-        await eventually(lambda: (subject.store.deadline_monotonic_seconds or 0) > first + 1)
+        await eventually(lambda: (_deadline(subject) or 0) > first + 1)
 
         assert await LeaseManager(subject.store).renew(held) == held
 

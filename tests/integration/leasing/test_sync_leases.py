@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from uuid import uuid4
 
@@ -102,10 +102,8 @@ def test_sync_manager_raises_what_the_store_raises(tmp_path: Path) -> None:
         manager.list_leases()
     engine.dispose()
 
-    @asynccontextmanager
-    async def broken() -> AsyncIterator[RecordStore]:
+    def broken() -> AbstractAsyncContextManager[RecordStore]:
         raise OSError("no route to the store")
-        yield
 
     with pytest.raises(OSError, match="no route"):
         SyncLeaseManager(broken)

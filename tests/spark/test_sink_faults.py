@@ -169,7 +169,9 @@ def test_speculative_copies_of_tasks(
     write_input_files(tmp_path / "input", 1, rows_per_file=ROWS)
     topic.options["mapping"] = f"{faults.stem}:original_waits_for_its_copy"
 
-    ended = _run_driver(second_cluster, topic, tmp_path, "--speculation", "--py-file", str(faults))
+    ended = _run_driver(
+        second_cluster.master_url, topic, tmp_path, "--speculation", "--py-file", str(faults)
+    )
 
     assert ended == 0, (tmp_path / "driver.log").read_text()[-3000:]
     assert [marker.name for marker in (tmp_path / "markers").iterdir()] == ["0"]

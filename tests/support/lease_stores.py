@@ -46,6 +46,9 @@ class SqlSubject:
             )
 
 
+LeaseSubject = EtcdSubject | SqlSubject
+
+
 @asynccontextmanager
 async def etcd_subject(endpoint: str, *, lease_seconds: float = 10.0) -> AsyncIterator[EtcdSubject]:
     """Two processes, each with its client and its etcd lease."""

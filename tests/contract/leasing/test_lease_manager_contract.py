@@ -6,57 +6,13 @@ a test says otherwise. Written anew; where we differ on purpose, the docstring s
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from pathlib import Path
 
-import pytest
-
-from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.leasing.core import rules
 from consumer.leasing.core.position import Position
 from consumer.leasing.core.record import HashRange, LeaseRecord, Versioned
 from consumer.leasing.manager import LeaseManager
-from tests.support.lease_stores import EtcdSubject, SqlSubject, etcd_subject, sql_subject
-
-Subject = EtcdSubject | SqlSubject
-
-
-@pytest.fixture(
-    params=[
-        pytest.param("etcd", marks=pytest.mark.etcd),
-        "sqlite",
-        pytest.param("postgresql", marks=pytest.mark.postgresql),
-    ]
-)
-async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Subject]:
-    """Each backend in turn, its store created, with the workers w1 here and w2 in another process."""
-    opened: AbstractAsyncContextManager[Subject]
-    if request.param == "etcd":
-        server: EmbeddedEtcdProcess = request.getfixturevalue("etcd_server")
-        opened = etcd_subject(server.endpoint)
-    elif request.param == "postgresql":
-        opened = sql_subject(request.getfixturevalue("postgresql_url"))
-    else:
-        opened = sql_subject(f"sqlite:///{tmp_path}/leases.db")
-    async with opened as subject:
-        await subject.store.create_store()
-        await subject.store.join("w1")
-        await subject.rival.join("w2")
-        yield subject
-
-
-@pytest.fixture
-def manager(subject: Subject) -> LeaseManager:
-    """The manager of w1's process."""
-    return LeaseManager(subject.store)
-
-
-@pytest.fixture
-def rival(subject: Subject) -> LeaseManager:
-    """The manager of w2's process."""
-    return LeaseManager(subject.rival)
+from tests.support.lease_stores import LeaseSubject
 
 
 async def _created(manager: LeaseManager, record: LeaseRecord | None = None) -> Versioned:
@@ -129,7 +85,7 @@ class TestList:
 class TestRenew:
     """The holder's sign of life."""
 
-    async def test_renew_lease(self, subject: Subject, manager: LeaseManager) -> None:
+    async def test_renew_lease(self, subject: LeaseSubject, manager: LeaseManager) -> None:
         """`testRenewLease`: the counter grows by one, there and in what is returned; not on etcd, which knows."""
         held = await _held(manager)
 
@@ -358,7 +314,9 @@ class TestUpdate:
         assert await manager.update(held, lambda r: rules.commit(r, Position("1"))) is None
         assert await manager.get_lease("a") == taken
 
-    async def test_claim_survives_commit(self, subject: Subject, manager: LeaseManager) -> None:
+    async def test_claim_survives_commit(
+        self, subject: LeaseSubject, manager: LeaseManager
+    ) -> None:
         """Ours: a defect of vmware-go-kcl, whose victim erases the claim with its next checkpoint."""
         held = await _held(manager)
         await subject.rival.replace(rules.claim(held.record, "w2"), held)

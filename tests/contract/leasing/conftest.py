@@ -1,0 +1,49 @@
+"""Each backend in turn, for the tests of what is built on record stores."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+
+from consumer.embedded.etcd import EmbeddedEtcdProcess
+from consumer.leasing.manager import LeaseManager
+from tests.support.lease_stores import LeaseSubject, etcd_subject, sql_subject
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("etcd", marks=pytest.mark.etcd),
+        "sqlite",
+        pytest.param("postgresql", marks=pytest.mark.postgresql),
+    ]
+)
+async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LeaseSubject]:
+    """A backend, its store created, with the workers w1 here and w2 in another process."""
+    opened: AbstractAsyncContextManager[LeaseSubject]
+    if request.param == "etcd":
+        server: EmbeddedEtcdProcess = request.getfixturevalue("etcd_server")
+        opened = etcd_subject(server.endpoint)
+    elif request.param == "postgresql":
+        opened = sql_subject(request.getfixturevalue("postgresql_url"))
+    else:
+        opened = sql_subject(f"sqlite:///{tmp_path}/leases.db")
+    async with opened as subject:
+        await subject.store.create_store()
+        await subject.store.join("w1")
+        await subject.rival.join("w2")
+        yield subject
+
+
+@pytest.fixture
+def manager(subject: LeaseSubject) -> LeaseManager:
+    """The manager of w1's process."""
+    return LeaseManager(subject.store)
+
+
+@pytest.fixture
+def rival(subject: LeaseSubject) -> LeaseManager:
+    """The manager of w2's process."""
+    return LeaseManager(subject.rival)

@@ -160,7 +160,7 @@ class LeaseManager:
         )
 
     async def evict(self, seen: Versioned) -> Versioned | None:
-        """Take a lease from its holder, however often it renewed it meanwhile.
+        """Take a lease from its holder, however often it renewed it; in a hand-off the next owner holds it then.
 
         Returns:
             The lease; None if its owner is another by now, or it is gone.

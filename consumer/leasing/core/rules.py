@@ -6,7 +6,7 @@
     renew           .      +1       .
     commit          .      +1       .          checkpoint moves, pending and owner switches end
     prepare         .      +1       .          pending and its state are replaced
-    evict           .      +1       none       during a hand-off only `handoff_from` ends
+    evict           .      +1       none       during a hand-off instead: the next owner takes the lease
     update          .      +1       .          whatever the holder changes
     claim           .      .        .          claim is set
     note_children   .      .        .          children, hash range
@@ -98,11 +98,10 @@ def prepare(record: LeaseRecord, position: Position, state: bytes | None = None)
 
 
 def evict(record: LeaseRecord) -> LeaseRecord:
-    """Take the lease from its holder. In a hand-off the next owner stays named, and may now take it."""
-    counter = record.counter + 1
-    if record.handoff_from is not None:
-        return replace(record, handoff_from=None, counter=counter)
-    return replace(record, owner=None, counter=counter)
+    """Take the lease from its holder. In a hand-off that ends it: the next owner holds it now, in a new epoch."""
+    if record.handoff_from is not None and record.owner is not None:
+        return take(record, record.owner)
+    return replace(record, owner=None, counter=record.counter + 1)
 
 
 def claim(record: LeaseRecord, worker: str) -> LeaseRecord:

@@ -230,7 +230,7 @@ class TestEvict:
     async def test_evict_lease_removes_checkpoint_owner(
         self, manager: LeaseManager, rival: LeaseManager
     ) -> None:
-        """`evictLease_removesCheckpointOwner`: in a hand-off the next owner stays named, and may take it."""
+        """`evictLease_removesCheckpointOwner`: it ends a hand-off by force; the next owner holds the lease."""
         held = await _held(manager)
         handed = await manager.assign(held, "w2", graceful=True)
         assert handed is not None
@@ -239,8 +239,10 @@ class TestEvict:
 
         assert evicted is not None
         assert (evicted.record.owner, evicted.record.handoff_from) == ("w2", None)
+        assert evicted.fence not in (0, held.fence)
         assert await manager.renew(held) is None
-        assert await rival.take(evicted, "w2")
+        assert await manager.update(held, lambda record: record) is None
+        assert await rival.renew(evicted)
 
     async def test_evict_lease_no_op_if_lease_not_exists(self, manager: LeaseManager) -> None:
         """`evictLease_noOpIfLeaseNotExists`: nothing appears."""

@@ -21,6 +21,7 @@ from consumer.leasing.manager import LeaseManager
 from consumer.leasing.sql.store import SqlRecordStore
 from consumer.leasing.store import RecordStore
 from consumer.leasing.sync_manager import SyncLeaseManager
+from tests.support.stepping_clock import SteppingClock
 
 
 def _run_a_life(manager: SyncLeaseManager) -> None:
@@ -109,28 +110,10 @@ def test_sync_manager_raises_what_the_store_raises(tmp_path: Path) -> None:
         SyncLeaseManager(broken)
 
 
-class _SteppingClock:
-    """Time that moves only when somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now_seconds = 0.0
-        self.slept_seconds: list[float] = []
-
-    def monotonic_seconds(self) -> float:
-        return self.now_seconds
-
-    def wall_seconds(self) -> float:
-        return self.now_seconds
-
-    async def sleep(self, seconds: float) -> None:
-        self.slept_seconds.append(seconds)
-        self.now_seconds += seconds
-
-
 async def test_wait_until_store_exists(tmp_path: Path) -> None:
     """`testWaitUntilLeaseTableExists`, and its `Timeout`: it looks first, and sleeps no longer than is left."""
     engine = sa.create_engine(f"sqlite:///{tmp_path}/leases.db")
-    clock = _SteppingClock()
+    clock = SteppingClock()
     manager = LeaseManager(SqlRecordStore(engine), clock=clock, sleep=clock.sleep)
 
     assert not await manager.wait_until_store_exists(poll_seconds=2, timeout_seconds=1)

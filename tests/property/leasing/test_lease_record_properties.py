@@ -12,7 +12,8 @@ from consumer.errors import LeasingError
 from consumer.leasing.core import rules
 from consumer.leasing.core.codec import decode, encode
 from consumer.leasing.core.position import LATEST, SHARD_END, TRIM_HORIZON, Position
-from consumer.leasing.core.record import HashRange, LeaseRecord
+from consumer.leasing.core.record import HashRange, LeaseRecord, Version, Versioned
+from consumer.leasing.core.sighting import Sighting, is_free, sighted
 from consumer.leasing.writing import stamped
 
 WORKERS = ("w1", "w2", "w3")
@@ -94,3 +95,34 @@ def test_any_history_only_goes_forward(calls: list[Callable[[LeaseRecord], Lease
             assert after.holder in (None, record.holder)
         record = after
     assert list(holder_by_epoch) == list(range(1, record.epoch + 1))
+
+
+@given(st.data())
+def test_holder_stops_before_its_lease_is_free(data: st.DataObject) -> None:
+    """However long requests and looks take, a lease is free only after its holder's own deadline.
+
+    The holder counts a lease's length from when it sent its last renewal that was applied.
+    """
+    steps = st.lists(st.floats(0.0, 4.0), min_size=1, max_size=12)
+    sent_moved = _spans(data.draw(steps), data.draw(steps))
+    looks = _spans(data.draw(steps), data.draw(steps))
+    sighting: Sighting | None = None
+    for asked, answered in looks:
+        read = data.draw(st.floats(asked, answered))
+        counter = sum(moved <= read for _, moved in sent_moved)
+        record = LeaseRecord(key="a", owner="w1", epoch=1, counter=counter)
+        sighting = sighted(sighting, record, now_seconds=answered)
+        found = Versioned(record=record, version=Version("1"), fence=2)
+        if counter and is_free(found, sighting, now_seconds=asked, lease_seconds=3.0):
+            last_sent = sent_moved[counter - 1][0]
+            assert asked > last_sent + 3.0
+
+
+def _spans(pauses: list[float], lengths: list[float]) -> list[tuple[float, float]]:
+    """Return requests, one after the other, as (begun, ended)."""
+    spans, now = [], 0.0
+    for pause, length in zip(pauses, lengths, strict=False):
+        begun = now + pause
+        now = begun + length
+        spans.append((begun, now))
+    return spans

@@ -6,6 +6,7 @@ A job cannot grow, so each time that the cluster does, another job brings the ne
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from uuid import uuid4
 
@@ -67,7 +68,10 @@ class MemberJobs:
 
     def wait(self, timeout_seconds: float) -> bool:
         """Wait until every job has ended; return whether that is so."""
-        return all(job.ended.wait(timeout_seconds) for job in self._jobs)
+        deadline = time.monotonic() + timeout_seconds
+        return all(
+            job.ended.wait(max(0.0, deadline - time.monotonic())) for job in tuple(self._jobs)
+        )
 
     def cancel(self) -> None:
         """Make Spark kill every task: SIGKILL after some seconds, nothing is cleaned up."""

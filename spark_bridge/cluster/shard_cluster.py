@@ -31,7 +31,7 @@ from consumer.config import MemberConfig
 from consumer.protocol.auth import KeyedAuth
 from consumer.protocol.shard_pb2 import ShardSpec
 from spark_bridge.cluster.cluster_conf import read_cluster_conf
-from spark_bridge.cluster.elasticity import Elasticity
+from spark_bridge.cluster.elasticity import Elasticity, wait_until
 from spark_bridge.cluster.executor_watch import ExecutorWatch
 from spark_bridge.cluster.executors import Executors
 from spark_bridge.cluster.member_client import MemberClient
@@ -61,10 +61,14 @@ SCALE_SECONDS_MAX = 120.0
 PRIMARY_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 60.0
 """Longest wait for members to leave by themselves; then the job is cancelled."""
+RETURN_SECONDS_MAX = 5.0
+"""For tasks to return once their members are gone."""
 CANCEL_SECONDS_MAX = 20.0
 """Spark kills a cancelled Python worker after about 3 s."""
 DRAIN_ALONE_SECONDS_MAX = 1.0
 """Members that all leave together have nobody to hand over to; it covers the time until the last has said so."""
+DRAIN_COVERED_SECONDS_MAX = 5.0
+"""For shards that have a ready replica elsewhere: Spark starts nobody in a member's place before it has left."""
 _CONNECT_PACKAGE = "pyspark.sql.connect."
 
 
@@ -257,6 +261,7 @@ class ShardCluster:
         try:
             if jobs is not None:
                 self._stop_jobs(jobs)
+                self._clear()
         finally:
             self._client.close()
             self._resources.close()
@@ -293,6 +298,7 @@ class ShardCluster:
     def _task(self) -> MemberTask:
         settings: MemberSettings = {
             "drain_alone_seconds_max": DRAIN_ALONE_SECONDS_MAX,
+            "drain_covered_seconds_max": DRAIN_COVERED_SECONDS_MAX,
             **self._settings,
         }
         # Checks every setting here, where the user sees the error; identity and host are the executor's.
@@ -348,10 +354,16 @@ class ShardCluster:
     def _stop_jobs(self, jobs: MemberJobs) -> None:
         if jobs.running:
             self._membership.order_all_to_leave()
-            if not jobs.wait(STOP_SECONDS_MAX):
+            left = self._membership.members
+            if not wait_until(lambda: not left(), timeout_seconds=STOP_SECONDS_MAX):
                 log.warning("cluster.stop_forced", root=self.root, waited_seconds=STOP_SECONDS_MAX)
-                jobs.cancel()
-                jobs.wait(CANCEL_SECONDS_MAX)
+            # What is left then are members whose time is up, and tasks that wait for a slot, maybe for ever.
+            elif jobs.wait(RETURN_SECONDS_MAX):
+                return
+            jobs.cancel()
+            jobs.wait(CANCEL_SECONDS_MAX)
+
+    def _clear(self) -> None:
         self._watch.stop()  # before its orders are cleared away
         # What was killed could not revoke its lease; nobody shall wait for it.
         self._membership.clear()

@@ -155,7 +155,12 @@ def test_shard_moves_has_every_assignment_and_an_operators_restart(
     spark: SparkSession, tables: TableCluster
 ) -> None:
     """What the leader did by itself and what somebody asked for, in columns that SQL can count."""
-    rows = _ledger(spark, tables).where("move = 'assign'").orderBy("shard_id", "time", "slot").collect()
+    rows = (
+        _ledger(spark, tables)
+        .where("move = 'assign'")
+        .orderBy("shard_id", "time", "slot")
+        .collect()
+    )
 
     assert {row.shard_id for row in rows} == {tables.shard_id(letter) for letter in "abc"}
     first = rows[0]

@@ -174,7 +174,7 @@ def test_speculative_copies_of_tasks(
     )
 
     assert ended == 0, (tmp_path / "driver.log").read_text()[-3000:]
-    assert [marker.name for marker in (tmp_path / "markers").iterdir()] == ["0"]
+    assert (tmp_path / "markers" / "0").exists()
     assert missing_and_twice(spark, _published(topic), rows=ROWS) == (0, 0, 0)
     assert len(_published(topic, committed=False)) > ROWS
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ROWS = 1_000_000
-ROUNDS = 5
+ROUNDS = 3
 JOURNALS = 2
 BYTES_PER_MEGABYTE = 1_000_000
 _ENCODINGS = {"json": NDJSON, "csv": CSV, "arrow": ARROW_STREAM}

@@ -17,7 +17,8 @@ from consumer.message.framing import ARROW_STREAM, CSV, NDJSON
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-ROWS = 1_000_000
+ROWS = 3_000_000
+FEW_ROWS = 10
 ROUNDS = 3
 JOURNALS = 2
 BYTES_PER_MEGABYTE = 1_000_000
@@ -33,6 +34,8 @@ def run(bench: str) -> None:
         seconds: dict[str, list[float]] = {name: [] for name in (*_ENCODINGS, "file")}
         _file_seconds(rows, files)
         _journal_seconds(machine, rows, "json")
+        few = [_journal_seconds(machine, rows.limit(FEW_ROWS), "json") for _ in range(ROUNDS)]
+        emit(bench, "sink_few_rows_s", statistics.median(few), "s", rows=FEW_ROWS, cores=CORES)
         for _ in range(ROUNDS):
             seconds["file"].append(_file_seconds(rows, files))
             for encoding in _ENCODINGS:

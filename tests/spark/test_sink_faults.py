@@ -55,7 +55,8 @@ def _late_in_first_attempt(rows):
     context = TaskContext.get()
     seen = _seen.setdefault(context.taskAttemptId(), [0])
     seen[0] += rows.num_rows
-    return context.attemptNumber() == 0 and seen[0] >= 1_000
+    # Of 1,500 rows: by then the first append is done, because the third chunk waits for it.
+    return context.attemptNumber() == 0 and seen[0] >= 1_300
 
 
 _seen = {}

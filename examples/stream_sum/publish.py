@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -11,6 +12,7 @@ from random import Random
 from allocator.runtime.task_group import TaskGroup
 from consumer.journal.append_service import AppendService
 from consumer.journal.client import JournalClient
+from consumer.journal.late_copies import CopyRegister
 from consumer.message.publisher import PendingAppend
 from examples.stream_sum.messages import CHUNK_JOURNALS, StreamSum
 from examples.stream_sum.producer import Producer
@@ -36,6 +38,8 @@ class Producers:
             pause_seconds: Longest pause of a producer between two rounds.
         """
         random = Random(seed)
+        # Producers run many transactions: a late copy of an acknowledgement must not undo a later one.
+        self._copies = CopyRegister.of(f"examples/stream_sum/{seed}", secrets.token_bytes)
         self._pauses = Random(seed)
         self._pause_seconds = pause_seconds
         self._ending = asyncio.Event()
@@ -64,7 +68,10 @@ class Producers:
 
     async def run(self, journals: JournalClient) -> None:
         """Publish until `end`, and then what ends every stream; return when all of it is written."""
-        async with AppendService(journals) as appends, TaskGroup() as group:
+        async with (
+            AppendService(journals, copies=self._copies) as appends,
+            TaskGroup() as group,
+        ):
             for index, producer in enumerate(self.each):
                 group.start_soon(self._run_one(producer, appends), name=f"producer {index}")
 

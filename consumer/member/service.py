@@ -30,6 +30,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from allocator.core.model import MemberId
+from allocator.core.placement.choose import import_best_solver
 from allocator.errors import EtcdUnavailableError, TxnConflictError
 from allocator.etcd.client import EtcdClient
 from allocator.runtime.clock import Clock, SystemClock
@@ -52,6 +53,8 @@ log = structlog.get_logger()
 
 DRAIN_LOOK_SECONDS = 0.2
 """Pause between two looks at a drain's bounds; its success is noticed at once."""
+SOLVER_IMPORT_SECONDS = 3.0
+"""After joining: what waits for a new member comes first."""
 
 
 class Service:
@@ -174,6 +177,7 @@ class Service:
             async with TaskGroup() as group:
                 group.start_soon(self._leave_when_asked(parts), name="member leave")
                 group.start_soon(parts.load_reporter.run(), name="report load")
+                group.start_soon(self._import_solver_later(), name="import solver")
                 if parts.peer_watch is not None:
                     group.start_soon(parts.peer_watch.run(), name="watch peers")
                 await parts.session.run(wind_down=partial(self._wind_down, parts, server))
@@ -197,6 +201,11 @@ class Service:
             await asyncio.wait((starting, leaving), return_when=asyncio.FIRST_COMPLETED)
             group.stop()
         return not starting.cancelled()
+
+    async def _import_solver_later(self) -> None:
+        """Spare the members an import at a time when their leader is gone."""
+        await asyncio.sleep(SOLVER_IMPORT_SECONDS)
+        await asyncio.to_thread(import_best_solver)
 
     async def _leave_when_asked(self, parts: MemberParts) -> None:
         """Drain; end the session if that takes too long. A session that is drained ends by itself."""

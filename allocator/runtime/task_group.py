@@ -42,10 +42,18 @@ class TaskGroup:
         return task
 
     def stop(self) -> None:
-        """Cancel every task of the group; the block then ends without an error. Idempotent."""
-        if not self._stopping:
-            self._stopping = True
-            self._running.add(self._group.create_task(_raise_stop(), name="stop"))
+        """Cancel every task of the group; the block then ends without an error, unless one has failed. Idempotent."""
+        if self._stopping:
+            return
+        self._stopping = True
+        stop = _raise_stop()
+        try:
+            self._running.add(self._group.create_task(stop, name="stop"))
+        except RuntimeError:
+            stop.close()
+            if self._first_error is None:
+                raise
+            # A task has failed: the group is ending already, with its error.
 
     def _on_done(self, task: asyncio.Task[object]) -> None:
         self._running.discard(task)

@@ -14,6 +14,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import grpc
@@ -73,6 +74,10 @@ ADOPTION_SECONDS_MAX = 30.0
 """Longest wait for the allocation loop to take an ordered plan up."""
 CATCH_UP_SECONDS_MAX = 5.0
 """Longest wait for what others wrote to show, before a plan is judged by it."""
+LEADER_SECONDS_MAX = 2.0
+"""Longest wait for a leader to be known."""
+LEADER_LOOK_SECONDS = 0.05
+"""Between two looks for one."""
 FORWARDED = "broadsheet-forwarded"
 """Metadata of a request that was passed on: it is not passed on again."""
 
@@ -265,8 +270,8 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         capability: Capability,
     ) -> Any:
         """Pass a request on to the leader, once."""
-        leader = self._leadership.leader_id
-        if leader is None or leader == self._member_id or _was_forwarded(context):
+        leader = await self._other_leader(context)
+        if leader is None:
             raise ResolverStoppedError("no leader is known yet: try again in a moment")
         member = self._key_space.members.get(leader)
         if member is None:
@@ -289,6 +294,18 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 raise EndpointError(endpoint, error.details() or "") from error
             raise
+
+    async def _other_leader(self, context: Context) -> MemberId | None:
+        """Return who leads, if not this member; who has just joined, or just lost its leader, hears of it soon."""
+        if _was_forwarded(context):
+            return None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEADER_SECONDS_MAX):
+                # Nobody tells of it; it is rare, and short.
+                while self._leadership.leader_id in (None, self._member_id):  # noqa: ASYNC110
+                    await asyncio.sleep(LEADER_LOOK_SECONDS)
+                return self._leadership.leader_id
+        return None
 
 
 async def _adopted(term: Term, plan: Plan) -> bool:

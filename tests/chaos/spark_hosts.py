@@ -20,6 +20,7 @@ from allocator.errors import EtcdError
 from allocator.runtime.task_group import TaskGroup
 from examples.stream_sum.app import StreamSums
 from spark_bridge.cluster import ShardCluster
+from spark_bridge.errors import ClusterStoppedError
 from tests.chaos.cluster_plan import ClusterPlan
 from tests.chaos.schedule import FaultKind
 from tests.support.eventually import eventually
@@ -164,6 +165,8 @@ class SparkHosts:
             return self._cluster.members()
         except (EtcdError, TimeoutError):
             return ()  # It is down.
+        except ClusterStoppedError:
+            return ()  # By us.
 
     def _note(self, member: MemberInfo) -> None:
         known = self._workers.get(member.partition)

@@ -78,6 +78,21 @@ async def test_stop_cancels_what_is_left_and_ends_without_error() -> None:
     assert task.cancelled()
 
 
+async def test_stop_after_a_failure_leaves_the_failure_to_be_seen() -> None:
+    """Who cleans up stops the group while it ends already; what made it end must not be hidden by that."""
+
+    async def fail() -> None:
+        raise ValueError("the cause")
+
+    with pytest.raises(ValueError, match="the cause"):
+        async with TaskGroup() as group:
+            try:
+                group.start_soon(fail(), name="failing")
+                await asyncio.Event().wait()
+            finally:
+                group.stop()
+
+
 async def test_error_of_the_body_is_raised_when_no_task_failed() -> None:
     """The block's own error is as good a cause as a task's."""
     with pytest.raises(RuntimeError, match="body"):

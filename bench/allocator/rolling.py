@@ -2,6 +2,7 @@
 
     rolling_moves        replicas added after the first placement, by the engine as a leader drives it, in memory
     rolling_joint_bound  replicas that stood on a member that was replaced: each must be added elsewhere, at least once
+    primary_spread       how many more primaries one member has than another
     swap_zone_deficit    zones missing once two items have traded places on full members
 
 New replicas catch up whenever nothing else is to do, and members that are drained leave. Modes: `up-first` adds the
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 
 from allocator.core.model import MemberId
 from allocator.core.placement.choose import best_solver
+from allocator.core.placement.primaries import primary_spread
 from allocator.core.placement.problem import Solver
 from allocator.core.policy import TransitionPolicy
 from bench.report import emit
@@ -99,6 +101,7 @@ def run(bench: str) -> None:
     for rollout in (deploy(), three_zones()):
         for mode, drain, policy in rows:
             _roll(bench, rollout, mode, drain, policy)
+    _primaries(bench, three_zones())
     _swap(bench)
 
 
@@ -157,6 +160,23 @@ def _roll(bench: str, rollout: Rollout, mode: str, drain: str, policy: Transitio
     }
     emit(bench, "rolling_moves", moves, "replicas", **params)
     emit(bench, "rolling_joint_bound", bound, "replicas", **params)
+
+
+def _primaries(bench: str, rollout: Rollout) -> None:
+    """Primaries of a placement from nothing; shares that are whole can be met exactly."""
+    state = rollout.begin(AT_ONCE, best_solver()).state()
+    emit(
+        bench,
+        "primary_spread",
+        primary_spread(state.problem_members(), state.loads.primary),
+        "primaries",
+        items=rollout.items,
+        members=len(rollout.old),
+        replicas=rollout.replication,
+        fewest=min(state.loads.primary[member_id] for member_id in rollout.old),
+        most=max(state.loads.primary[member_id] for member_id in rollout.old),
+        bound=0,
+    )
 
 
 def _swap(bench: str) -> None:

@@ -58,7 +58,7 @@ def write_attempt(batches: Iterator[pa.RecordBatch], plan: WritePlan) -> Attempt
 async def _write(chunks: _Chunks, plan: WritePlan) -> Attempt:
     # gRPC may only be used after the fork that made this process, so it is imported here.
     from allocator.runtime.task_group import TaskGroup
-    from spark_bridge.journal_sink.brokers import open_client
+    from spark_bridge.brokers import open_client
 
     async with open_client(plan.access) as journals:
         chunk = await asyncio.to_thread(chunks.next)

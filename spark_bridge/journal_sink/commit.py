@@ -190,7 +190,7 @@ async def finish_micro_batch(target: CommitTarget, query: str, batch: int) -> No
 
 async def acknowledge(target: CommitTarget, record: Publication) -> None:
     """Append a publication's acknowledgements, each journal's at once; appended twice they do no harm."""
-    from spark_bridge.journal_sink.brokers import open_client
+    from spark_bridge.brokers import open_client
 
     async with (
         asyncio.timeout(ACKNOWLEDGE_TIMEOUT_SECONDS),

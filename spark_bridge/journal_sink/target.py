@@ -36,7 +36,7 @@ async def _find_journals(options: WriteOptions) -> tuple[tuple[str, ...], str]:
     """Return the journals by name, and their content type."""
     from consumer.protocol.labels import CONTENT_TYPE, value_of
     from consumer.protocol.selector_text import parse_selector
-    from spark_bridge.journal_sink.brokers import open_client
+    from spark_bridge.brokers import open_client
 
     async with open_client(options.access) as client:
         listed = await client.list(parse_selector(options.selector))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from spark_bridge.brokers import open_client
 from spark_bridge.format_options import OptionError
-from spark_bridge.journal_source.journals import open_client, selected_journals, states_at
+from spark_bridge.journal_source.journals import selected_journals, states_at
 from spark_bridge.journal_source.options import ReadOptions
 from spark_bridge.journal_source.partition_reader import JournalPartition
 from spark_bridge.journal_source.planner import Planner, batch_span

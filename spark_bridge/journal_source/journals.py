@@ -4,41 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Final
 
 from consumer.journal.client import JournalClient
 from consumer.message.clock import clock_at
-from consumer.protocol.auth import KeyedAuth
 from consumer.protocol.labels import CONTENT_TYPE, value_of
 from consumer.protocol.selector_text import parse_selector
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.codecs import tables_for
 from spark_bridge.journal_source.journal_state import AT_THE_BEGINNING, JournalState
-from spark_bridge.journal_source.options import Access, ReadOptions
+from spark_bridge.journal_source.options import ReadOptions
 from spark_bridge.journal_source.places import Place
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 ContentTypes = Mapping[str, str]
 """Of each journal."""
-
-
-def open_client(access: Access) -> JournalClient:
-    """Return a client, not entered yet.
-
-    Raises:
-        OptionError: a file that the options name cannot be read.
-    """
-    auth = None
-    if access.auth_keys_file is not None:
-        try:
-            auth = KeyedAuth(Path(access.auth_keys_file).read_text(encoding="utf-8").strip())
-        except OSError as error:
-            expected = f"a file with keys, readable on the driver and on executors ({error})"
-            raise OptionError("authKeysFile", expected, got=access.auth_keys_file) from error
-    ca_file = Path(access.ca_file) if access.ca_file is not None else None
-    return JournalClient(access.address, auth=auth, zone=access.zone, ca_file=ca_file)
 
 
 async def selected_journals(client: JournalClient, options: ReadOptions) -> dict[str, str]:

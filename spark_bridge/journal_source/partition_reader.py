@@ -63,7 +63,7 @@ def read_partition(
 async def _contents(
     wanted: BytePartition, options: ReadOptions, buffer: ContentBuffer
 ) -> AsyncGenerator[Content, None]:
-    from spark_bridge.journal_source.journals import open_client
+    from spark_bridge.brokers import open_client
 
     cutter = RunCutter(wanted.runs())
     expected = wanted.begin

@@ -14,11 +14,12 @@ from pyspark.sql.types import StructField, StructType
 from consumer.errors import ContentTypeError
 from consumer.journal.client import JournalClient
 from consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
+from spark_bridge.brokers import open_client
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.codecs import protobuf_class
 from spark_bridge.journal_source.columns import METADATA_TYPES, with_metadata
 from spark_bridge.journal_source.frame_decoders import frames_in, read_arrow
-from spark_bridge.journal_source.journals import open_client, selected_journals
+from spark_bridge.journal_source.journals import selected_journals
 from spark_bridge.journal_source.message_types import columns_of, load_message_class
 from spark_bridge.journal_source.options import ReadOptions, read_options
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from consumer.client.loop_thread import LoopThread
+from spark_bridge.brokers import open_client
 from spark_bridge.journal_source.commit_scan import UNLIMITED
 from spark_bridge.journal_source.journal_state import JournalState
 from spark_bridge.journal_source.journals import (
-    open_client,
     selected_journals,
     states_at,
     write_heads,

@@ -62,6 +62,15 @@ def _late_in_first_attempt(rows):
 _seen = {}
 
 
+def _first_time(fault):
+    # Of its stage: the attempts of a stage that is run again count from 0.
+    try:
+        Path("MARKERS", f"{fault}-{TaskContext.get().stageId()}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
 def process_dies(rows, journals):
     if _late_in_first_attempt(rows):
         os._exit(1)
@@ -69,7 +78,7 @@ def process_dies(rows, journals):
 
 
 def executor_dies(rows, journals):
-    if _late_in_first_attempt(rows) and TaskContext.get().partitionId() == 0:
+    if TaskContext.get().partitionId() == 0 and _late_in_first_attempt(rows) and _first_time("executor"):
         jvm = next(parent for parent in psutil.Process().parents() if parent.name() == "java")
         os.kill(jvm.pid, signal.SIGKILL)
     return _mapped(rows, journals)

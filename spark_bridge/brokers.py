@@ -1,4 +1,4 @@
-"""A client of the brokers that a write goes to."""
+"""A client of the brokers that the options of format `journal` name."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ SERVICE_PROTOS := consumer/protocol/allocation.proto consumer/protocol/fragments
 BENCH ?= skeleton
 SEEDS ?= 0:2000
 SIM_JOBS ?= 2
+TEST_JOBS ?= 2
 SIMULATORS ?= allocator consumer
 DURATION ?= 600
 HOSTS ?= spark
@@ -33,8 +34,8 @@ $(READY): requirements/dev.txt pyproject.toml
 demo: setup ## run the main job on real data: Spark, etcd, broker, a kill, and the proof of exactly-once
 	$(BIN)/python -m examples.flights.demo
 
-test: setup ## run every tier that CI runs
-	$(PYTEST) -q
+test: setup ## run every tier that CI runs, in TEST_JOBS=2 processes: one has Spark to itself
+	$(PYTEST) -q -n $(TEST_JOBS) --dist loadgroup
 
 test-fast: setup ## run what needs no server and no JVM
 	$(PYTEST) -q -m "not etcd and not postgresql and not e2e and not spark"

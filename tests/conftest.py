@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from consumer.journal.client import JournalClient
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have one process run all that needs Spark, where several run tests: there is one JVM, and it needs its time."""
+    for item in items:
+        if item.get_closest_marker("spark") is not None:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
 @pytest.fixture(autouse=True)
 def _default_logging() -> Iterator[None]:
     """Undo what a command run in this process did to the logs: they are global."""

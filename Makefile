@@ -34,7 +34,7 @@ $(READY): requirements/dev.txt pyproject.toml
 demo: setup ## run the main job on real data: Spark, etcd, broker, a kill, and the proof of exactly-once
 	$(BIN)/python -m examples.flights.demo
 
-test: setup ## run every tier that CI runs, in TEST_JOBS=2 processes: one has Spark to itself
+test: setup ## run every tier that CI runs, in TEST_JOBS=2 processes
 	$(PYTEST) -q -n $(TEST_JOBS) --dist loadgroup
 
 test-fast: setup ## run what needs no server and no JVM

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have one process run all that needs Spark, where several run tests: there is one JVM, and it needs its time."""
+    """Where several processes run tests, keep those of the one Spark session together, and those that start their own."""
     for item in items:
         if item.get_closest_marker("spark") is not None:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            shares_session = "spark" in getattr(item, "fixturenames", ())
+            group = "spark session" if shares_session else "spark applications"
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where several processes run tests, keep those of the one Spark session together, and those that start their own."""
+    """Where several processes run tests, keep those of the one Spark session together, and those with their own."""
     for item in items:
         if item.get_closest_marker("spark") is not None:
             shares_session = "spark" in getattr(item, "fixturenames", ())

@@ -38,7 +38,7 @@ test: setup ## run every tier that CI runs, in TEST_JOBS=2 processes
 	$(PYTEST) -q -n $(TEST_JOBS) --dist loadgroup
 
 test-fast: setup ## run what needs no server and no JVM
-	$(PYTEST) -q -m "not etcd and not postgresql and not e2e and not spark"
+	$(PYTEST) -q -m "not etcd and not azurite and not postgresql and not e2e and not spark"
 
 test-flaky: setup ## run the suite three times in random order
 	for round in 1 2 3; do $(PYTEST) -q -p randomly || exit 1; done
@@ -88,4 +88,4 @@ requirements: setup ## pin and hash requirements anew
 		--no-emit-index-url --no-emit-find-links --no-header -q -o requirements/dev.txt
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) .demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .cache .demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -87,3 +87,12 @@ def postgresql_url() -> Iterator[str]:
 
     with running_postgresql() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[str]:
+    """The connection string of a real Azurite for the whole run; tests keep to containers of their own."""
+    from tests.support.azurite_server import running_azurite
+
+    with running_azurite() as connection_string:
+        yield connection_string

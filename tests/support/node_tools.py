@@ -93,7 +93,7 @@ def _run_npm_ci(directory: Path, tools: NodeTools) -> None:
     except subprocess.TimeoutExpired as error:
         raise RuntimeError(
             f"npm did not install {directory} within {INSTALL_TIMEOUT_SECONDS:.0f} s: does its registry answer?"
-            f" It said: {error.stderr or 'nothing'}"
+            f" It said: {error.stderr!r}"
         ) from error
     if done.returncode != 0:
         raise RuntimeError(

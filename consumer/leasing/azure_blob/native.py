@@ -1,0 +1,180 @@
+"""Records in Azure Blob Storage, in a layout of our own: a blob for each, with the record as JSON in it.
+
+    {prefix}{key}    body: the record; metadata: record = the same in base64, so that a listing shows it
+
+Azure does not know who lives here: observers watch the counters that holders move. The version is the blob's ETag.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import AsyncIterator
+from typing import Final
+
+import structlog
+from azure.storage.blob.aio import ContainerClient
+
+from allocator.errors import ValidationError
+from consumer.errors.leasing import InvalidStateError
+from consumer.leasing.azure_blob.container import Blob, BlobContainer, Content
+from consumer.leasing.azure_blob.failures import RefusedError
+from consumer.leasing.azure_blob.naming import NAME_CHARACTERS_MAX, decoded, encoded
+from consumer.leasing.azure_blob.versions import FencedVersion
+from consumer.leasing.core.codec import decode, encode
+from consumer.leasing.core.conflict import RecordConflictError
+from consumer.leasing.core.record import LeaseRecord, Versioned
+
+RECORD_METADATA: Final = "record"
+RECORD_METADATA_BYTES_MAX: Final = 6_000
+"""Azure takes 8 KiB of metadata; a longer record is read from the body."""
+IN_BODY: Final = "-"
+"""In place of a record that is too long, which this is not in base64."""
+
+_log = structlog.get_logger()
+
+
+class BlobRecordStore:
+    """Implements `consumer.leasing.store.RecordStore` in one container, which is the store."""
+
+    def __init__(self, container: ContainerClient, *, prefix: str = "") -> None:
+        """Describe the store; Azure is not asked yet.
+
+        Args:
+            container: It need not exist; `delete_store` deletes it. Stays the caller's.
+            prefix: What the names of blobs begin with, for several applications in one container.
+        """
+        self._container = BlobContainer(container)
+        self._prefix = checked_prefix(prefix)
+
+    @property
+    def tells_who_lives(self) -> bool:
+        """A blob does not know whether its owner lives."""
+        return False
+
+    async def exists(self) -> bool:
+        """Return whether the container is there."""
+        return await self._container.exists()
+
+    async def create_store(self) -> bool:
+        """Create the container. False if it is there."""
+        return await self._container.create()
+
+    async def delete_store(self) -> None:
+        """Delete the container. Azure takes about half a minute, during which it cannot be created again."""
+        await self._container.delete()
+
+    async def get(self, key: str) -> Versioned | None:
+        """Return a record as it is now."""
+        blob = await self._container.read(self._name(key))
+        return None if blob is None else versioned(key, blob)
+
+    async def scan(self, owner: str | None = None) -> AsyncIterator[Versioned]:
+        """Yield records, those of each page of Azure's listing as of one moment."""
+        for key, blob in await listed(self._container, self._prefix):
+            try:
+                found = await self._shown(key, blob)
+            except InvalidStateError as error:
+                _log.warning("leasing.record_skipped", key=key, cause=str(error))
+                continue
+            if found is not None and owner in (None, found.record.owner):
+                yield found
+
+    async def create(self, record: LeaseRecord) -> Versioned:
+        """Write a blob that is not there yet."""
+        return await self._put(record, only_if=None)
+
+    async def replace(self, record: LeaseRecord, expected: Versioned) -> Versioned:
+        """Write a blob in place of the one with the expected ETag."""
+        version = FencedVersion.parsed(expected.version)
+        if version.fence != expected.fence:
+            raise RecordConflictError(record.key, await self.get(record.key))
+        return await self._put(record, only_if=version.etag)
+
+    async def delete(self, key: str, expected: Versioned | None = None) -> bool:
+        """Delete a blob."""
+        etag = None if expected is None else FencedVersion.parsed(expected.version).etag
+        try:
+            return await self._container.remove(self._name(key), only_if=etag)
+        except RefusedError as error:
+            current = await self.get(key)
+            if current is None:
+                return False
+            raise RecordConflictError(key, current) from error
+
+    async def join(self, worker: str) -> None:
+        """Do nothing: a worker is alive while its counters move."""
+
+    def _name(self, key: str) -> str:
+        return self._prefix + encoded(key)
+
+    async def _put(self, record: LeaseRecord, *, only_if: str | None) -> Versioned:
+        content = Content(body=encode(record).encode(), metadata=record_metadata(record))
+        try:
+            etag = await self._container.put(self._name(record.key), content, only_if=only_if)
+        except RefusedError as error:
+            raise RecordConflictError(record.key, await self.get(record.key)) from error
+        return fenced(record, etag)
+
+    async def _shown(self, key: str, blob: Blob) -> Versioned | None:
+        """Return the record of a blob in a listing; None if it is gone since."""
+        if blob.metadata.get(RECORD_METADATA, IN_BODY) == IN_BODY:
+            return await self.get(key)
+        return fenced(decode(record_in(blob), key=key), blob.etag)
+
+
+async def listed(container: BlobContainer, prefix: str) -> list[tuple[str, Blob]]:
+    """Return what is below a prefix with the keys of its names, in the order of the keys: names have another."""
+    found = [
+        (decoded(blob.name.removeprefix(prefix)), blob)
+        async for blob in container.listing(prefix)
+        if "/" not in blob.name.removeprefix(prefix)
+    ]
+    return sorted(found, key=lambda each: each[0])
+
+
+def versioned(key: str, blob: Blob) -> Versioned:
+    """Return the record in the body of a blob.
+
+    Raises:
+        InvalidStateError: there is none.
+    """
+    return fenced(decode(blob.body or b"", key=key), blob.etag)
+
+
+def fenced(record: LeaseRecord, etag: str) -> Versioned:
+    """Return a record that is fenced by its epoch: nobody here knows who lives."""
+    fence = 0 if record.holder is None else record.epoch + 1
+    return Versioned(
+        record=record, version=FencedVersion(etag=etag, fence=fence).text(), fence=fence
+    )
+
+
+def record_metadata(record: LeaseRecord) -> dict[str, str]:
+    """Return the metadata that show a record in listings."""
+    text = base64.b64encode(encode(record).encode()).decode()
+    return {RECORD_METADATA: text if len(text) <= RECORD_METADATA_BYTES_MAX else IN_BODY}
+
+
+def record_in(blob: Blob) -> bytes:
+    """Return the JSON of a record in metadata; nothing, which is no record, if it cannot be read."""
+    try:
+        return base64.b64decode(blob.metadata[RECORD_METADATA], validate=True)
+    except binascii.Error:
+        return b""
+
+
+def checked_prefix(prefix: str) -> str:
+    """Return a prefix of names of blobs.
+
+    Raises:
+        ValidationError: it is none.
+    """
+    if prefix and (not prefix.endswith("/") or prefix.startswith("/")):
+        raise ValidationError(
+            "prefix", f"expected nothing or a/path/ with a slash at its end, got {prefix!r:.80}"
+        )
+    # Keys of 255 characters need three times as many at most, but for those that nobody can print.
+    if len(prefix) > NAME_CHARACTERS_MAX // 4:
+        raise ValidationError("prefix", f"expected at most {NAME_CHARACTERS_MAX // 4} characters")
+    return prefix

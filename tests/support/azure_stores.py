@@ -1,0 +1,49 @@
+"""Record stores in Azure Blob Storage, as two processes see them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from uuid import uuid4
+
+from azure.storage.blob.aio import ContainerClient
+
+from consumer.leasing.azure_blob.native import BlobRecordStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AzureSubject:
+    """In a container of its own."""
+
+    container: ContainerClient
+    store: BlobRecordStore
+    rival: BlobRecordStore
+    names: str
+    """What names of blobs begin with."""
+
+    async def spoil(self, key: str) -> None:
+        """Write no JSON."""
+        await self.container.upload_blob(f"{self.names}{key}", b"{", overwrite=True)
+
+
+@asynccontextmanager
+async def azure_containers(connection_string: str) -> AsyncIterator[list[ContainerClient]]:
+    """Two processes' clients of a container that is not there yet."""
+    name = f"leases-{uuid4().hex}"
+    first = ContainerClient.from_connection_string(connection_string, name)
+    second = ContainerClient.from_connection_string(connection_string, name)
+    async with first, second:
+        yield [first, second]
+        if await first.exists():
+            await first.delete_container()
+
+
+@asynccontextmanager
+async def native_subject(connection_string: str) -> AsyncIterator[AzureSubject]:
+    """In the layout of our own."""
+    async with azure_containers(connection_string) as containers:
+        stores = [BlobRecordStore(container, prefix="app/") for container in containers]
+        yield AzureSubject(
+            container=containers[0], store=stores[0], rival=stores[1], names="app/"
+        )

@@ -96,3 +96,12 @@ def azurite() -> Iterator[str]:
 
     with running_azurite() as connection_string:
         yield connection_string
+
+
+@pytest.fixture(scope="session")
+def moto_endpoint() -> Iterator[str]:
+    """The URL of a real moto server (DynamoDB, Kinesis) for the whole run; tests keep to names of their own."""
+    from tests.support.moto import running_moto
+
+    with running_moto() as url:
+        yield url

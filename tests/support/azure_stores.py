@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from uuid import uuid4
 
 from azure.storage.blob.aio import ContainerClient
 
+from consumer.leasing.azure_blob.eph import EphRecordStore
 from consumer.leasing.azure_blob.native import BlobRecordStore
+
+AzureStore = BlobRecordStore | EphRecordStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +20,8 @@ class AzureSubject:
     """In a container of its own."""
 
     container: ContainerClient
-    store: BlobRecordStore
-    rival: BlobRecordStore
+    store: AzureStore
+    rival: AzureStore
     names: str
     """What names of blobs begin with."""
 
@@ -44,6 +47,17 @@ async def native_subject(connection_string: str) -> AsyncIterator[AzureSubject]:
     """In the layout of our own."""
     async with azure_containers(connection_string) as containers:
         stores = [BlobRecordStore(container, prefix="app/") for container in containers]
+        yield AzureSubject(container=containers[0], store=stores[0], rival=stores[1], names="app/")
+
+
+@asynccontextmanager
+async def eph_subject(connection_string: str) -> AsyncIterator[AzureSubject]:
+    """In that of Event Processor Host."""
+    async with azure_containers(connection_string) as containers, AsyncExitStack() as stack:
+        stores = [
+            await stack.enter_async_context(EphRecordStore(container, lease_seconds=15))
+            for container in containers
+        ]
         yield AzureSubject(
-            container=containers[0], store=stores[0], rival=stores[1], names="app/"
+            container=containers[0], store=stores[0], rival=stores[1], names="$default/"
         )

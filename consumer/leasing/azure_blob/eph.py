@@ -1,0 +1,316 @@
+"""Records in the blobs of Azure's Event Processor Host, beside hosts that still run.
+
+The fence is the native lease of the blob: Azure ends it when nobody renews it, and then refuses what its holder writes.
+Both conditions are compared in every write, the lease's id and the ETag. A lease is stolen as hosts do, by changing its
+id; the record follows in a second request, and until then nobody can write: the old holder's id is no longer the
+lease's, and the thief's lease ends by itself if it dies in between.
+
+Source: Azure/azure-event-hubs-node processor/lib/azureBlob.ts, blobLeaseManager (operations and their conditions).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import Final, Self
+from uuid import uuid4
+
+import structlog
+from azure.storage.blob.aio import ContainerClient
+
+from allocator.errors import ValidationError
+from allocator.runtime.clock import Clock, SystemClock
+from allocator.runtime.task_group import TaskGroup
+from consumer.errors.leasing import DependencyError, InvalidStateError, LeasingError
+from consumer.leasing.azure_blob.container import Blob, BlobContainer, Content
+from consumer.leasing.azure_blob.eph_body import (
+    OWNER_METADATA,
+    body_of,
+    metadata_of,
+    read_body,
+)
+from consumer.leasing.azure_blob.eph_keeper import LeaseKeeper
+from consumer.leasing.azure_blob.failures import RefusedError
+from consumer.leasing.azure_blob.naming import encoded, header_value
+from consumer.leasing.azure_blob.native import checked_prefix, listed
+from consumer.leasing.azure_blob.versions import FencedVersion
+from consumer.leasing.core.conflict import RecordConflictError
+from consumer.leasing.core.record import LeaseRecord, Versioned
+
+LEASE_SECONDS: Final = 30
+"""Default length of a native lease; that of a host."""
+LEASE_SECONDS_MIN: Final = 15
+LEASE_SECONDS_MAX: Final = 60
+"""What Azure allows."""
+READS_AT_ONCE: Final = 16
+"""Requests at a time of a scan."""
+DELETE_ATTEMPTS_MAX: Final = 3
+"""How often a lease is ended that others take before its blob can be deleted."""
+
+_log = structlog.get_logger()
+
+
+class EphRecordStore:
+    """Implements `consumer.leasing.store.RecordStore`. An async context manager for the workers of one process."""
+
+    def __init__(
+        self,
+        container: ContainerClient,
+        *,
+        consumer_group: str = "$default",
+        prefix: str = "",
+        lease_seconds: int = LEASE_SECONDS,
+        clock: Clock | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Describe the store; Azure is not asked yet.
+
+        Args:
+            container: That of the hosts. `delete_store` deletes it. Stays the caller's.
+            consumer_group: As the hosts have it; blobs are in a folder of its name.
+            prefix: The hosts' blob prefix, which they write before that name.
+            lease_seconds: How long after a process's death its leases are free, 15 to 60.
+            clock: Decides when this process counts a lease as lost.
+            sleep: Waits between renewals, for a number of seconds.
+
+        Raises:
+            ValidationError: an argument is out of its range.
+        """
+        if not LEASE_SECONDS_MIN <= lease_seconds <= LEASE_SECONDS_MAX:
+            raise ValidationError("lease_seconds", f"expected 15 to 60, got {lease_seconds}")
+        self._container = BlobContainer(container)
+        self._folder = checked_prefix(f"{prefix}{consumer_group}/")
+        self._lease_seconds = lease_seconds
+        self._clock = clock or SystemClock()
+        self._keeper = LeaseKeeper(
+            self._container, lease_seconds=lease_seconds, clock=self._clock, sleep=sleep
+        )
+        self._joined: set[str] = set()
+        """Workers of this process."""
+        self._tasks = TaskGroup()
+        self._keeping: asyncio.Task[None] | None = None
+
+    @property
+    def tells_who_lives(self) -> bool:
+        """Native leases end when their holders do not renew them."""
+        return True
+
+    @property
+    def deadline_monotonic_seconds(self) -> float | None:
+        """Until when, by our clock, nobody can have taken any of this process's leases; None while it has none."""
+        return self._keeper.deadline_monotonic_seconds
+
+    async def exists(self) -> bool:
+        """Return whether the container is there."""
+        return await self._container.exists()
+
+    async def create_store(self) -> bool:
+        """Create the container. False if it is there."""
+        return await self._container.create()
+
+    async def delete_store(self) -> None:
+        """Delete the container. Azure takes about half a minute, during which it cannot be created again."""
+        self._keeper.drop_all()
+        await self._container.delete()
+
+    async def get(self, key: str) -> Versioned | None:
+        """Return a record as it is now."""
+        blob = await self._container.read(self._name(key))
+        return None if blob is None else self._versioned(key, blob)
+
+    async def scan(self, owner: str | None = None) -> AsyncIterator[Versioned]:
+        """Yield records. A listing does not show bodies, so each is read, some at a time."""
+        keys = [key for key, _ in await listed(self._container, self._folder)]
+        for start in range(0, len(keys), READS_AT_ONCE):
+            some = keys[start : start + READS_AT_ONCE]
+            for found in await asyncio.gather(*map(self._readable, some)):
+                if found is not None and owner in (None, found.record.owner):
+                    yield found
+
+    async def create(self, record: LeaseRecord) -> Versioned:
+        """Write a blob that is not there yet, never one that is there and not leased."""
+        return await self._put(record, only_if=None)
+
+    async def replace(self, record: LeaseRecord, expected: Versioned) -> Versioned:
+        """Write a blob in place of the expected one, under its native lease or under a new one."""
+        before = expected.record
+        version = FencedVersion.parsed(expected.version)
+        if version.fence != expected.fence:
+            raise RecordConflictError(record.key, await self.get(record.key))
+        if record.holder is not None and record.epoch != before.epoch:
+            return await self._acquire(record, version)
+        if record.holder == before.holder:
+            return await self._put(record, only_if=version.etag, token=version.token)
+        ended = await self._put(record, only_if=version.etag, lease_id=version.token)
+        await self._release(record.key, version.token)
+        return ended
+
+    async def delete(self, key: str, expected: Versioned | None = None) -> bool:
+        """Delete a blob, whoever has its lease if only the key is given."""
+        name = self._name(key)
+        if expected is not None:
+            version = FencedVersion.parsed(expected.version)
+            try:
+                return await self._container.remove(
+                    name, only_if=version.etag, lease_id=version.token or None
+                )
+            except RefusedError as error:
+                current = await self.get(key)
+                if current is None:
+                    return False
+                raise RecordConflictError(key, current) from error
+        for _ in range(DELETE_ATTEMPTS_MAX):
+            try:
+                return await self._container.remove(name)
+            except RefusedError:
+                self._keeper.drop(name)
+                await self._end_lease(name)
+        raise DependencyError(f"lease {key}: others took it {DELETE_ATTEMPTS_MAX} times")
+
+    async def join(self, worker: str) -> None:
+        """Renew from now on what the worker acquires, and what others assign to it; not what it has already."""
+        assert self._keeping is not None, "the store is used outside its `async with` block"
+        if worker in self._joined:
+            return
+        async for name, token in self._leases_of({header_value(worker)}):
+            self._keeper.ignore(name, token)  # Of another process: nobody here processes it.
+        self._joined.add(worker)
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        self._keeping = self._tasks.start_soon(
+            self._keeper.run(self._adopt), name="leasing.eph.renew"
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Not `stop()`: this may run in another task than `__aenter__` did.
+        if self._keeping is not None:
+            self._keeping.cancel()
+        try:
+            await self._tasks.__aexit__(kind, error, trace)
+        finally:
+            self._joined.clear()
+            await self._keeper.release_all()
+
+    async def _acquire(self, record: LeaseRecord, version: FencedVersion) -> Versioned:
+        """Get the native lease, and write who has it."""
+        name, token = self._name(record.key), str(uuid4())
+        since_seconds = self._clock.monotonic_seconds()
+        try:
+            if version.fence:
+                await self._container.change(name, version.token, token, only_if=version.etag)
+            else:
+                await self._container.acquire(
+                    name, token, seconds=self._lease_seconds, only_if=version.etag
+                )
+        except RefusedError as error:
+            raise RecordConflictError(record.key, await self.get(record.key)) from error
+        self._keeper.drop(name)
+        try:
+            taken = await self._put(record, only_if=version.etag, token=token)
+        except RecordConflictError:
+            await self._release(record.key, token)
+            raise
+        if record.holder in self._joined:
+            self._keeper.keep(name, token, since_seconds=since_seconds)
+        return taken
+
+    async def _put(
+        self,
+        record: LeaseRecord,
+        *,
+        only_if: str | None,
+        token: str = "",
+        lease_id: str = "",
+    ) -> Versioned:
+        """Write a record.
+
+        Args:
+            record: What is written.
+            only_if: The ETag that the blob must have; None: it must not be there.
+            token: The native lease that the blob has, and keeps.
+            lease_id: The one that it has, and loses.
+        """
+        content = Content(body=body_of(record, token), metadata=metadata_of(record))
+        try:
+            etag = await self._container.put(
+                self._name(record.key), content, only_if=only_if, lease_id=token or lease_id or None
+            )
+        except RefusedError as error:
+            raise RecordConflictError(record.key, await self.get(record.key)) from error
+        return _fenced(record, etag, token)
+
+    async def _release(self, key: str, token: str) -> None:
+        """Give a native lease back; what cannot be given back ends by itself."""
+        name = self._name(key)
+        self._keeper.drop(name, token)
+        if not token:
+            return
+        try:
+            await self._container.release(name, token)
+        except (RefusedError, LeasingError) as error:
+            _log.info("leasing.eph.not_released", blob=name, cause=str(error))
+
+    async def _readable(self, key: str) -> Versioned | None:
+        try:
+            return await self.get(key)
+        except InvalidStateError as error:
+            _log.warning("leasing.record_skipped", key=key, cause=str(error))
+            return None
+
+    async def _end_lease(self, name: str) -> None:
+        try:
+            await self._container.end_lease(name)
+        except RefusedError as error:
+            _log.info("leasing.eph.no_lease_to_end", blob=name, cause=error.code)
+
+    async def _adopt(self) -> None:
+        """Keep what other processes assigned to our workers."""
+        if not self._joined:
+            return
+        workers = {header_value(worker) for worker in self._joined}
+        since_seconds = self._clock.monotonic_seconds()
+        async for name, token in self._leases_of(workers):
+            self._keeper.adopt(name, token, since_seconds=since_seconds)
+
+    async def _leases_of(self, workers: set[str]) -> AsyncIterator[tuple[str, str]]:
+        """Yield the blobs that are leased for workers and not kept here, with their tokens."""
+        for key, shown in await listed(self._container, self._folder):
+            owner = shown.metadata.get(OWNER_METADATA, "")
+            if not shown.is_leased or owner not in workers or self._keeper.holds(shown.name):
+                continue
+            blob = await self._container.read(shown.name)
+            if blob is None:
+                continue
+            try:
+                lease = read_body(blob.body or b"", key=key, name=blob.name)
+            except InvalidStateError as error:
+                _log.warning("leasing.record_skipped", key=key, cause=str(error))
+                continue
+            if blob.is_leased and lease.token and _metadata_owner(lease.record) in workers:
+                yield blob.name, lease.token
+
+    def _name(self, key: str) -> str:
+        return self._folder + encoded(key)
+
+    def _versioned(self, key: str, blob: Blob) -> Versioned:
+        lease = read_body(blob.body or b"", key=key, name=blob.name)
+        return _fenced(lease.record, blob.etag, lease.token if blob.is_leased else "")
+
+
+def _fenced(record: LeaseRecord, etag: str, token: str) -> Versioned:
+    """Return a record that is fenced as long as its owner has the native lease."""
+    fence = record.epoch if record.holder is not None and token else 0
+    version = FencedVersion(etag=etag, fence=fence, token=token if fence else "")
+    return Versioned(record=record, version=version.text(), fence=fence)
+
+
+def _metadata_owner(record: LeaseRecord) -> str:
+    return metadata_of(record).get(OWNER_METADATA, "")

@@ -1,0 +1,153 @@
+"""Calls a record processor, whether it blocks or not, from one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Protocol, TypeVar, cast
+
+from consumer.leasing.core.record import LeaseRecord
+from consumer.leasing.record_processor.checkpointer import Change, LeaseCheckpointer
+from consumer.leasing.record_processor.held_lease import HeldLease
+from consumer.leasing.record_processor.processor import AsyncRecordProcessor, RecordProcessor
+from consumer.leasing.record_processor.records import (
+    InitializeInput,
+    LeaseLostInput,
+    ProcessorRecord,
+    ProcessRecordsInput,
+    ShardEndedInput,
+    ShutdownRequestedInput,
+)
+from consumer.leasing.record_processor.shard_progress import ShardProgress
+from consumer.leasing.record_processor.sync_checkpointer import SyncLeaseCheckpointer
+
+AnyProcessor = RecordProcessor | AsyncRecordProcessor
+InputT = TypeVar("InputT")
+
+
+class ProcessorCalls(Protocol):
+    """The five calls, each of which returns once the processor did, and raises what it raises."""
+
+    async def initialize(self, initialize_input: InitializeInput) -> None:
+        """Begin with a shard."""
+        ...
+
+    async def process_records(
+        self, records: tuple[ProcessorRecord, ...], millis_behind_latest: int | None
+    ) -> None:
+        """Process some records."""
+        ...
+
+    async def lease_lost(self) -> None:
+        """Stop."""
+        ...
+
+    async def shard_ended(self) -> None:
+        """Finish the shard."""
+        ...
+
+    async def shutdown_requested(self) -> None:
+        """Checkpoint for the last time."""
+        ...
+
+
+def calls_of(
+    processor: AnyProcessor, progress: ShardProgress, lease: HeldLease, threads: Executor
+) -> ProcessorCalls:
+    """Return how to call a processor in an assignment.
+
+    Args:
+        processor: Its methods are coroutines, or block.
+        progress: Of the assignment.
+        lease: Of the assignment.
+        threads: Where blocking methods run; not the event loop's own, which their checkpoints may need.
+    """
+    if inspect.iscoroutinefunction(processor.process_records):
+        # The two protocols differ in nothing else, which types cannot tell.
+        not_blocking = cast("AsyncRecordProcessor", processor)
+        return _AsyncCalls(not_blocking, LeaseCheckpointer(progress, lease.update))
+    blocking = cast("RecordProcessor", processor)
+    loop = asyncio.get_running_loop()
+
+    def write(change: Change) -> LeaseRecord:
+        return asyncio.run_coroutine_threadsafe(lease.update(change), loop).result()
+
+    return _ThreadCalls(blocking, SyncLeaseCheckpointer(progress, write), threads)
+
+
+class _AsyncCalls:
+    """Awaits each method."""
+
+    def __init__(self, processor: AsyncRecordProcessor, checkpointer: LeaseCheckpointer) -> None:
+        self._processor = processor
+        self._checkpointer = checkpointer
+
+    async def initialize(self, initialize_input: InitializeInput) -> None:
+        await self._processor.initialize(initialize_input)
+
+    async def process_records(
+        self, records: tuple[ProcessorRecord, ...], millis_behind_latest: int | None
+    ) -> None:
+        await self._processor.process_records(
+            ProcessRecordsInput(
+                records=records,
+                checkpointer=self._checkpointer,
+                millis_behind_latest=millis_behind_latest,
+            )
+        )
+
+    async def lease_lost(self) -> None:
+        await self._processor.lease_lost(LeaseLostInput())
+
+    async def shard_ended(self) -> None:
+        await self._processor.shard_ended(ShardEndedInput(checkpointer=self._checkpointer))
+
+    async def shutdown_requested(self) -> None:
+        await self._processor.shutdown_requested(
+            ShutdownRequestedInput(checkpointer=self._checkpointer)
+        )
+
+
+class _ThreadCalls:
+    """Runs each method on a thread."""
+
+    def __init__(
+        self, processor: RecordProcessor, checkpointer: SyncLeaseCheckpointer, threads: Executor
+    ) -> None:
+        self._processor = processor
+        self._checkpointer = checkpointer
+        self._threads = threads
+
+    async def initialize(self, initialize_input: InitializeInput) -> None:
+        await self._run(self._processor.initialize, initialize_input)
+
+    async def process_records(
+        self, records: tuple[ProcessorRecord, ...], millis_behind_latest: int | None
+    ) -> None:
+        await self._run(
+            self._processor.process_records,
+            ProcessRecordsInput(
+                records=records,
+                checkpointer=self._checkpointer,
+                millis_behind_latest=millis_behind_latest,
+            ),
+        )
+
+    async def lease_lost(self) -> None:
+        await self._run(self._processor.lease_lost, LeaseLostInput())
+
+    async def shard_ended(self) -> None:
+        await self._run(
+            self._processor.shard_ended, ShardEndedInput(checkpointer=self._checkpointer)
+        )
+
+    async def shutdown_requested(self) -> None:
+        await self._run(
+            self._processor.shutdown_requested,
+            ShutdownRequestedInput(checkpointer=self._checkpointer),
+        )
+
+    async def _run(self, method: Callable[[InputT], None], given: InputT) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._threads, method, given)

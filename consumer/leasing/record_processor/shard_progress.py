@@ -1,0 +1,55 @@
+"""How far one assignment of a shard has come, between the worker that delivers and the processor that checkpoints.
+
+Each of the two has fields of its own, so that a processor may checkpoint on a thread of its own while the worker
+delivers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from consumer.leasing.core.position import Position
+from consumer.leasing.record_processor.core import delivery
+from consumer.leasing.record_processor.core.delivery import Bounds
+from consumer.leasing.record_processor.records import ProcessorRecord
+
+
+class ShardProgress:
+    """The bounds within which a processor may checkpoint."""
+
+    def __init__(self, stored: Position | None) -> None:
+        """Begin an assignment.
+
+        Args:
+            stored: The lease's checkpoint.
+        """
+        self._delivered = delivery.at_start(stored)
+        self._committed = stored
+
+    @property
+    def bounds(self) -> Bounds:
+        """What may be checkpointed now."""
+        delivered = self._delivered
+        return Bounds(committed=self._committed, delivered=delivered.delivered, end=delivered.end)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the end of the shard is committed."""
+        return self._committed is not None and self._committed.is_end
+
+    def deliver(self, records: Iterable[ProcessorRecord]) -> tuple[ProcessorRecord, ...]:
+        """Return the records that were not delivered yet, which counts as their delivery."""
+        new = []
+        for record in records:
+            if delivery.is_new(self._delivered, record.position):
+                self._delivered = delivery.deliver(self._delivered, record.position)
+                new.append(record)
+        return tuple(new)
+
+    def reach_end(self) -> None:
+        """Nothing more will be delivered. Idempotent."""
+        self._delivered = delivery.reach_end(self._delivered)
+
+    def commit(self, written: Position) -> None:
+        """A checkpoint is stored."""
+        self._committed = written

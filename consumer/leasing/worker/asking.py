@@ -1,0 +1,42 @@
+"""Asks a holder for its lease, in the way that all workers of the application agreed on."""
+
+from __future__ import annotations
+
+from consumer.errors.leasing import LeaseNotAcquiredError
+from consumer.leasing.core import rules
+from consumer.leasing.core.record import Versioned
+from consumer.leasing.core.verdict import Attempt, Verdict
+from consumer.leasing.manager import LeaseManager
+from consumer.leasing.store import RecordStore
+from consumer.leasing.worker.settings import StealWay
+from consumer.leasing.writing import swap
+
+
+async def claim(store: RecordStore, seen: Versioned, worker: str) -> Versioned | None:
+    """Put a worker's claim on a lease.
+
+    Returns:
+        The lease; None if it changed hands, was claimed by another, or is free or finished.
+    """
+    try:
+        return await swap(
+            store, seen, lambda record: rules.claim(record, worker), _verdict_of_claimant
+        )
+    except LeaseNotAcquiredError:
+        return None
+
+
+async def ask_for(
+    store: RecordStore, seen: Versioned, worker: str, way: StealWay
+) -> Versioned | None:
+    """Ask for a lease. None if there is nobody to ask, or another asked before."""
+    if way is StealWay.HAND_OFF:
+        return await LeaseManager(store).assign(seen, worker, graceful=True)
+    return await claim(store, seen, worker)
+
+
+def _verdict_of_claimant(attempt: Attempt, current: Versioned) -> Verdict:
+    """Judge a claim: whatever the holder wrote meanwhile, it is made, as long as it is the same holder."""
+    seen = attempt.seen.record
+    is_same = (current.record.holder, current.record.epoch) == (seen.holder, seen.epoch)
+    return Verdict.APPLY_AGAIN if is_same else Verdict.LOST

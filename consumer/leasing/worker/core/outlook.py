@@ -1,0 +1,161 @@
+"""What a worker makes of a look at all leases: who lives, who asked whom, and what is due to itself.
+
+A worker that wants a lease asks for it, by a claim or a hand-off, and has a while in which nobody else takes it. The
+while is measured from when each observer *saw* that it was asked, by its own clock, as deaths are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from consumer.leasing.core.record import LeaseRecord, Versioned
+from consumer.leasing.core.sighting import Sighting, is_free, sighted
+from consumer.leasing.worker.core.shares import LeaseView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """All leases, as one look showed them, by the worker's clock."""
+
+    found: tuple[Versioned, ...]
+    began_seconds: float
+    ended_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observer:
+    """Who looks, and what it goes by."""
+
+    me: str
+    lease_seconds: float
+    """How long a holder may not move."""
+    asking_seconds: float
+    """How long nobody else takes a lease that was asked for."""
+    store_tells_who_lives: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What a worker knows of a lease."""
+
+    sighting: Sighting
+    free_since_seconds: float | None
+    """When it was first seen free; None: it is not."""
+    asker: str | None
+    """Who asked for it."""
+    asked_since_seconds: float
+    """When that was first seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What is to be decided in a round."""
+
+    leases: tuple[LeaseView, ...]
+    """Of shards that are not finished."""
+    due: tuple[str, ...]
+    """What the worker takes whatever its share: what it asked for and may have now, and what it was given."""
+    is_asking: bool
+    """Whether it waits for a lease that it asked for."""
+    memory: Mapping[str, Memory]
+    """What to remember for the next look."""
+
+
+def outlook(
+    before: Mapping[str, Memory], look: Look, observer: Observer, *, held: Collection[str]
+) -> Outlook:
+    """Return what a look shows.
+
+    Args:
+        before: What the worker remembers.
+        look: The look.
+        observer: The worker.
+        held: Keys of the leases that it processes.
+    """
+    memory = {
+        found.record.key: _remembered(before.get(found.record.key), found, look, observer)
+        for found in look.found
+    }
+    records = [found.record for found in look.found if not found.record.is_finished]
+    due = tuple(record.key for record in records if _is_due(record, memory, look, observer, held))
+    return Outlook(
+        leases=tuple(_view(record, memory, look, observer, due) for record in records),
+        due=due,
+        is_asking=any(
+            memory[record.key].asker == observer.me and record.key not in due for record in records
+        ),
+        memory=memory,
+    )
+
+
+def _remembered(before: Memory | None, found: Versioned, look: Look, observer: Observer) -> Memory:
+    sighting = sighted(
+        None if before is None else before.sighting, found.record, now_seconds=look.ended_seconds
+    )
+    if observer.store_tells_who_lives:
+        free = not found.fence
+    else:
+        free = is_free(
+            found,
+            sighting,
+            now_seconds=look.began_seconds,
+            lease_seconds=observer.lease_seconds,
+        )
+    asker = _asker(found.record)
+    was_free = None if before is None else before.free_since_seconds
+    is_same_asker = before is not None and before.asker == asker
+    return Memory(
+        sighting=sighting,
+        free_since_seconds=_first(was_free, look.began_seconds) if free else None,
+        asker=asker,
+        asked_since_seconds=(
+            before.asked_since_seconds
+            if before is not None and is_same_asker
+            else look.ended_seconds
+        ),
+    )
+
+
+def _asker(record: LeaseRecord) -> str | None:
+    return record.owner if record.handoff_from is not None else record.claim
+
+
+def _first(before: float | None, now: float) -> float:
+    return now if before is None else before
+
+
+def _is_due(
+    record: LeaseRecord,
+    memory: Mapping[str, Memory],
+    look: Look,
+    observer: Observer,
+    held: Collection[str],
+) -> bool:
+    known = memory[record.key]
+    if record.owner == observer.me and record.handoff_from is None:
+        return record.key not in held
+    if known.asker != observer.me:
+        return False
+    return known.free_since_seconds is not None or _has_lapsed(known, look, observer)
+
+
+def _has_lapsed(known: Memory, look: Look, observer: Observer) -> bool:
+    return look.began_seconds - known.asked_since_seconds > observer.asking_seconds
+
+
+def _view(
+    record: LeaseRecord,
+    memory: Mapping[str, Memory],
+    look: Look,
+    observer: Observer,
+    due: Collection[str],
+) -> LeaseView:
+    if record.key in due:
+        return LeaseView(key=record.key, bound_for=observer.me, held_by=observer.me)
+    known = memory[record.key]
+    asker = None if _has_lapsed(known, look, observer) else known.asker
+    if known.free_since_seconds is not None:
+        free_seconds = look.began_seconds - known.free_since_seconds
+        return LeaseView(key=record.key, bound_for=asker, held_by=None, free_seconds=free_seconds)
+    return LeaseView(key=record.key, bound_for=asker or record.holder, held_by=record.holder)

@@ -1,0 +1,140 @@
+"""Which leases a worker takes, and whose it asks for: everybody gets a fair share, and nobody runs dry.
+
+Leases that nobody holds are taken first, those that are free for longest before others. Only when there are none is a
+worker asked for some of its own, the one with most first, and never so many that it has less than its share. Finished
+shards count for nobody. A lease that was asked for counts for the one who gets it.
+
+Source: awslabs/amazon-kinesis-client leases.dynamodb.DynamoDBLeaseTaker (target, very old leases, stealing). Theirs
+counts finished shards, steals from one worker a round, and takes leases that are new regardless of its share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseView:
+    """A lease as a worker saw it in a round."""
+
+    key: str
+    bound_for: str | None
+    """The worker that has it, or will get it by a claim or a hand-off; None: nobody."""
+    held_by: str | None
+    """The worker that processes it and lives; None: it is free."""
+    free_seconds: float = 0.0
+    """For how long it has been free, as far as the worker knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareLimits:
+    """What a worker allows itself."""
+
+    leases_max: int
+    """Leases it holds at most."""
+    steals_max: int
+    """Leases it asks others for in a round."""
+    overdue_seconds: float
+    """A lease that was free for so long is taken even beyond the fair share: others have had their time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """What a worker does in a round."""
+
+    target: int
+    """Its fair share, in leases."""
+    to_take: tuple[str, ...]
+    """Free leases, those to be tried first at the beginning."""
+    take_max: int
+    """How many of them it takes: others may be faster with some."""
+    to_steal: tuple[str, ...]
+    """Leases to ask their holders for."""
+
+
+def plan_shares(
+    leases: Sequence[LeaseView], *, me: str, limits: ShareLimits, dice: Callable[[], float]
+) -> Shares:
+    """Decide a round.
+
+    Args:
+        leases: All of the application that are not finished.
+        me: The worker.
+        limits: What it allows itself.
+        dice: Returns numbers in [0, 1): so that workers differ in what they try first.
+    """
+    counts = _counts(leases, me)
+    target = min(_fair_share(len(leases), len(counts)), limits.leases_max)
+    free = [lease for lease in leases if lease.held_by is None and lease.bound_for in (None, me)]
+    overdue = [lease for lease in free if lease.free_seconds > limits.overdue_seconds]
+    room = limits.leases_max - counts[me]
+    missing = target - counts[me]
+    if overdue and len(overdue) > missing:
+        return _taking(target, overdue, room, dice)
+    if free:
+        return _taking(target, free, missing, dice)
+    to_steal = _stolen(leases, counts, me, target, min(missing, limits.steals_max), dice)
+    return Shares(target=target, to_take=(), take_max=0, to_steal=to_steal)
+
+
+def _counts(leases: Iterable[LeaseView], me: str) -> Counter[str]:
+    """Return the leases of each living worker, the one that counts included."""
+    counts = Counter(lease.bound_for for lease in leases if lease.bound_for is not None)
+    counts.setdefault(me, 0)
+    return counts
+
+
+def _fair_share(leases: int, workers: int) -> int:
+    return 1 if workers >= leases else math.ceil(leases / workers)
+
+
+def _taking(target: int, free: Sequence[LeaseView], most: int, dice: Callable[[], float]) -> Shares:
+    # What became free in the same round is in random order, so that workers try different leases.
+    order = sorted(free, key=lambda lease: (-lease.free_seconds, dice()))
+    return Shares(
+        target=target,
+        to_take=tuple(lease.key for lease in order),
+        take_max=max(0, most),
+        to_steal=(),
+    )
+
+
+def _stolen(
+    leases: Iterable[LeaseView],
+    counts: Counter[str],
+    me: str,
+    target: int,
+    missing: int,
+    dice: Callable[[], float],
+) -> tuple[str, ...]:
+    """Return leases of the workers that have most, one by one from whoever has most then."""
+    may_be_asked = _by_holder(leases, me, dice)
+    left = Counter({worker: counts[worker] for worker in may_be_asked})
+    mine = counts[me]
+    stolen: list[str] = []
+    while len(stolen) < missing and left:
+        victim = max(left, key=lambda worker: (left[worker], worker))
+        spare = left[victim] - target
+        if spare < 0 or (spare == 0 and target - mine <= 1):
+            break  # One lease more or less is balanced.
+        if not may_be_asked[victim]:
+            del left[victim]
+            continue
+        stolen.append(may_be_asked[victim].pop())
+        left[victim] -= 1
+        mine += 1
+    return tuple(stolen)
+
+
+def _by_holder(
+    leases: Iterable[LeaseView], me: str, dice: Callable[[], float]
+) -> dict[str, list[str]]:
+    """Return, of each other worker, the leases that it is not asked for yet."""
+    keys: dict[str, list[tuple[float, str]]] = {}
+    for lease in leases:
+        if lease.held_by not in (None, me) and lease.held_by == lease.bound_for:
+            keys.setdefault(lease.held_by, []).append((dice(), lease.key))
+    return {worker: [key for _, key in sorted(found)] for worker, found in keys.items()}

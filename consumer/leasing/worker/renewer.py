@@ -1,0 +1,109 @@
+"""Keeps the leases of a worker alive, and tells their consumers what others ask for, or have taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import structlog
+
+from allocator.runtime.clock import Clock
+from allocator.runtime.task_group import TaskGroup
+from consumer.errors.leasing import LeasingError
+from consumer.leasing.manager import LeaseManager
+from consumer.leasing.store import RecordStore
+from consumer.leasing.worker.shard_consumer import Reason, ShardConsumer
+
+ATTEMPTS = 2
+"""How often a renewal is tried in its turn; the Kinesis Client Library's number."""
+
+_log = structlog.get_logger()
+
+
+class Renewer:
+    """Renews what is in a table of consumers, which the worker fills and clears."""
+
+    def __init__(
+        self,
+        store: RecordStore,
+        consumers: Mapping[str, ShardConsumer],
+        *,
+        worker: str,
+        at_once: int,
+        clock: Clock,
+    ) -> None:
+        """Watch the table.
+
+        Args:
+            store: The leases.
+            consumers: Those that run, by the keys of their leases.
+            worker: Whose they are.
+            at_once: Renewals under way at a time.
+            clock: The worker's.
+        """
+        self._store = store
+        self._manager = LeaseManager(store)
+        self._consumers = consumers
+        self._worker = worker
+        self._at_once = at_once
+        self._clock = clock
+
+    async def renew_all(self) -> None:
+        """Renew each lease, and hand on what comes of it. A store that fails leaves them as they are."""
+        if self._store.tells_who_lives:
+            await self._look()
+        else:
+            queue = iter(tuple(self._consumers.values()))
+            async with TaskGroup() as group:
+                for number in range(min(self._at_once, len(self._consumers))):
+                    group.start_soon(self._renew_some(queue), name=f"renew {number}")
+
+    def end_expired(self) -> None:
+        """Tell the consumers whose leases have ended by the clock, whoever has them."""
+        for consumer in tuple(self._consumers.values()):
+            if not consumer.lease.is_held:
+                consumer.request(Reason.LEASE_LOST)
+
+    async def _renew_some(self, queue: Iterator[ShardConsumer]) -> None:
+        for consumer in queue:
+            if not consumer.lease.ended:
+                await self._renew(consumer)
+
+    async def _renew(self, consumer: ShardConsumer) -> None:
+        for attempt in range(ATTEMPTS):
+            try:
+                self._hand_on(consumer, held=await consumer.lease.renew())
+            except LeasingError as error:
+                _log.warning(
+                    "leasing.renewal_failed",
+                    key=consumer.lease.record.key,
+                    attempt=attempt,
+                    cause=str(error),
+                )
+                if not error.retryable:
+                    return
+            else:
+                return
+
+    async def _look(self) -> None:
+        """Learn of all leases at once: the store itself keeps them alive, with the process."""
+        consumers = tuple(self._consumers.values())
+        if not consumers:
+            return
+        asked_seconds = self._clock.monotonic_seconds()
+        try:
+            found = {each.record.key: each for each in await self._manager.list_leases()}
+        except LeasingError as error:
+            _log.warning("leasing.renewal_failed", cause=str(error))
+            return
+        for consumer in consumers:
+            lease = consumer.lease
+            current = found.get(lease.record.key)
+            held = lease.learn(current, asked_monotonic_seconds=asked_seconds)
+            self._hand_on(consumer, held=held)
+
+    def _hand_on(self, consumer: ShardConsumer, *, held: bool) -> None:
+        record = consumer.lease.record
+        if not held:
+            consumer.request(Reason.LEASE_LOST)
+        elif record.handoff_from is not None or record.claim not in (None, self._worker):
+            consumer.request(Reason.REQUESTED)

@@ -1,0 +1,90 @@
+"""What a worker may be told; the defaults are those of the Kinesis Client Library where it has them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from enum import Enum
+
+from allocator.errors import ValidationError
+from consumer.leasing.core.position import TRIM_HORIZON, Position
+
+
+class StealWay(Enum):
+    """How a worker gets a lease from one that has more than its share."""
+
+    CLAIM = "claim"
+    """It asks; the holder checkpoints and lets go. If it does not in time, the lease is taken from it."""
+    HAND_OFF = "hand-off"
+    """It becomes the next owner; the holder checkpoints and passes the lease to it. In time, too."""
+    AT_ONCE = "at once"
+    """It takes it; the holder learns at its next renewal or checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """One for all workers of an application: lengths and deadlines must agree."""
+
+    lease_seconds: float = 10.0
+    """How long nobody takes a lease from a holder that does not move."""
+    renew_seconds: float | None = None
+    """Time between renewals; None: a third of a lease's length."""
+    take_seconds: float | None = None
+    """Time between looks at all leases; None: twice a lease's length, or a tenth where the store tells who lives."""
+    leases_max: int = sys.maxsize
+    """Leases that a worker holds at most."""
+    steals_max: int = 1
+    """Leases that a worker asks others for in one look."""
+    steal: StealWay = StealWay.CLAIM
+    graceful_seconds: float = 30.0
+    """How long a processor may take to finish when it is asked to."""
+    parent_poll_seconds: float = 10.0
+    """Time between looks at the parents of a shard that waits for them."""
+    end_retry_seconds: float = 0.5
+    """Time between calls of `shard_ended` for a processor that does not checkpoint there."""
+    retry_seconds: float = 10.0
+    """How long a shard whose processor failed here is left to other workers."""
+    sync_seconds: float = 60.0
+    """Time between comparisons of the leases with the stream's shards."""
+    start: Position = field(default_factory=lambda: Position(TRIM_HORIZON))
+    """Where an application begins that was never run: `TRIM_HORIZON`, `LATEST` or `AT_TIMESTAMP`."""
+    renewals_at_once: int = 20
+    """Renewals under way at a time."""
+    threads: int = 32
+    """Calls of blocking processors at a time."""
+
+    def __post_init__(self) -> None:
+        for name in ("lease_seconds", "graceful_seconds", "parent_poll_seconds", "sync_seconds"):
+            if getattr(self, name) <= 0:
+                raise ValidationError(f"worker.{name}", "expected more than 0 seconds")
+        if self.renew_every_seconds >= self.lease_seconds / 2:
+            raise ValidationError(
+                "worker.renew_seconds",
+                f"expected less than half of lease_seconds, {self.lease_seconds}, so that one renewal may fail",
+            )
+        if not self.start.is_name or self.start.is_end:
+            raise ValidationError(
+                "worker.start",
+                f"expected TRIM_HORIZON, LATEST or AT_TIMESTAMP, got {self.start.seq}",
+            )
+
+    @property
+    def renew_every_seconds(self) -> float:
+        """Time between renewals."""
+        return self.lease_seconds / 3 if self.renew_seconds is None else self.renew_seconds
+
+    @property
+    def asking_seconds(self) -> float:
+        """How long nobody else takes a lease that was asked for: the holder may finish, and its lease may end."""
+        return self.graceful_seconds + self.lease_seconds
+
+    @property
+    def overdue_seconds(self) -> float:
+        """When a free lease is taken even beyond a fair share."""
+        return 3 * self.lease_seconds
+
+    def take_every_seconds(self, *, store_tells_who_lives: bool) -> float:
+        """Return the time between looks at all leases."""
+        if self.take_seconds is not None:
+            return self.take_seconds
+        return self.lease_seconds / 10 if store_tells_who_lives else self.lease_seconds * 2

@@ -1,0 +1,247 @@
+r"""One lease's processor, from its taking to its end: waits for parents, delivers records, and lets go when it must.
+
+    waiting -> initialized -> delivering -> ended -> released
+                   \______________\____________> asked to stop -> shutdown_requested -> released -> lease_lost
+                                   \___________> lease lost -> lease_lost
+
+Records are delivered only while the lease is held by its holder's own clock. A lease whose holder is lost is left as it
+is; every other end gives it up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from contextlib import aclosing
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeVar
+
+import structlog
+
+from allocator.runtime.backoff import Backoff
+from allocator.runtime.task_group import TaskGroup
+from consumer.errors.leasing import LeasingError, ShutdownError
+from consumer.leasing.core.position import Position
+from consumer.leasing.core.rules import blocking_parents
+from consumer.leasing.manager import LeaseManager
+from consumer.leasing.record_processor.calls import AnyProcessor, ProcessorCalls, calls_of
+from consumer.leasing.record_processor.held_lease import HeldLease
+from consumer.leasing.record_processor.records import InitializeInput
+from consumer.leasing.record_processor.shard_progress import ShardProgress
+from consumer.leasing.worker.settings import WorkerSettings
+from consumer.leasing.worker.source import RecordBatch, RecordSource
+from consumer.leasing.worker.stream_sync import StreamSync
+
+T = TypeVar("T")
+
+_log = structlog.get_logger()
+
+
+class _ProcessorFailedError(Exception):
+    """The processor raised its cause."""
+
+
+class Reason(IntEnum):
+    """Why a processor is to stop; only a greater one replaces another."""
+
+    NONE = 0
+    REQUESTED = 1
+    LEASE_LOST = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardParts:
+    """What a worker's consumers share."""
+
+    manager: LeaseManager
+    source: RecordSource
+    sync: StreamSync
+    settings: WorkerSettings
+    threads: Executor
+    """Where blocking processors run."""
+    new_processor: Callable[[], AnyProcessor]
+
+
+class ShardConsumer:
+    """Processes a shard in one acquisition of its lease."""
+
+    def __init__(self, lease: HeldLease, parts: ShardParts) -> None:
+        """Prepare; `run` does it.
+
+        Args:
+            lease: Just taken.
+            parts: The worker's.
+        """
+        self.lease = lease
+        """The acquisition."""
+        self.failed = False
+        """Whether it ended because the processor raised, or its source cannot be read."""
+        self._parts = parts
+        self._settings = parts.settings
+        self._key = lease.record.key
+        self._progress = ShardProgress(lease.record.checkpoint or parts.settings.start)
+        self._calls: ProcessorCalls | None = None
+        self._reason = Reason.NONE
+        self._over = asyncio.Event()
+        self._calling = asyncio.Lock()
+
+    def request(self, reason: Reason) -> None:
+        """Ask it to stop, for a reason. Idempotent."""
+        if reason is Reason.LEASE_LOST:
+            self.lease.end()
+        self._reason = max(self._reason, reason)
+        if self._reason is not Reason.NONE:
+            self._over.set()
+
+    async def run(self) -> None:
+        """Process until there is no more, or it is asked to stop, or the processor fails."""
+        try:
+            async with TaskGroup() as group:
+                group.start_soon(self._serve(), name=f"serve {self._key}")
+                await self._over.wait()
+                await self._finish()
+                group.stop()
+        except ShutdownError:
+            self.request(Reason.LEASE_LOST)
+        except (_ProcessorFailedError, LeasingError):
+            # Its records come again, here or elsewhere, from the last commit.
+            self.failed = True
+            _log.exception("leasing.processor_failed", key=self._key)
+        await self._let_go()
+
+    async def _serve(self) -> None:
+        await self._wait_for_parents()
+        await self._initialize()
+        await self._deliver_all()
+        await self._end_shard()
+        self._over.set()
+
+    async def _wait_for_parents(self) -> None:
+        """Wait, with the lease renewed meanwhile."""
+        while await self._blocking_parents():  # noqa: ASYNC110 - they may end in another process
+            await asyncio.sleep(self._settings.parent_poll_seconds)
+
+    async def _blocking_parents(self) -> tuple[str, ...]:
+        record = self.lease.record
+        parents = {}
+        for key in sorted(record.parents):
+            found = await self._retried(lambda key=key: self._parts.manager.get_lease(key))  # type: ignore[misc]
+            if found is not None:
+                parents[key] = found.record
+        return blocking_parents(record, parents)
+
+    async def _initialize(self) -> None:
+        record = self.lease.record
+        calls = calls_of(
+            self._parts.new_processor(), self._progress, self.lease, self._parts.threads
+        )
+        async with self._calling:
+            self._calls = calls
+            given = InitializeInput(
+                shard_id=self._key,
+                position=self._progress.bounds.committed,
+                pending_checkpoint=record.pending,
+                pending_checkpoint_state=record.pending_state,
+                epoch=record.epoch,
+            )
+            await _called(calls.initialize(given))
+
+    async def _deliver_all(self) -> None:
+        """Deliver until the shard ends, reading on where a failed read was."""
+        backoff = Backoff()
+        while True:
+            position = self._progress.bounds.delivered or self._settings.start
+            try:
+                await self._deliver_from(position, backoff)
+                return
+            except LeasingError as error:
+                if not error.retryable:
+                    raise
+                _log.warning("leasing.read_failed", key=self._key, cause=str(error))
+            await backoff.sleep()
+
+    async def _deliver_from(self, position: Position, backoff: Backoff) -> None:
+        """Deliver what a read brings, to the end of the shard."""
+        async with aclosing(self._parts.source.read_records(self._key, position)) as batches:
+            async for batch in batches:
+                backoff.reset()
+                await self._deliver(batch)
+
+    async def _deliver(self, batch: RecordBatch) -> None:
+        async with self._calling:
+            calls = self._held_calls()
+            records = self._progress.deliver(batch.records)
+            if records:
+                await _called(calls.process_records(records, batch.millis_behind_latest))
+
+    async def _end_shard(self) -> None:
+        """Create the children's leases, and call the processor until it commits the end."""
+        await self._retried(lambda: self._parts.sync.create_children(self._key))
+        self._progress.reach_end()
+        while True:
+            async with self._calling:
+                await _called(self._held_calls().shard_ended())
+            if self._progress.is_ended:
+                return
+            _log.warning("leasing.shard_end_not_checkpointed", key=self._key)
+            await asyncio.sleep(self._settings.end_retry_seconds)
+
+    def _held_calls(self) -> ProcessorCalls:
+        if not self.lease.is_held or self._calls is None:
+            raise ShutdownError(f"lease {self._key} is not held any more: nothing is delivered")
+        return self._calls
+
+    async def _finish(self) -> None:
+        """Wait for the call under way, and let the processor checkpoint if it still may; not for ever."""
+        try:
+            async with asyncio.timeout(self._settings.graceful_seconds):
+                await self._calling.acquire()  # For good: nothing is delivered any more.
+                if self._reason is Reason.REQUESTED and self.lease.is_held and self._calls:
+                    await self._tell(self._calls.shutdown_requested())
+        except TimeoutError:
+            _log.warning("leasing.processor_does_not_finish", key=self._key)
+
+    async def _let_go(self) -> None:
+        """Release the lease, then tell the processor, so that nobody waits for it."""
+        is_finished = self._progress.is_ended
+        if self._reason is not Reason.LEASE_LOST:
+            await self._give_up()
+        if self._calls is not None and not is_finished:
+            await self._tell(self._calls.lease_lost())
+
+    async def _give_up(self) -> None:
+        try:
+            await self.lease.give_up()
+        except LeasingError as error:
+            _log.warning("leasing.release_failed", key=self._key, cause=str(error))
+
+    async def _tell(self, call: Awaitable[None]) -> None:
+        """Make a call whose failure changes nothing."""
+        try:
+            await call
+        except Exception:
+            _log.exception("leasing.processor_failed_at_its_end", key=self._key)
+
+    async def _retried(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return what a call of the store or the source returns in the end."""
+        backoff = Backoff(initial_seconds=0.2)
+        while True:
+            try:
+                return await call()
+            except LeasingError as error:
+                if not error.retryable:
+                    raise
+                _log.info("leasing.shard_waits", key=self._key, cause=str(error))
+            await backoff.sleep()
+
+
+async def _called(call: Awaitable[None]) -> None:
+    """Make a call, and tell what the processor raises from what the source does."""
+    try:
+        await call
+    except ShutdownError:
+        raise
+    except Exception as error:
+        raise _ProcessorFailedError from error

@@ -1,0 +1,58 @@
+"""Where a worker's records come from, as a port: a stream of shards that may end and have children.
+
+`consumer.leasing.worker.source_conformance` holds any implementation to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Protocol
+
+from consumer.leasing.core.position import Position
+from consumer.leasing.core.record import HashRange
+from consumer.leasing.record_processor.records import ProcessorRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceShard:
+    """A shard of a stream."""
+
+    key: str
+    """Its name, unique among all that the worker processes; the key of its lease."""
+    parents: tuple[str, ...] = ()
+    """The shards it was split or merged from, also those that are not listed any more."""
+    hash_range: HashRange | None = None
+    """The part of the hash space it covers, where there is one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordBatch:
+    """Records in the order of their positions; none if there was nothing to read for a while."""
+
+    records: tuple[ProcessorRecord, ...] = ()
+    millis_behind_latest: int | None = None
+    """How old the end of the batch is, compared with the end of the shard; None: unknown."""
+
+
+class RecordSource(Protocol):
+    """A stream, or several. Both methods may raise `LeasingError`s that are retryable, and are then called again."""
+
+    async def list_shards(self) -> tuple[SourceShard, ...]:
+        """Return the shards that have records, open or ended, older ones first.
+
+        Once a shard's records were read to their end, its children are among them.
+        """
+        ...
+
+    def read_records(self, shard_key: str, position: Position) -> AsyncGenerator[RecordBatch, None]:
+        """Yield what a shard has from a position on, and then what it gets.
+
+        Ends where the shard does. An open shard without new records yields an empty batch now and then.
+
+        Args:
+            shard_key: The shard.
+            position: Of a record: begin with that record, or with the aggregate that it is in; what was
+                processed is left out by the worker. A name: begin there.
+        """
+        ...

@@ -1,0 +1,87 @@
+"""Keeps the leases of an application like the shards of its stream: creates what is missing, deletes what is done."""
+
+from __future__ import annotations
+
+import structlog
+
+from consumer.errors.leasing import BlockedOnParentError
+from consumer.leasing.core.conflict import RecordConflictError
+from consumer.leasing.core.position import TRIM_HORIZON, Position
+from consumer.leasing.core.record import Versioned
+from consumer.leasing.manager import LeaseManager
+from consumer.leasing.store import RecordStore
+from consumer.leasing.worker.core.lineage import (
+    children_of,
+    deletable,
+    lease_of,
+    lone_parents,
+    missing_leases,
+)
+from consumer.leasing.worker.source import RecordSource
+
+_log = structlog.get_logger()
+
+
+class StreamSync:
+    """Any number of workers may do this at once: leases are created if absent and deleted if unchanged."""
+
+    def __init__(self, store: RecordStore, source: RecordSource, *, start: Position) -> None:
+        """Know nothing yet.
+
+        Args:
+            store: The leases.
+            source: The shards.
+            start: Where an application begins that was never run.
+        """
+        self._store = store
+        self._manager = LeaseManager(store)
+        self._source = source
+        self._start = start
+        self._unlisted: frozenset[str] = frozenset()
+
+    async def create_missing(self) -> None:
+        """Create the leases that are missing, older shards first: after half of them, the rest can still be told."""
+        # Leases first: a shard that ends in between is seen with its lease, or not at all.
+        records = [found.record for found in await self._manager.list_leases()]
+        leased = {record.key for record in records}
+        ancestors = {parent for record in records for parent in record.parents}
+        shards = await self._source.list_shards()
+        for lease in missing_leases(shards, leased | ancestors, start=self._start):
+            if await self._manager.create_lease(lease):
+                _log.info("leasing.lease_created", key=lease.key, start=self._start.seq)
+
+    async def create_children(self, parent: str) -> None:
+        """Create the leases of a shard's children, and note them on its own. To be done before its end is committed.
+
+        Raises:
+            BlockedOnParentError: a child's other parent has no lease at the moment; try again.
+        """
+        shards = await self._source.list_shards()
+        children = children_of(shards, parent)
+        leased = {found.record.key for found in await self._manager.list_leases()}
+        for child in children:
+            if child.key in leased:
+                continue
+            absent = lone_parents(child, leased)
+            if absent:
+                raise BlockedOnParentError(child.key, absent)
+            await self._manager.create_lease(lease_of(child, checkpoint=Position(TRIM_HORIZON)))
+        await self._manager.note_children(
+            parent, children=frozenset(child.key for child in children)
+        )
+
+    async def delete_done(self) -> None:
+        """Delete the leases that nobody needs any more."""
+        found = {each.record.key: each for each in await self._manager.list_leases()}
+        listed = {shard.key for shard in await self._source.list_shards()}
+        records = {key: each.record for key, each in found.items()}
+        for key in deletable(records, listed, now_missing=self._unlisted):
+            await self._delete(found[key])
+        self._unlisted = frozenset(records.keys() - listed)
+
+    async def _delete(self, seen: Versioned) -> None:
+        try:
+            if await self._store.delete(seen.record.key, seen):
+                _log.info("leasing.lease_deleted", key=seen.record.key)
+        except RecordConflictError:
+            _log.debug("leasing.lease_kept", key=seen.record.key)  # It is looked at again.

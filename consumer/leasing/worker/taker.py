@@ -1,0 +1,134 @@
+"""Looks at all leases, takes those that are free or due to the worker, and asks others for what it lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import structlog
+
+from allocator.runtime.clock import Clock
+from consumer.leasing.core.record import Versioned
+from consumer.leasing.manager import LeaseManager
+from consumer.leasing.store import RecordStore
+from consumer.leasing.worker.asking import ask_for
+from consumer.leasing.worker.core.outlook import Look, Memory, Observer, Outlook, outlook
+from consumer.leasing.worker.core.shares import ShareLimits, plan_shares
+from consumer.leasing.worker.settings import StealWay, WorkerSettings
+
+_log = structlog.get_logger()
+
+
+class Taker:
+    """Remembers what it saw of each lease."""
+
+    def __init__(
+        self,
+        worker: str,
+        store: RecordStore,
+        *,
+        settings: WorkerSettings,
+        clock: Clock,
+        dice: Callable[[], float],
+    ) -> None:
+        """Have seen nothing yet: whoever holds a lease at the first look counts as alive then.
+
+        Args:
+            worker: Who takes.
+            store: The leases.
+            settings: The worker's.
+            clock: Measures how long leases do not move.
+            dice: Returns numbers in [0, 1).
+        """
+        self._worker = worker
+        self._store = store
+        self._manager = LeaseManager(store)
+        self._settings = settings
+        self._clock = clock
+        self._dice = dice
+        self._limits = ShareLimits(
+            leases_max=settings.leases_max,
+            steals_max=settings.steals_max,
+            overdue_seconds=settings.overdue_seconds,
+        )
+        self._memory: Mapping[str, Memory] = {}
+        self.is_asking = False
+        """Whether the worker waits for a lease that it asked for, as of the last round."""
+
+    async def round(
+        self,
+        *,
+        held: Collection[str],
+        left_alone: Collection[str],
+        on_taken: Callable[[Versioned, float], None],
+    ) -> None:
+        """Take and ask once.
+
+        Args:
+            held: Keys of the leases that the worker processes.
+            left_alone: Keys that it does not take now.
+            on_taken: Called with each lease as it is taken, and the time at which taking it was sent, by the clock.
+        """
+        look = await self._look()
+        seen = self._outlook(look, held)
+        found = {each.record.key: each for each in look.found if each.record.key not in left_alone}
+        for key in seen.due:
+            if key in found:
+                await self._take(found[key], on_taken)
+        shares = plan_shares(
+            [lease for lease in seen.leases if lease.key not in left_alone],
+            me=self._worker,
+            limits=self._limits,
+            dice=self._dice,
+        )
+        room = shares.take_max
+        for key in shares.to_take:
+            if not room:
+                break
+            room -= await self._take(found[key], on_taken)
+        for key in shares.to_steal:
+            await self._steal(found[key], on_taken)
+
+    async def _look(self) -> Look:
+        began_seconds = self._clock.monotonic_seconds()
+        found = await self._manager.list_leases()
+        return Look(
+            found=found,
+            began_seconds=began_seconds,
+            ended_seconds=self._clock.monotonic_seconds(),
+        )
+
+    def _outlook(self, look: Look, held: Collection[str]) -> Outlook:
+        observer = Observer(
+            me=self._worker,
+            lease_seconds=self._settings.lease_seconds,
+            asking_seconds=self._settings.asking_seconds,
+            store_tells_who_lives=self._store.tells_who_lives,
+        )
+        seen = outlook(self._memory, look, observer, held=held)
+        self._memory = seen.memory
+        self.is_asking = seen.is_asking
+        return seen
+
+    async def _take(self, seen: Versioned, on_taken: Callable[[Versioned, float], None]) -> bool:
+        """Take a lease if nothing changed since it was seen."""
+        asked_seconds = self._clock.monotonic_seconds()
+        taken = await self._manager.take(seen, self._worker)
+        if taken is None:
+            return False
+        on_taken(taken, asked_seconds)
+        return True
+
+    async def _steal(self, seen: Versioned, on_taken: Callable[[Versioned, float], None]) -> None:
+        """Take a lease from its holder, in the way that was agreed on."""
+        way = self._settings.steal
+        if way is StealWay.AT_ONCE:
+            await self._take(seen, on_taken)
+        elif await ask_for(self._store, seen, self._worker, way) is not None:
+            self.is_asking = True
+            _log.info(
+                "leasing.lease_asked_for",
+                worker=self._worker,
+                key=seen.record.key,
+                holder=seen.record.holder,
+                way=way.value,
+            )

@@ -10,9 +10,12 @@ from uuid import uuid4
 from azure.storage.blob.aio import ContainerClient
 
 from consumer.leasing.azure_blob.eph import EphRecordStore
+from consumer.leasing.azure_blob.event_hubs import EventHubsRecordStore
 from consumer.leasing.azure_blob.native import BlobRecordStore
 
-AzureStore = BlobRecordStore | EphRecordStore
+AzureStore = BlobRecordStore | EphRecordStore | EventHubsRecordStore
+SCOPE = "ns.servicebus.windows.net/clicks/$default"
+"""What Azure's processors put before the names of their blobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,8 @@ class AzureSubject:
     rival: AzureStore
     names: str
     """What names of blobs begin with."""
+    history_steps: int = 80
+    """Length of random histories: Azurite takes its time."""
 
     async def spoil(self, key: str) -> None:
         """Write no JSON."""
@@ -46,7 +51,9 @@ async def azure_containers(connection_string: str) -> AsyncIterator[list[Contain
 async def native_subject(connection_string: str) -> AsyncIterator[AzureSubject]:
     """In the layout of our own."""
     async with azure_containers(connection_string) as containers:
-        stores = [BlobRecordStore(container, prefix="app/") for container in containers]
+        stores = [
+            BlobRecordStore(container, prefix="app/", page_blobs=10) for container in containers
+        ]
         yield AzureSubject(container=containers[0], store=stores[0], rival=stores[1], names="app/")
 
 
@@ -60,4 +67,14 @@ async def eph_subject(connection_string: str) -> AsyncIterator[AzureSubject]:
         ]
         yield AzureSubject(
             container=containers[0], store=stores[0], rival=stores[1], names="$default/"
+        )
+
+
+@asynccontextmanager
+async def event_hubs_subject(connection_string: str) -> AsyncIterator[AzureSubject]:
+    """In that of Azure's event processors."""
+    async with azure_containers(connection_string) as containers:
+        stores = [EventHubsRecordStore(container, scope=SCOPE) for container in containers]
+        yield AzureSubject(
+            container=containers[0], store=stores[0], rival=stores[1], names=f"{SCOPE}/ownership/"
         )

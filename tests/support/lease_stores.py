@@ -13,6 +13,7 @@ from allocator.core.ops import Put
 from allocator.etcd.client import EtcdClient, EtcdConfig
 from consumer.leasing.etcd.store import EtcdRecordStore
 from consumer.leasing.sql.store import SqlRecordStore
+from tests.support.azure_stores import AzureSubject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,7 @@ class EtcdSubject:
     root: str
     store: EtcdRecordStore
     rival: EtcdRecordStore
+    history_steps: int = 150
 
     async def spoil(self, key: str) -> None:
         """Write no JSON."""
@@ -36,6 +38,7 @@ class SqlSubject:
     engine: sa.Engine
     store: SqlRecordStore
     rival: SqlRecordStore
+    history_steps: int = 150
 
     async def spoil(self, key: str) -> None:
         """Write a record of another key."""
@@ -46,7 +49,7 @@ class SqlSubject:
             )
 
 
-LeaseSubject = EtcdSubject | SqlSubject
+LeaseSubject = EtcdSubject | SqlSubject | AzureSubject
 
 
 @asynccontextmanager

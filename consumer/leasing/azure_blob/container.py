@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from azure.core import MatchConditions
 from azure.storage.blob import BlobProperties
 from azure.storage.blob.aio import BlobLeaseClient, ContainerClient
 
 from consumer.leasing.azure_blob.failures import BLOB_NOT_FOUND, RefusedError, answer_of
+
+PAGE_BLOBS: Final = 5_000
+"""Most blobs that Azure lists at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +45,15 @@ class Content:
 class BlobContainer:
     """A container, in the words of `consumer.leasing.azure_blob.failures`."""
 
-    def __init__(self, client: ContainerClient) -> None:
+    def __init__(self, client: ContainerClient, *, page_blobs: int = PAGE_BLOBS) -> None:
         """Use a client.
 
         Args:
             client: Of the container, which need not exist; stays the caller's.
+            page_blobs: Blobs that are listed at a time.
         """
         self._client = client
+        self._page_blobs = page_blobs
 
     async def exists(self) -> bool:
         """Return whether the container is there."""
@@ -77,9 +82,19 @@ class BlobContainer:
             return None
         return _blob(name, download.properties, body)
 
+    async def show(self, name: str) -> Blob | None:
+        """Return a blob without its body; None if it is not there."""
+        try:
+            properties = await answer_of(self._client.get_blob_client(name).get_blob_properties())
+        except RefusedError:
+            return None
+        return _blob(name, properties, None)
+
     async def listing(self, prefix: str) -> AsyncIterator[Blob]:
         """Yield blobs without their bodies, in no order that we rely on."""
-        found = self._client.list_blobs(name_starts_with=prefix, include=["metadata"])
+        found = self._client.list_blobs(
+            name_starts_with=prefix, include=["metadata"], results_per_page=self._page_blobs
+        )
         pages = found.by_page()
         while True:
             page = await answer_of(anext(pages, None))

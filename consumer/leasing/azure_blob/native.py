@@ -17,7 +17,7 @@ from azure.storage.blob.aio import ContainerClient
 
 from allocator.errors import ValidationError
 from consumer.errors.leasing import InvalidStateError
-from consumer.leasing.azure_blob.container import Blob, BlobContainer, Content
+from consumer.leasing.azure_blob.container import PAGE_BLOBS, Blob, BlobContainer, Content
 from consumer.leasing.azure_blob.failures import RefusedError
 from consumer.leasing.azure_blob.naming import NAME_CHARACTERS_MAX, decoded, encoded
 from consumer.leasing.azure_blob.versions import FencedVersion
@@ -37,14 +37,17 @@ _log = structlog.get_logger()
 class BlobRecordStore:
     """Implements `consumer.leasing.store.RecordStore` in one container, which is the store."""
 
-    def __init__(self, container: ContainerClient, *, prefix: str = "") -> None:
+    def __init__(
+        self, container: ContainerClient, *, prefix: str = "", page_blobs: int = PAGE_BLOBS
+    ) -> None:
         """Describe the store; Azure is not asked yet.
 
         Args:
             container: It need not exist; `delete_store` deletes it. Stays the caller's.
             prefix: What the names of blobs begin with, for several applications in one container.
+            page_blobs: Blobs that a scan lists at a time.
         """
-        self._container = BlobContainer(container)
+        self._container = BlobContainer(container, page_blobs=page_blobs)
         self._prefix = checked_prefix(prefix)
 
     @property

@@ -10,6 +10,7 @@ import pytest
 
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.leasing.manager import LeaseManager
+from tests.support.azure_stores import native_subject
 from tests.support.lease_stores import LeaseSubject, etcd_subject, sql_subject
 
 
@@ -18,6 +19,7 @@ from tests.support.lease_stores import LeaseSubject, etcd_subject, sql_subject
         pytest.param("etcd", marks=pytest.mark.etcd),
         "sqlite",
         pytest.param("postgresql", marks=pytest.mark.postgresql),
+        pytest.param("azurite", marks=pytest.mark.azurite),
     ]
 )
 async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LeaseSubject]:
@@ -28,6 +30,8 @@ async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         opened = etcd_subject(server.endpoint)
     elif request.param == "postgresql":
         opened = sql_subject(request.getfixturevalue("postgresql_url"))
+    elif request.param == "azurite":
+        opened = native_subject(request.getfixturevalue("azurite"))
     else:
         opened = sql_subject(f"sqlite:///{tmp_path}/leases.db")
     async with opened as subject:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
 from consumer.leasing.conformance.suite import RecordStoreConformance
-from tests.support.azure_stores import AzureSubject, eph_subject, native_subject
+from consumer.leasing.manager import LeaseManager
+from tests.support.azure_stores import (
+    AzureSubject,
+    eph_subject,
+    event_hubs_subject,
+    native_subject,
+)
+from tests.support.lease_histories import run_history
 
 pytestmark = pytest.mark.azurite
 
@@ -15,7 +23,7 @@ pytestmark = pytest.mark.azurite
 class TestBlobRecordStore(RecordStoreConformance):
     """The layout of our own."""
 
-    many_records = 120
+    many_records = 24
 
     @pytest.fixture
     async def subject(self, azurite: str) -> AsyncIterator[AzureSubject]:
@@ -27,10 +35,39 @@ class TestBlobRecordStore(RecordStoreConformance):
 class TestEphRecordStore(RecordStoreConformance):
     """That of Event Processor Host."""
 
-    many_records = 40
+    many_records = 20
 
     @pytest.fixture
     async def subject(self, azurite: str) -> AsyncIterator[AzureSubject]:
         """A container of the test's own."""
         async with eph_subject(azurite) as subject:
             yield subject
+
+
+class TestEventHubsRecordStore(RecordStoreConformance):
+    """That of Azure's event processors."""
+
+    many_records = 20
+
+    @pytest.fixture
+    async def subject(self, azurite: str) -> AsyncIterator[AzureSubject]:
+        """A container of the test's own."""
+        async with event_hubs_subject(azurite) as subject:
+            yield subject
+
+
+@pytest.mark.parametrize("opened", [eph_subject, event_hubs_subject])
+async def test_only_the_present_holder_commits_on_azure(
+    azurite: str, opened: Callable[[str], AbstractAsyncContextManager[AzureSubject]]
+) -> None:
+    """The random histories of all backends, in the layouts of others, which must not be weaker."""
+    async with opened(azurite) as subject:
+        await subject.store.create_store()
+        await subject.store.join("w1")
+        await subject.rival.join("w2")
+        await run_history(
+            LeaseManager(subject.store),
+            LeaseManager(subject.rival),
+            seed=1,
+            steps=subject.history_steps,
+        )

@@ -1,0 +1,205 @@
+"""Records in the blobs of Azure's event processors, beside processors of other languages that still run.
+
+Among writers of ours everything is fenced. A processor of another program takes a lease from us as it takes one from
+its own kind, and its checkpoints are fenced by nothing: nor were they before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+import structlog
+from azure.storage.blob.aio import ContainerClient
+
+from consumer.errors.leasing import InvalidStateError, LeasingError
+from consumer.leasing.azure_blob.container import Blob, BlobContainer
+from consumer.leasing.azure_blob.event_hubs_blobs import (
+    CHECKPOINT,
+    OWNERSHIP,
+    HubNames,
+    checkpoint_content,
+    commit_of,
+    merged,
+    needs_body,
+    ownership_content,
+    versioned,
+)
+from consumer.leasing.azure_blob.failures import RefusedError
+from consumer.leasing.azure_blob.versions import FencedVersion
+from consumer.leasing.core.conflict import RecordConflictError
+from consumer.leasing.core.position import Position
+from consumer.leasing.core.record import LeaseRecord, Versioned
+
+REPEATS_MAX: Final = 3
+"""How often a checkpoint is written over that of a rival, which may be a paused one of our own."""
+
+_log = structlog.get_logger()
+
+
+class EventHubsRecordStore:
+    """Implements `consumer.leasing.store.RecordStore` in the container of Azure's checkpoint stores."""
+
+    def __init__(
+        self,
+        container: ContainerClient,
+        *,
+        scope: str | None = None,
+    ) -> None:
+        """Describe the store; Azure is not asked yet.
+
+        Args:
+            container: That of the processors. `delete_store` deletes it. Stays the caller's.
+            scope: `namespace/hub/group` in lower case, e.g. `ns.servicebus.windows.net/clicks/$default`; then the key
+                of a record is a partition's id. None: all of the container, and keys are
+                `namespace/hub/group/partition`, as `consumer.leasing.event_hubs` has them.
+
+        Raises:
+            ValidationError: the scope is none.
+        """
+        self._container = BlobContainer(container)
+        self._names = HubNames(scope)
+
+    @property
+    def tells_who_lives(self) -> bool:
+        """A blob does not know whether its owner lives."""
+        return False
+
+    async def exists(self) -> bool:
+        """Return whether the container is there."""
+        return await self._container.exists()
+
+    async def create_store(self) -> bool:
+        """Create the container. False if it is there."""
+        return await self._container.create()
+
+    async def delete_store(self) -> None:
+        """Delete the container. Azure takes about half a minute, during which it cannot be created again."""
+        await self._container.delete()
+
+    async def get(self, key: str) -> Versioned | None:
+        """Return a record as it is now."""
+        ownership = await self._container.read(self._names.name(OWNERSHIP, key))
+        # In this order: a checkpoint older than the record's may have been repeated since.
+        checkpoint = await self._container.show(self._names.name(CHECKPOINT, key))
+        return merged(key, ownership, checkpoint)
+
+    async def scan(self, owner: str | None = None) -> AsyncIterator[Versioned]:
+        """Yield records, from two listings, one after the other."""
+        ownerships = await self._listed(OWNERSHIP)
+        checkpoints = await self._listed(CHECKPOINT)
+        for key in sorted(ownerships.keys() | checkpoints.keys()):
+            try:
+                found = await self._shown(key, ownerships.get(key), checkpoints.get(key))
+            except InvalidStateError as error:
+                _log.warning("leasing.record_skipped", key=key, cause=str(error))
+                continue
+            if found is not None and owner in (None, found.record.owner):
+                yield found
+
+    async def create(self, record: LeaseRecord) -> Versioned:
+        """Write the blobs of a record of which there is none; a checkpoint alone is one."""
+        if await self._container.show(self._names.name(CHECKPOINT, record.key)) is not None:
+            raise RecordConflictError(record.key, await self.get(record.key))
+        return await self._put(record, only_if="", over="", before=None)
+
+    async def replace(self, record: LeaseRecord, expected: Versioned) -> Versioned:
+        """Write the ownership blob in place of the expected one, and repeat the checkpoint in its own."""
+        version = FencedVersion.parsed(expected.version)
+        if version.fence != expected.fence:
+            raise RecordConflictError(record.key, await self.get(record.key))
+        return await self._put(
+            record,
+            only_if=version.etag,
+            over=version.checkpoint_etag,
+            before=expected.record.checkpoint,
+        )
+
+    async def delete(self, key: str, expected: Versioned | None = None) -> bool:
+        """Delete both blobs, the checkpoint last: what is left of a deletion that failed is a checkpoint alone."""
+        ownership = self._names.name(OWNERSHIP, key)
+        checkpoint = self._names.name(CHECKPOINT, key)
+        if expected is None:
+            removed = [await self._container.remove(name) for name in (ownership, checkpoint)]
+            return any(removed)
+        current = await self.get(key)
+        if current is None:
+            return False
+        if current.version != expected.version:
+            raise RecordConflictError(key, current)
+        version = FencedVersion.parsed(expected.version)
+        try:
+            if version.etag:
+                await self._container.remove(ownership, only_if=version.etag)
+            if version.checkpoint_etag:
+                await self._container.remove(checkpoint, only_if=version.checkpoint_etag)
+        except RefusedError as error:
+            raise RecordConflictError(key, await self.get(key)) from error
+        return True
+
+    async def join(self, worker: str) -> None:
+        """Do nothing: a worker is alive while its counters move."""
+
+    async def _listed(self, kind: str) -> dict[str, Blob]:
+        found: dict[str, Blob] = {}
+        async for blob in self._container.listing(self._names.prefix(kind)):
+            key = self._names.key_of(kind, blob.name)
+            if key is not None:
+                found[key] = blob
+        return found
+
+    async def _shown(
+        self, key: str, ownership: Blob | None, checkpoint: Blob | None
+    ) -> Versioned | None:
+        if ownership is not None and needs_body(ownership):
+            return await self.get(key)
+        return merged(key, ownership, checkpoint)
+
+    async def _put(
+        self, record: LeaseRecord, *, only_if: str, over: str, before: Position | None
+    ) -> Versioned:
+        """Write a record.
+
+        Args:
+            record: What is written.
+            only_if: The ETag that the ownership blob must have; empty: it must not be there.
+            over: That of the checkpoint blob that was read with it; empty: there was none.
+            before: The checkpoint that was read.
+        """
+        try:
+            etag = await self._container.put(
+                self._names.name(OWNERSHIP, record.key),
+                ownership_content(record, over=over),
+                only_if=only_if or None,
+            )
+        except RefusedError as error:
+            raise RecordConflictError(record.key, await self.get(record.key)) from error
+        checkpoint_etag = over
+        if record.checkpoint != before:
+            checkpoint_etag = await self._repeat_checkpoint(record, over)
+        return versioned(record, etag=etag, checkpoint_etag=checkpoint_etag)
+
+    async def _repeat_checkpoint(self, record: LeaseRecord, over: str) -> str:
+        """Write the checkpoint for other programs, and return its blob's ETag.
+
+        The record holds it already. So a failure costs other programs a little repetition, and us nothing.
+        """
+        name = self._names.name(CHECKPOINT, record.key)
+        content = checkpoint_content(record)
+        try:
+            if content is None:
+                if record.checkpoint is None and over:
+                    await self._container.remove(name, only_if=over)
+                    return ""
+                return over
+            for _ in range(REPEATS_MAX):
+                try:
+                    return await self._container.put(name, content, only_if=over or None)
+                except RefusedError:
+                    found = await self._container.show(name)
+                    over = "" if found is None else found.etag
+                    if found is not None and (commit_of(found) or 0) > record.counter:
+                        return over
+        except (RefusedError, LeasingError) as error:
+            _log.warning("leasing.checkpoint_not_repeated", blob=name, cause=str(error))
+        return over

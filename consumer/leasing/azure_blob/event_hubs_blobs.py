@@ -1,0 +1,213 @@
+"""The blobs of Azure's event processors: ownership and checkpoint of a partition apart, with all they say in metadata.
+
+    {namespace}/{hub}/{group}/ownership/{partition}     ownerid             and, of ours: record, the body
+    {namespace}/{hub}/{group}/checkpoint/{partition}    offset, sequencenumber            and, of ours: commit
+
+The ownership blob is the record: each write of ours compares its ETag, and puts the whole record into its body. Other
+programs write metadata only, so the body outlives them, and metadata without `record` tells that another program wrote
+last: whoever it names has the lease in a new epoch. The checkpoint blob repeats the record's checkpoint for them. What
+they write there themselves, without `commit`, counts; unless the record's was written over it and could not be repeated
+there any more, which the record tells by that blob's ETag.
+
+Source: Azure/azure-sdk-for-python sdk/eventhub/azure-eventhub-checkpointstoreblob-aio (paths and metadata).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Final
+
+from allocator.errors import ValidationError
+from consumer.errors.leasing import InvalidPositionError, InvalidStateError
+from consumer.leasing.azure_blob.container import Blob, Content
+from consumer.leasing.azure_blob.naming import decoded, encoded, header_value
+from consumer.leasing.azure_blob.native import (
+    IN_BODY,
+    RECORD_METADATA,
+    record_in,
+    record_metadata,
+)
+from consumer.leasing.azure_blob.versions import FencedVersion
+from consumer.leasing.core.codec import decode, encode
+from consumer.leasing.core.position import Position
+from consumer.leasing.core.record import LeaseRecord, Versioned
+
+OWNER_METADATA: Final = "ownerid"
+OFFSET_METADATA: Final = "offset"
+SEQUENCE_NUMBER_METADATA: Final = "sequencenumber"
+COMMIT_METADATA: Final = "commit"
+"""The counter of the record whose checkpoint is repeated."""
+OWNERSHIP: Final = "ownership"
+CHECKPOINT: Final = "checkpoint"
+_OVER: Final = "checkpointOver"
+"""Field of a record in a body: the ETag of the checkpoint blob that it was written over."""
+_SCOPE_SEGMENTS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class HubNames:
+    """Names of the blobs of one consumer group; or, without it, of all in a container."""
+
+    scope: str | None
+    """`namespace/hub/group` in lower case, and keys are partitions; None: keys are `namespace/hub/group/partition`."""
+
+    def __post_init__(self) -> None:
+        if self.scope is not None and self.scope.count("/") != _SCOPE_SEGMENTS - 1:
+            raise ValidationError("scope", f"expected namespace/hub/group, got {self.scope!r:.80}")
+
+    def name(self, kind: str, key: str) -> str:
+        """Return the name of a key's blob of a kind.
+
+        Raises:
+            ValidationError: the key says neither hub nor group, and should.
+        """
+        scope, partition = self.scope, key
+        if scope is None:
+            scope, _, partition = key.rpartition("/")
+            if scope.count("/") != _SCOPE_SEGMENTS - 1:
+                raise ValidationError(
+                    "lease.key", f"expected namespace/hub/group/partition, got {key!r:.80}"
+                )
+        return f"{scope}/{kind}/{encoded(partition, lower=True)}"
+
+    def prefix(self, kind: str) -> str:
+        """Return what the names of a kind begin with."""
+        return "" if self.scope is None else f"{self.scope}/{kind}/"
+
+    def key_of(self, kind: str, name: str) -> str | None:
+        """Return the key of a name; None if it is of another kind."""
+        *scope, found, partition = name.split("/")
+        if len(scope) != _SCOPE_SEGMENTS or found != kind or not partition:
+            return None
+        key = decoded(partition)
+        return key if self.scope is not None else "/".join((*scope, key))
+
+
+def needs_body(ownership: Blob) -> bool:
+    """Tell whether the record of a listed blob is in its body only."""
+    return ownership.metadata.get(RECORD_METADATA, IN_BODY) == IN_BODY
+
+
+def merged(key: str, ownership: Blob | None, checkpoint: Blob | None) -> Versioned | None:
+    """Return the record of two blobs; None if there is neither.
+
+    Args:
+        key: Of the record.
+        ownership: Its blob, with its body if `needs_body`.
+        checkpoint: Its blob, read after the other.
+
+    Raises:
+        InvalidStateError: it cannot be read; the error names the blob and the field.
+    """
+    if ownership is None and checkpoint is None:
+        return None
+    record, over = (LeaseRecord(key=key), "") if ownership is None else _record_of(key, ownership)
+    if checkpoint is not None:
+        is_repeated = COMMIT_METADATA in checkpoint.metadata or checkpoint.etag == over
+        if ownership is None or not is_repeated:
+            position = _position_of(checkpoint)
+            record = replace(record, checkpoint=position, pending=None, pending_state=None)
+    return versioned(
+        record,
+        etag="" if ownership is None else ownership.etag,
+        checkpoint_etag="" if checkpoint is None else checkpoint.etag,
+    )
+
+
+def versioned(record: LeaseRecord, *, etag: str, checkpoint_etag: str) -> Versioned:
+    """Return a record that is fenced by its epoch: nobody here knows who lives."""
+    fence = 0 if record.holder is None else record.epoch + 1
+    version = FencedVersion(etag=etag, fence=fence, checkpoint_etag=checkpoint_etag)
+    return Versioned(record=record, version=version.text(), fence=fence)
+
+
+def ownership_content(record: LeaseRecord, *, over: str) -> Content:
+    """Return the content of an ownership blob.
+
+    Args:
+        record: All of it.
+        over: The ETag of the checkpoint blob that its checkpoint takes the place of; empty: of none.
+    """
+    attrs = {**record.attrs, _OVER: json.dumps(over)} if over else record.attrs
+    stored = replace(record, attrs=attrs)
+    owner = {OWNER_METADATA: header_value(record.owner or "")}
+    return Content(body=encode(stored).encode(), metadata=owner | record_metadata(stored))
+
+
+def checkpoint_content(record: LeaseRecord) -> Content | None:
+    """Return the content of a checkpoint blob; None if other programs could not read the position."""
+    position = record.checkpoint
+    if position is None or position.is_name or position.sub or not position.offset:
+        return None
+    return Content(
+        metadata={
+            OFFSET_METADATA: header_value(position.offset),
+            SEQUENCE_NUMBER_METADATA: position.seq,
+            COMMIT_METADATA: str(record.counter),
+        }
+    )
+
+
+def commit_of(checkpoint: Blob) -> int | None:
+    """Return the counter of the record whose checkpoint a blob repeats; None if another program wrote it."""
+    text = checkpoint.metadata.get(COMMIT_METADATA, "")
+    return int(text) if text.isdecimal() else None
+
+
+def _record_of(key: str, ownership: Blob) -> tuple[LeaseRecord, str]:
+    """Return the record of an ownership blob, and what its checkpoint was written over."""
+    if RECORD_METADATA not in ownership.metadata:
+        return _record_of_others(key, ownership)
+    is_in_body = needs_body(ownership)
+    return _own_record(key, (ownership.body or b"") if is_in_body else record_in(ownership))
+
+
+def _own_record(key: str, text: bytes) -> tuple[LeaseRecord, str]:
+    record = decode(text, key=key)
+    attrs = dict(record.attrs)
+    over = json.loads(attrs.pop(_OVER, '""'))
+    return replace(record, attrs=attrs), str(over)
+
+
+def _record_of_others(key: str, ownership: Blob) -> tuple[LeaseRecord, str]:
+    """Return what another program made of a record: its owner has it in a new epoch."""
+    owner = ownership.metadata.get(OWNER_METADATA)
+    if owner is None:
+        raise InvalidStateError(f"blob {ownership.name}: expected {OWNER_METADATA} in its metadata")
+    base, over = LeaseRecord(key=key), ""
+    if ownership.body:
+        base, over = _own_record(key, ownership.body)
+    is_other = owner not in ("", header_value(base.owner or ""))
+    # Its own renewals say nothing but when they were made; observers need no more than that it moves.
+    beats = max(1, int(ownership.modified_at.timestamp()))
+    record = replace(
+        base,
+        owner=owner or None,
+        handoff_from=None,
+        claim=None,
+        epoch=base.epoch + 1,
+        counter=base.counter + beats,
+        owner_switches=base.owner_switches + (is_other and base.owner is not None),
+        write_id="",
+    )
+    return record, over
+
+
+def _position_of(checkpoint: Blob) -> Position:
+    """Return what a checkpoint blob says."""
+    values = []
+    for field in (SEQUENCE_NUMBER_METADATA, OFFSET_METADATA):
+        value = checkpoint.metadata.get(field)
+        if value is None:
+            raise InvalidStateError(f"blob {checkpoint.name}: expected {field} in its metadata")
+        values.append(value)
+    seq, offset = values
+    if not seq.isdecimal():
+        raise InvalidStateError(
+            f"blob {checkpoint.name}: {SEQUENCE_NUMBER_METADATA}: expected a whole number, at least 0, got {seq!r:.80}"
+        )
+    try:
+        return Position(seq, offset=offset or None)
+    except InvalidPositionError as error:
+        raise InvalidStateError(f"blob {checkpoint.name}: {error}") from error

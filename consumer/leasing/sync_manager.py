@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
 
-from consumer.client.loop_thread import LoopThread
 from consumer.leasing.core.record import HashRange, LeaseRecord, Versioned
 from consumer.leasing.manager import POLL_SECONDS, TIMEOUT_SECONDS, LeaseManager
 from consumer.leasing.store import RecordStore
+from consumer.leasing.store_thread import StoreThread
 
 
 class SyncLeaseManager:
@@ -27,16 +25,8 @@ class SyncLeaseManager:
         Args:
             open_store: Called there once; e.g. `lambda: nullcontext(SqlRecordStore(engine))`.
         """
-        self._thread = LoopThread(name="lease manager")
-        self._opened: Future[LeaseManager] = Future()
-        self._released = asyncio.Event()
-        self._open = self._thread.start(self._keep_open(open_store))
-        self._open.add_done_callback(self._on_ended)
-        try:
-            self._manager = self._opened.result()
-        except BaseException:
-            self._thread.close()
-            raise
+        self._thread = StoreThread(open_store, name="lease manager")
+        self._manager = LeaseManager(self._thread.store)
 
     def close(self) -> None:
         """Close the store, and end the thread. Idempotent.
@@ -44,14 +34,7 @@ class SyncLeaseManager:
         Raises:
             BaseException: what the store raised at its end.
         """
-        if self._thread.is_a_forks_copy:
-            return
-        try:
-            if not self._open.done():
-                self._thread.call(self._release())
-            self._open.result()
-        finally:
-            self._thread.close()
+        self._thread.close()
 
     def create_store_if_not_exists(self) -> bool:
         """See `LeaseManager.create_store_if_not_exists`."""
@@ -143,20 +126,3 @@ class SyncLeaseManager:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    async def _keep_open(
-        self, open_store: Callable[[], AbstractAsyncContextManager[RecordStore]]
-    ) -> None:
-        """Enter and leave the store in one task, as groups of tasks demand."""
-        async with open_store() as store:
-            self._opened.set_result(LeaseManager(store))
-            await self._released.wait()
-
-    async def _release(self) -> None:
-        self._released.set()
-
-    def _on_ended(self, ended: Future[None]) -> None:
-        """Pass on why the store did not open."""
-        if not self._opened.done():
-            error = None if ended.cancelled() else ended.exception()
-            self._opened.set_exception(error or RuntimeError("the store was closed as it opened"))

@@ -1,0 +1,99 @@
+"""Checkpoints as Azure's Event Processor Host manages them, over any record store.
+
+A *holder* is the record that makes room for a partition's checkpoint; that it is there does not mean that a checkpoint
+is. Lease and checkpoint are in the same record, so a checkpoint is written under the lease that its writer shows.
+
+Source: Azure/azure-event-hubs-node processor/lib/checkpointManager.ts (operations). What its implementation only tells
+an error handler is raised here: an update that failed, or came after the lease was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from consumer.errors.leasing import InvalidPositionError, ShutdownError
+from consumer.leasing.core import rules
+from consumer.leasing.core.position import Position
+from consumer.leasing.core.record import LeaseRecord, Versioned
+from consumer.leasing.core.verdict import verdict_of_anybody
+from consumer.leasing.manager import LeaseManager
+from consumer.leasing.store import RecordStore
+from consumer.leasing.writing import swap
+
+
+class CheckpointManager:
+    """The checkpoints of one consumer group. Every method may raise what `consumer.leasing.store` lists for all."""
+
+    def __init__(self, store: RecordStore, *, refuse_repeated: bool = False) -> None:
+        """Manage what is in a store.
+
+        Args:
+            store: The records, whose keys are partitions' ids; stays the caller's.
+            refuse_repeated: Refuse a checkpoint that is stored already, as a host's `context.checkpoint()` does.
+        """
+        self._store = store
+        self._manager = LeaseManager(store)
+        self._refuse_repeated = refuse_repeated
+
+    async def checkpoint_store_exists(self) -> bool:
+        """Return whether the store is there."""
+        return await self._store.exists()
+
+    async def create_checkpoint_store_if_not_exists(self) -> None:
+        """Create the store, unless it is there."""
+        await self._store.create_store()
+
+    async def delete_checkpoint_store(self) -> None:
+        """Remove everything, leases too. No error if there is nothing."""
+        await self._store.delete_store()
+
+    async def create_all_checkpoints_if_not_exists(self, partition_ids: Iterable[str]) -> None:
+        """Make a holder for each partition that has none; no checkpoint is made, and no holder is touched."""
+        for partition_id in partition_ids:
+            await self._manager.create_lease(LeaseRecord(key=partition_id))
+
+    async def get_checkpoint(self, partition_id: str) -> Position | None:
+        """Return a partition's checkpoint; None if none was ever stored, with a holder or without."""
+        found = await self._store.get(partition_id)
+        return None if found is None else found.record.checkpoint
+
+    async def update_checkpoint(self, held: Versioned, position: Position) -> Versioned:
+        """Store a checkpoint under a lease.
+
+        Args:
+            held: The lease, as last acquired, renewed or updated.
+            position: Sequence number and offset of the last event that is processed.
+
+        Returns:
+            The lease, for the next update.
+
+        Raises:
+            ShutdownError: the lease is lost, or nobody holds it.
+            InvalidPositionError: the checkpoint would go back; or it is stored already, and that is refused.
+        """
+
+        def commit(record: LeaseRecord) -> LeaseRecord:
+            stored = record.checkpoint
+            if self._refuse_repeated and stored is not None and not stored < position:
+                raise InvalidPositionError(
+                    f"checkpoint of lease {record.key}: expected one beyond {stored.seq}, got {position.seq}"
+                )
+            return rules.commit(record, position)
+
+        updated = await self._manager.update(held, commit) if held.fence else None
+        if updated is None:
+            raise ShutdownError(
+                f"lease {held.record.key} is lost, its checkpoint {position.seq} is not stored: stop processing"
+            )
+        return updated
+
+    async def delete_checkpoint(self, partition_id: str) -> None:
+        """Remove a partition's checkpoint, and keep its holder and its lease. No error if there is none."""
+        found = await self._store.get(partition_id)
+        if found is not None:
+            await swap(self._store, found, _without_checkpoint, verdict_of_anybody)
+
+
+def _without_checkpoint(record: LeaseRecord) -> LeaseRecord:
+    return replace(record, checkpoint=None, pending=None, pending_state=None)

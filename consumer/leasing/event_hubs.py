@@ -1,0 +1,206 @@
+"""Azure's own event processors on any record store.
+
+    EventHubConsumerClient.from_connection_string(…, checkpoint_store=RecordCheckpointStore(store))
+
+The store must be there: processors do not create it. A processor judges a rival by when it last renewed;
+here that is when *this process saw* it renew, so that no clocks are compared. Where the store itself knows who lives, a
+dead one's partitions are free as soon as the store says so.
+
+Source: Azure/azure-sdk-for-python sdk/eventhub/azure-eventhub, `CheckpointStore` (operations and shapes of answers).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from azure.eventhub.aio import CheckpointStore
+
+from allocator.runtime.clock import Clock, SystemClock
+from consumer.errors.leasing import InvalidStateError, ShutdownError
+from consumer.leasing.core import rules
+from consumer.leasing.core.conflict import RecordConflictError
+from consumer.leasing.core.event_hubs import (
+    HubGroup,
+    Ownership,
+    claimed,
+    etag_of,
+    key_of,
+    position_of,
+    shown,
+    verdict_of_claim,
+    verdict_of_claimant,
+)
+from consumer.leasing.core.position import Position
+from consumer.leasing.core.record import LeaseRecord, Versioned
+from consumer.leasing.core.sighting import Sighting, sighted
+from consumer.leasing.core.verdict import verdict_of_anybody
+from consumer.leasing.store import RecordStore
+from consumer.leasing.writing import swap
+
+CLAIMS_AT_ONCE: Final = 16
+"""Partitions that are claimed at a time; a hub has up to some thousand."""
+
+
+class RecordCheckpointStore(CheckpointStore):
+    """Ownership and checkpoints of the processors of one process.
+
+    A checkpoint is written under the claim that this object made last for its partition: who lost the partition cannot
+    move it. So each processor needs an object of its own; those that share one are not fenced from each other.
+    """
+
+    def __init__(
+        self,
+        store: RecordStore,
+        *,
+        may_go_back: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        """Know nothing yet: a partition that is owned at the first look counts as renewed then.
+
+        Args:
+            store: The records; stays the caller's.
+            may_go_back: Take checkpoints before the stored one too, as Azure's own stores do; e.g. of a hub that was
+                created anew.
+            clock: Measures how long ago renewals were seen, and says what time it is for processors.
+        """
+        self._store = store
+        self._may_go_back = may_go_back
+        self._clock = clock or SystemClock()
+        self._sighting_by_key: dict[str, Sighting] = {}
+        self._held_by_key: dict[str, Versioned] = {}
+        """What this object claimed last, or gave back; also what it lost, for a zombie may try more than once."""
+
+    async def list_ownership(
+        self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **_: Any
+    ) -> Iterable[Ownership]:
+        """Return who owns which partition, also of those that were given back; not of those that nobody ever owned."""
+        group = HubGroup(fully_qualified_namespace, eventhub_name, consumer_group)
+        found = [each async for each in self._records_of(group) if each.record.epoch]
+        return [
+            group.shape(each.record.key)
+            | {"owner_id": each.record.holder or ""}
+            | self._state_of(each)
+            for each in found
+        ]
+
+    async def claim_ownership(
+        self, ownership_list: Iterable[Ownership], **_: Any
+    ) -> Iterable[Ownership]:
+        """Claim partitions, renew them, or give them back (an empty owner).
+
+        Returns:
+            Those that were as the claimant saw them, with their new state.
+        """
+        wanted = list(ownership_list)
+        succeeded: list[Ownership] = []
+        for start in range(0, len(wanted), CLAIMS_AT_ONCE):
+            some = wanted[start : start + CLAIMS_AT_ONCE]
+            answers = await asyncio.gather(*map(self._claim, some), return_exceptions=True)
+            for answer in answers:
+                if isinstance(answer, BaseException):
+                    raise answer
+                if answer is not None:
+                    succeeded.append(answer)
+        return succeeded
+
+    async def update_checkpoint(self, checkpoint: Ownership, **_: Any) -> None:
+        """Store a checkpoint.
+
+        Raises:
+            ShutdownError: the partition was claimed here, and is lost.
+            InvalidPositionError: sequence number or offset are missing, or the checkpoint would go back.
+        """
+        key = key_of(checkpoint)
+        commit = self._commit_of(position_of(checkpoint))
+        held = self._held_by_key.get(key)
+        if held is None:
+            await self._update_unowned(key, commit)
+            return
+        updated = await swap(self._store, held, commit, verdict_of_claimant)
+        if updated is None:
+            raise ShutdownError(f"partition {key} is lost, its checkpoint is not stored")
+        if self._held_by_key.get(key) is held:
+            self._held_by_key[key] = updated
+
+    async def list_checkpoints(
+        self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **_: Any
+    ) -> Iterable[Ownership]:
+        """Return the checkpoints of all partitions that have one."""
+        group = HubGroup(fully_qualified_namespace, eventhub_name, consumer_group)
+        return [
+            group.shape(each.record.key) | shown(each.record.key, each.record.checkpoint)
+            async for each in self._records_of(group)
+            if each.record.checkpoint is not None
+        ]
+
+    async def _records_of(self, group: HubGroup) -> AsyncIterator[Versioned]:
+        async for found in self._store.scan():
+            if found.record.key.startswith(group.prefix):
+                yield found
+
+    async def _claim(self, ownership: Ownership) -> Ownership | None:
+        """Claim one partition. None: another was faster."""
+        key, owner_id = key_of(ownership), str(ownership.get("owner_id") or "")
+        if owner_id:
+            await self._store.join(owner_id)
+        seen = await self._seen(key, ownership.get("etag"))
+        if seen is None:
+            return None
+        held = await swap(
+            self._store,
+            seen,
+            lambda record: claimed(record, owner_id, is_held=bool(seen.fence)),
+            verdict_of_claim,
+        )
+        if held is None:
+            return None
+        self._held_by_key[key] = held
+        return {**ownership, "owner_id": owner_id} | self._state_of(held)
+
+    async def _seen(self, key: str, etag: object) -> Versioned | None:
+        """Return the record that a claimant saw; None if it is another by now."""
+        if etag is not None:
+            found = await self._store.get(key)
+            return found if found is not None and etag_of(found.record) == etag else None
+        try:
+            return await self._store.create(LeaseRecord(key=key))
+        except RecordConflictError as conflict:
+            current = conflict.current
+            # Nobody owned it yet: a checkpoint came first, or a claimant died after it had made the record.
+            return current if current is not None and not current.record.epoch else None
+
+    async def _update_unowned(self, key: str, commit: Callable[[LeaseRecord], LeaseRecord]) -> None:
+        """Store a checkpoint of who receives from a partition without claiming it."""
+        seen = await self._store.get(key)
+        if seen is None:
+            try:
+                seen = await self._store.create(LeaseRecord(key=key))
+            except RecordConflictError as conflict:
+                seen = conflict.current
+        if seen is None or await swap(self._store, seen, commit, verdict_of_anybody) is None:
+            raise InvalidStateError(f"partition {key}: its record was deleted meanwhile")
+
+    def _commit_of(self, position: Position) -> Callable[[LeaseRecord], LeaseRecord]:
+        """Return a change that leaves the counter, and so the ETag of the ownership, as it is."""
+
+        def commit(record: LeaseRecord) -> LeaseRecord:
+            base = replace(record, checkpoint=None) if self._may_go_back else record
+            return replace(rules.commit(base, position), counter=record.counter)
+
+        return commit
+
+    def _state_of(self, found: Versioned) -> Ownership:
+        """Return which state of an ownership this is, and when it was seen to be renewed."""
+        key, now_seconds = found.record.key, self._clock.monotonic_seconds()
+        sighting = sighted(self._sighting_by_key.get(key), found.record, now_seconds=now_seconds)
+        self._sighting_by_key[key] = sighting
+        moved_seconds = sighting.moved_monotonic_seconds
+        age_seconds = 0.0 if moved_seconds is None else now_seconds - moved_seconds
+        is_dead = found.record.holder is not None and not found.fence
+        return {
+            "etag": etag_of(found.record),
+            "last_modified_time": 0.0 if is_dead else self._clock.wall_seconds() - age_seconds,
+        }

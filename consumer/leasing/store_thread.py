@@ -1,0 +1,81 @@
+"""A record store on a loop thread of its own, for what is built on it to be used without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar
+
+from consumer.client.loop_thread import LoopThread
+from consumer.leasing.store import RecordStore
+
+T = TypeVar("T")
+
+
+class StoreThread:
+    """Opens a store on its thread, and runs there what is asked of it. For any thread, but not for forked processes."""
+
+    def __init__(
+        self, open_store: Callable[[], AbstractAsyncContextManager[RecordStore]], *, name: str
+    ) -> None:
+        """Open the store.
+
+        Args:
+            open_store: Called on the thread once; e.g. `lambda: nullcontext(SqlRecordStore(engine))`.
+            name: Of the thread, for debuggers.
+
+        Raises:
+            BaseException: what the store raised as it opened.
+        """
+        self._thread = LoopThread(name=name)
+        self._opened: Future[RecordStore] = Future()
+        self._released = asyncio.Event()
+        self._open = self._thread.start(self._keep_open(open_store))
+        self._open.add_done_callback(self._on_ended)
+        try:
+            self.store = self._opened.result()
+        except BaseException:
+            self._thread.close()
+            raise
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end and return its result, or raise its error.
+
+        Raises:
+            RuntimeError: the thread is closed, or this process got it by a fork.
+        """
+        return self._thread.call(coroutine)
+
+    def close(self) -> None:
+        """Close the store, and end the thread. Idempotent.
+
+        Raises:
+            BaseException: what the store raised at its end.
+        """
+        if self._thread.is_a_forks_copy:
+            return
+        try:
+            if not self._open.done():
+                self._thread.call(self._release())
+            self._open.result()
+        finally:
+            self._thread.close()
+
+    async def _keep_open(
+        self, open_store: Callable[[], AbstractAsyncContextManager[RecordStore]]
+    ) -> None:
+        """Enter and leave the store in one task, as groups of tasks demand."""
+        async with open_store() as store:
+            self._opened.set_result(store)
+            await self._released.wait()
+
+    async def _release(self) -> None:
+        self._released.set()
+
+    def _on_ended(self, ended: Future[None]) -> None:
+        """Pass on why the store did not open."""
+        if not self._opened.done():
+            error = None if ended.cancelled() else ended.exception()
+            self._opened.set_exception(error or RuntimeError("the store was closed as it opened"))

@@ -34,6 +34,7 @@ from consumer.errors import (
     RpcFailedError,
     ShardHeldBackError,
     ShardStoppedError,
+    SourceDataLossError,
     StoreUnavailableError,
     UnsupportedSpecError,
 )
@@ -63,6 +64,7 @@ _KINDS: tuple[tuple[FailureKind, tuple[type[BaseException], ...]], ...] = (
             IndexHasGreaterOffsetError,
             LogDataLossError,
             ReplayError,
+            SourceDataLossError,
         ),
     ),
     (FailureKind.HELD_BACK, (ShardHeldBackError,)),

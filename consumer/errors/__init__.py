@@ -44,6 +44,9 @@ ConsumerError
 │   ├── ShardNotAssignedError               also a LookupError: no owner
 │   ├── InvalidPositionError                also a ValueError
 │   └── RecordConflictError(key, current)   a compare-and-swap that lost (consumer.leasing.core.conflict)
+├── SourceError(source, detail)             a stream or topic cannot be read as it was asked for
+│   ├── SourceUnavailableError              also a ConnectionError: try again
+│   └── SourceDataLossError                 what should follow the checkpoint is gone
 └── JournalError(journal)
     ├── JournalNotFoundError
     ├── JournalNotAllowedError              the journal's flags forbid it
@@ -215,6 +218,15 @@ from consumer.errors.shards import (
 )
 from consumer.errors.shards import (
     UnsupportedSpecError as UnsupportedSpecError,
+)
+from consumer.errors.sources import (
+    SourceDataLossError as SourceDataLossError,
+)
+from consumer.errors.sources import (
+    SourceError as SourceError,
+)
+from consumer.errors.sources import (
+    SourceUnavailableError as SourceUnavailableError,
 )
 from consumer.errors.state import (
     CommitFencedError as CommitFencedError,

@@ -7,8 +7,8 @@ for a message, so a path that never does (Arrow, or a native codec) can come lat
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 
@@ -78,6 +78,9 @@ class MessageBatch:
     payloads: Sequence[bytes]
     """Unframed."""
     message_type: MessageType
+    resumes: Mapping[str, bytes] = field(default_factory=dict)
+    """Of sources that are no journals, by name: what their reader needs to go on from `begins[0]`, in its own form.
+    Checkpoints hold it, as `Source.resume`, from when the first message here is sequenced. Parts have none."""
 
     def __len__(self) -> int:
         return len(self.begins)

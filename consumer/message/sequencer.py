@@ -80,6 +80,9 @@ class Sequencer:
         """
         self._producers = restored(sources)
         self._offsets = {journal: source.read_through for journal, source in sources.items()}
+        self._resumes = {
+            journal: source.resume for journal, source in sources.items() if source.resume
+        }
         self._ring = Ring(messages_max=ring_messages, bytes_max=ring_bytes)
         self._pending: set[Producer] = set()
         self._emission: RunEmission | SequenceEmission | None = None
@@ -118,6 +121,8 @@ class Sequencer:
         rows = self._rows_of(batch)
         self._outcomes = {}
         self._visible_through = None
+        if start == 0:
+            self._resumes |= batch.resumes
         index = start
         while index < len(rows) and self._emission is None:
             row = rows[index]
@@ -201,10 +206,13 @@ class Sequencer:
         self._pending.clear()
         if not isinstance(self._emission, RunEmission):
             self._prune(prune_horizon_seconds)
-        return {
+        sources = {
             journal: source_of(offset, self._producers.get(journal, {}))
             for journal, offset in self._offsets.items()
         }
+        for journal, resume in self._resumes.items():
+            sources.setdefault(journal, shard_pb2.Checkpoint.Source()).resume = resume
+        return sources
 
     def _prune(self, horizon_seconds: float) -> None:
         for producers in self._producers.values():

@@ -259,8 +259,11 @@ class Checkpoint(_message.Message):
 
         READ_THROUGH_FIELD_NUMBER: _builtins.int
         PRODUCERS_FIELD_NUMBER: _builtins.int
+        RESUME_FIELD_NUMBER: _builtins.int
         read_through: _builtins.int
         """Every message below this offset was sequenced, bytes."""
+        resume: _builtins.bytes
+        """Of a source that is no journal: where its reader goes on from, in the reader's own form."""
         @_builtins.property
         def producers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Checkpoint.Source.ProducerEntry]: ...
         def __init__(
@@ -268,10 +271,11 @@ class Checkpoint(_message.Message):
             *,
             read_through: _builtins.int = ...,
             producers: _abc.Iterable[Global___Checkpoint.Source.ProducerEntry] | None = ...,
+            resume: _builtins.bytes = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["producers", b"producers", "read_through", b"read_through"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["producers", b"producers", "read_through", b"read_through", "resume", b"resume"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,150 @@
+"""What is asked of Kinesis, off the event loop, and what its refusals mean.
+
+boto3 blocks, so each call runs in a thread. It retries by itself what the client's configuration says; what comes
+through here is throttling, an iterator that is too old, an outage, or an error that only a person can mend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import boto3
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+
+from consumer.errors import SourceError, SourceUnavailableError
+from consumer.sources.kinesis.lineage import StreamShard
+from consumer.sources.kinesis.places import Place, place_arguments
+from consumer.sources.kinesis.records import HashRange
+
+if TYPE_CHECKING:
+    from types_boto3_kinesis.client import KinesisClient
+
+ResultT = TypeVar("ResultT")
+
+_THROTTLED: Final = {
+    "KMSThrottlingException",
+    "LimitExceededException",
+    "ProvisionedThroughputExceededException",
+    "RequestLimitExceeded",
+    "ResourceInUseException",
+    "Throttling",
+    "ThrottlingException",
+}
+_EXPIRED: Final = {"ExpiredIteratorException", "ExpiredNextTokenException"}
+_PASSING: Final = {"InternalFailure", "InternalFailureException", "ServiceUnavailable"}
+_SERVER_ERROR: Final = 500
+
+
+class ThrottledError(SourceUnavailableError):
+    """The stream, or our account, has no capacity for this call now."""
+
+
+class ExpiredIteratorError(SourceUnavailableError):
+    """An iterator was not used for five minutes; another one helps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """The answer to one reading."""
+
+    records: list[Any]  # Any: boto3's dicts.
+    next_iterator: str | None
+    """None: the shard is closed, and was read to its end."""
+    behind_ms: int | None
+
+
+def default_client() -> KinesisClient:
+    """Return a client as the environment configures it."""
+    return boto3.client("kinesis")
+
+
+class KinesisCalls:
+    """Calls about one stream."""
+
+    def __init__(self, stream: str, open_client: Callable[[], KinesisClient]) -> None:
+        """Bind the calls; the client is made at the first of them.
+
+        Args:
+            stream: Name of the stream.
+            open_client: Returns a client; called once, in a thread.
+        """
+        self.stream = stream
+        self._open_client = open_client
+        self._client: KinesisClient | None = None
+        self._opening = asyncio.Lock()
+
+    async def list_shards(self) -> dict[str, StreamShard]:
+        """Return the shards that have records or may get some, by id."""
+        client = await self.client()
+        found: dict[str, StreamShard] = {}
+        arguments: dict[str, str] = {"StreamName": self.stream}
+        while True:
+            # The stubs know literal arguments only.
+            answer = await self._ask(lambda page=arguments: client.list_shards(**page))  # type: ignore[misc]
+            found |= {each["ShardId"]: _shard_of(each) for each in answer["Shards"]}
+            token = answer.get("NextToken")
+            if not token:
+                return found
+            arguments = {"NextToken": token}
+
+    async def iterator(self, shard_id: str, place: Place) -> str:
+        """Return an iterator that begins at a place."""
+        client = await self.client()
+        arguments = place_arguments(place)
+        arguments["ShardIteratorType"] = arguments.pop("Type")
+        if "SequenceNumber" in arguments:
+            arguments["StartingSequenceNumber"] = arguments.pop("SequenceNumber")
+        answer = await self._ask(
+            lambda: client.get_shard_iterator(StreamName=self.stream, ShardId=shard_id, **arguments)
+        )
+        return answer["ShardIterator"]
+
+    async def get_records(self, iterator: str, limit: int) -> Got:
+        """Return up to `limit` records that follow an iterator."""
+        client = await self.client()
+        answer = await self._ask(lambda: client.get_records(ShardIterator=iterator, Limit=limit))
+        following = answer.get("NextShardIterator")
+        return Got(list(answer["Records"]), following or None, answer.get("MillisBehindLatest"))
+
+    async def client(self) -> KinesisClient:
+        """Return the client, made if need be: that reads files, and takes a while."""
+        async with self._opening:
+            if self._client is None:
+                self._client = await self._ask(self._open_client)
+            return self._client
+
+    async def _ask(self, call: Callable[[], ResultT]) -> ResultT:
+        try:
+            return await asyncio.to_thread(call)
+        except (ClientError, BotoCoreError) as error:
+            raise told_apart(self.stream, error) from error
+
+
+def told_apart(stream: str, error: ClientError | BotoCoreError) -> SourceError:
+    """Return what an error of boto3's means."""
+    if not isinstance(error, ClientError):
+        # Wrong parameters and missing credentials are of this family, too.
+        kind = SourceUnavailableError if isinstance(error, HTTPClientError) else SourceError
+        return kind(stream, str(error))
+    code = error.response.get("Error", {}).get("Code", "")
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if code in _THROTTLED:
+        return ThrottledError(stream, str(error))
+    if code in _EXPIRED:
+        return ExpiredIteratorError(stream, str(error))
+    if code in _PASSING or status >= _SERVER_ERROR:
+        return SourceUnavailableError(stream, str(error))
+    return SourceError(stream, str(error))
+
+
+def _shard_of(listed: Any) -> StreamShard:  # Any: boto3's dict.
+    parents = (listed.get("ParentShardId"), listed.get("AdjacentParentShardId"))
+    hashes = listed["HashKeyRange"]
+    return StreamShard(
+        id=listed["ShardId"],
+        parents=tuple(parent for parent in parents if parent),
+        hashes=HashRange(int(hashes["StartingHashKey"]), int(hashes["EndingHashKey"])),
+    )

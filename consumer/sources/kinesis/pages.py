@@ -1,0 +1,141 @@
+"""Pages of records of one shard, in order, from a place to the shard's end: read by asking for them.
+
+Each shard answers five questions a second, for all who ask, and gives two megabytes a second. So a reader asks at once
+again only while it is behind, and backs off when it is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import structlog
+
+from allocator.runtime.backoff import Backoff
+from consumer.errors import SourceUnavailableError
+from consumer.sources.kinesis.calls import ExpiredIteratorError, KinesisCalls, ThrottledError
+from consumer.sources.kinesis.lineage import StreamShard
+from consumer.sources.kinesis.places import AfterSequence, Place
+from consumer.sources.kinesis.records import KinesisMetadata, StreamRecord, user_records
+
+READ_INTERVAL_SECONDS = 0.25
+"""Least time between two readings of a shard: Kinesis allows five a second, and others may read it too."""
+IDLE_INTERVAL_SECONDS = 1.0
+"""The same once there is nothing more to read."""
+RECORDS_MAX = 2_000
+"""Records of the stream in a page; Kinesis gives 10,000 at most, and 10 MiB."""
+OUTAGE_ATTEMPTS_MAX = 8
+"""Attempts, with pauses of up to five seconds, before an outage fails the reader."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some records of a shard; may be none."""
+
+    records: tuple[StreamRecord, ...]
+    """As their producers meant them."""
+    first: str = ""
+    """Number of the first record of the stream; empty: there was none."""
+    last: str = ""
+    """Number of its last."""
+    behind_ms: int | None = None
+    """How old the end of the page is, compared with the end of the shard."""
+    ended: bool = False
+    """No page will follow: the shard is closed, and was read to its end."""
+
+
+class PageReader(Protocol):
+    """Reads shards."""
+
+    def pages(self, shard: StreamShard, place: Place) -> AsyncIterator[Page]:
+        """Yield pages until the shard ends."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often to ask, seconds."""
+
+    read_interval_seconds: float = READ_INTERVAL_SECONDS
+    idle_interval_seconds: float = IDLE_INTERVAL_SECONDS
+
+
+DEFAULT_PACE: Final = Pace()
+
+
+class PollingReader:
+    """Asks for records, again and again."""
+
+    def __init__(
+        self, calls: KinesisCalls, *, pace: Pace = DEFAULT_PACE, records_max: int = RECORDS_MAX
+    ) -> None:
+        """Bind the reader.
+
+        Args:
+            calls: About the stream.
+            pace: How often to ask.
+            records_max: Records of the stream in a page, 1 to 10,000.
+        """
+        self._calls = calls
+        self._pace = pace
+        self._records_max = records_max
+
+    async def pages(self, shard: StreamShard, place: Place) -> AsyncIterator[Page]:
+        """Yield pages until the shard ends; a page without records whenever there is nothing more to read."""
+        backoff = Backoff(initial_seconds=2 * self._pace.read_interval_seconds)
+        iterator: str | None = None
+        while True:
+            try:
+                if iterator is None:
+                    iterator = await self._calls.iterator(shard.id, place)
+                got = await self._calls.get_records(iterator, self._records_max)
+            except ExpiredIteratorError:
+                iterator = None
+                continue
+            except SourceUnavailableError as error:
+                if backoff.attempt >= OUTAGE_ATTEMPTS_MAX and not isinstance(error, ThrottledError):
+                    raise
+                _log.info("kinesis.refused", shard=shard.id, reason=str(error))
+                await backoff.sleep()
+                continue
+            backoff.reset()
+            iterator = got.next_iterator
+            page = page_of(shard, got.records, behind_ms=got.behind_ms, ended=iterator is None)
+            if page.last:
+                place = AfterSequence(page.last)
+            yield page
+            if iterator is None:
+                return
+            behind = bool(got.records) or bool(got.behind_ms)
+            await asyncio.sleep(
+                self._pace.read_interval_seconds if behind else self._pace.idle_interval_seconds
+            )
+
+
+def page_of(shard: StreamShard, records: list[Any], *, behind_ms: int | None, ended: bool) -> Page:
+    """Return records as boto3 gives them as a page, aggregates taken apart."""
+    found: list[StreamRecord] = []
+    for record in records:
+        metadata = KinesisMetadata(
+            shard_id=shard.id,
+            sequence_number=record["SequenceNumber"],
+            partition_key=record["PartitionKey"],
+            arrived_at=record.get("ApproximateArrivalTimestamp"),
+        )
+        parts = user_records(metadata, record["Data"], shard.hashes)
+        if not parts:
+            _log.warning(
+                "kinesis.misplaced_aggregate", shard=shard.id, sequence=record["SequenceNumber"]
+            )
+        found += parts
+    return Page(
+        tuple(found),
+        first=records[0]["SequenceNumber"] if records else "",
+        last=records[-1]["SequenceNumber"] if records else "",
+        behind_ms=behind_ms,
+        ended=ended,
+    )

@@ -1,0 +1,155 @@
+"""Where to begin reading a shard of a stream, and how checkpoints remember it.
+
+Offsets of a shard count the bytes of its records, laid end to end from where the application began to read it; a record
+takes at least one. They mean nothing to Kinesis, so each batch notes beside them, in the checkpoint, the numbers of its
+first and its last record:
+
+    offsets     begin          read_through      end
+                  |  batch ........|..............|
+    numbers     first                            last
+
+Read to its end, a successor goes on after `last`. Otherwise it reads again from `first` on, and leaves out what lies
+before `read_through`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from consumer.errors import SourceDataLossError
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class TrimHorizon:
+    """Begin with the oldest record there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """Begin with what is put from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimestamp:
+    """Begin with the first record that arrived at `at` or later; aware, milliseconds count."""
+
+    at: datetime
+
+    def __post_init__(self) -> None:
+        if self.at.tzinfo is None:
+            raise ValueError(f"at: expected a time with a zone, got {self.at!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class AtSequence:
+    """Begin with the record of this number."""
+
+    number: str
+
+
+@dataclass(frozen=True, slots=True)
+class AfterSequence:
+    """Begin behind the record of this number."""
+
+    number: str
+
+
+Start: TypeAlias = TrimHorizon | Latest | AtTimestamp
+Place: TypeAlias = Start | AtSequence | AfterSequence
+
+
+def place_arguments(place: Place) -> dict[str, Any]:  # Any: texts and times, as boto3 takes them.
+    """Return a place as Kinesis names it: `Type` and what belongs to it."""
+    match place:
+        case TrimHorizon():
+            return {"Type": "TRIM_HORIZON"}
+        case Latest():
+            return {"Type": "LATEST"}
+        case AtTimestamp(at):
+            return {"Type": "AT_TIMESTAMP", "Timestamp": at}
+        case AtSequence(number):
+            return {"Type": "AT_SEQUENCE_NUMBER", "SequenceNumber": number}
+        case AfterSequence(number):
+            return {"Type": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": number}
+
+
+class Resume(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a checkpoint holds of a shard, as JSON; or of a stream, then only `started_ms`."""
+
+    begin: int = 0
+    """Offset of the batch, bytes."""
+    end: int = 0
+    """Offset behind it, bytes."""
+    first: str = ""
+    """Number of its first record of the stream; empty: nothing was read yet."""
+    last: str = ""
+    """Number of its last record of the stream."""
+    ended: bool = False
+    """The shard was read to its end."""
+    started_ms: int | None = None
+    """When the application began with the latest records, milliseconds since the Unix epoch."""
+
+    def encode(self) -> bytes:
+        """Return it as a checkpoint holds it."""
+        return msgspec.json.encode(self)
+
+
+def decode_resume(name: str, content: bytes) -> Resume:
+    """Return what a checkpoint holds.
+
+    Raises:
+        SourceDataLossError: it is none of ours.
+    """
+    try:
+        return msgspec.json.decode(content, type=Resume)
+    except msgspec.MsgspecError as error:
+        raise SourceDataLossError(
+            name, f"its checkpoint cannot be read, restore an earlier one: {error}"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where one reading of a shard begins."""
+
+    place: Place
+    offset: int
+    """Of the first record to be read, bytes."""
+    skip_to: int
+    """Records that begin below this offset were consumed before; leave them out."""
+
+
+def beginning_of(name: str, resume: Resume | None, read_through: int, start: Start) -> Beginning:
+    """Return where to go on from a checkpoint.
+
+    Args:
+        name: Of the shard's messages.
+        resume: What the checkpoint holds; None: nothing.
+        read_through: The checkpoint's offset, bytes.
+        start: Where to begin if nothing was read before.
+
+    Raises:
+        SourceDataLossError: the checkpoint contradicts itself.
+    """
+    if resume is None or not resume.first:
+        return Beginning(start, read_through, read_through)
+    if read_through == resume.end:
+        return Beginning(AfterSequence(resume.last), read_through, read_through)
+    if resume.begin <= read_through < resume.end:
+        return Beginning(AtSequence(resume.first), resume.begin, read_through)
+    raise SourceDataLossError(
+        name,
+        f"offset {read_through} of its checkpoint is not within [{resume.begin}, {resume.end}]"
+        " that belongs to it; restore an earlier one",
+    )
+
+
+def time_of(milliseconds: int) -> datetime:
+    """Return the time that many milliseconds after the Unix epoch, exactly."""
+    return _EPOCH + timedelta(milliseconds=milliseconds)

@@ -1,0 +1,209 @@
+"""One reading of a part of a stream: its shards side by side, children after their parents.
+
+    follow ──► a task for each shard that may be read ──► queue ──► batches()
+       ▲                     │
+       └── a shard ended ────┘
+
+Tasks never fail: what goes wrong travels through the queue and is raised where the batches are taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
+from typing import cast
+
+import structlog
+
+from allocator.runtime.task_group import TaskGroup
+from consumer.errors import SourceError
+from consumer.message.batch import MessageBatch, MessageType
+from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.sources.kinesis.calls import KinesisCalls
+from consumer.sources.kinesis.elsewhere import Elsewhere
+from consumer.sources.kinesis.lineage import Outlook, StreamShard, outlook, slice_of
+from consumer.sources.kinesis.pages import PageReader
+from consumer.sources.kinesis.places import Resume, Start, beginning_of, decode_resume
+from consumer.sources.kinesis.shard_batches import ShardBatches
+from consumer.sources.part import Part
+
+DISCOVERY_SECONDS = 30.0
+"""How often the stream's shards are listed, to find those whose parents other parts read."""
+AWAITING_SECONDS = 1.0
+"""How often other parts are asked for the ends that shards of ours wait for."""
+_BATCHES_AHEAD = 2
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingSettings:
+    """What readings of a stream have in common."""
+
+    start: Start
+    message_type: MessageType
+    elsewhere: Elsewhere | None = None
+    discovery_seconds: float = DISCOVERY_SECONDS
+    awaiting_seconds: float = AWAITING_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """For the checkpoint, once all before it in the queue is there: it goes with the next batch."""
+
+    name: str
+    content: bytes
+
+
+class StreamReading:
+    """Reads one part from a checkpoint on."""
+
+    def __init__(
+        self,
+        part: Part,
+        checkpoint: Checkpoint,
+        *,
+        calls: KinesisCalls,
+        reader: PageReader,
+        settings: ReadingSettings,
+        notes: Mapping[str, bytes],
+    ) -> None:
+        """Bind the reading.
+
+        Args:
+            part: What to read.
+            checkpoint: Where to go on.
+            calls: About the stream.
+            reader: Reads pages of its shards.
+            settings: Of the source.
+            notes: For the checkpoint, to go with the first batch.
+        """
+        self._part = part
+        self._checkpoint = checkpoint
+        self._calls = calls
+        self._reader = reader
+        self._settings = settings
+        self._notes = dict(notes)
+        self.ends: dict[str, int] = {}
+        """Offsets behind the last record of shards of ours that were read to their ends, by name, bytes."""
+        self._finished: set[str] = set()
+        self._started: set[str] = set()
+        self._queue: asyncio.Queue[MessageBatch | _Note | Exception] = asyncio.Queue(_BATCHES_AHEAD)
+        self._changed = asyncio.Event()
+
+    async def batches(self) -> AsyncGenerator[MessageBatch, None]:
+        """Yield the batches of all shards of the part, without end."""
+        notes = self._notes
+        async with TaskGroup() as group:
+            try:
+                group.start_soon(self._passing_errors(self._follow(group)), name="follow shards")
+                while True:
+                    item = await self._queue.get()
+                    if isinstance(item, Exception):
+                        raise item
+                    if isinstance(item, _Note):
+                        notes[item.name] = item.content
+                        continue
+                    yield replace(item, resumes={**notes, **item.resumes})
+                    notes = {}
+            finally:
+                group.stop()
+
+    async def _follow(self, group: TaskGroup) -> None:
+        """Read whatever may be read, as shards come and go."""
+        while True:
+            self._changed.clear()
+            shards = await self._calls.list_shards()
+            seen = self._outlook(shards)
+            while self._skip_finished(seen):
+                seen = self._outlook(shards)
+            for shard in seen.readable:
+                if shard.id not in self._started:
+                    self._started.add(shard.id)
+                    group.start_soon(
+                        self._passing_errors(self._read(shard)), name=f"read {shard.id}"
+                    )
+            await self._ask_elsewhere(seen.awaited)
+            settings = self._settings
+            pause = settings.awaiting_seconds if seen.awaited else settings.discovery_seconds
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._changed.wait()
+
+    def _outlook(self, shards: Mapping[str, StreamShard]) -> Outlook:
+        return outlook(shards, self._part, finished=self._finished)
+
+    def _skip_finished(self, seen: Outlook) -> bool:
+        """Take in what checkpoints say of shards that ended; return whether there was any."""
+        found = False
+        for shard in seen.readable:
+            resume = self._resume_or_none(shard)
+            if resume is not None and resume.ended and shard.id not in self._finished:
+                self._note_end(shard, resume)
+                found = True
+        return found
+
+    async def _ask_elsewhere(self, awaited: tuple[StreamShard, ...]) -> None:
+        for shard in awaited:
+            elsewhere = self._settings.elsewhere
+            if elsewhere is None:
+                raise SourceError(
+                    self._calls.stream,
+                    f"{shard.id} is read by another shard of ours: give `elsewhere`, so that its end is known",
+                )
+            index = slice_of(shard, self._part.count)
+            if await elsewhere.has_ended(self.name_of(shard), index):
+                _log.info("kinesis.parent_ended", shard=shard.id, part=index)
+                self._finished.add(shard.id)
+                self._changed.set()
+
+    async def _read(self, shard: StreamShard) -> None:
+        """Put a shard's batches into the queue until it ends."""
+        name = self.name_of(shard)
+        resume, read_through = self._resume_or_none(shard), self._read_through(name)
+        beginning = beginning_of(name, resume, read_through, self._settings.start)
+        reading = ShardBatches(
+            name,
+            shard,
+            beginning,
+            reader=self._reader,
+            message_type=self._settings.message_type,
+        )
+        _log.info("kinesis.shard_begun", shard=shard.id, place=str(beginning.place))
+        last = resume or Resume()
+        # Declared as an iterator, and a generator.
+        batches = cast("AsyncGenerator[MessageBatch, None]", reading.batches())
+        async with aclosing(batches):
+            async for batch in batches:
+                last = decode_resume(name, batch.resumes[name])
+                await self._queue.put(batch)
+        _log.info("kinesis.shard_ended", shard=shard.id, offset=reading.offset)
+        ended = Resume(last.begin, reading.offset, last.first, last.last, ended=True)
+        await self._queue.put(_Note(name, ended.encode()))
+        self._note_end(shard, ended)
+
+    def _note_end(self, shard: StreamShard, resume: Resume) -> None:
+        self.ends[self.name_of(shard)] = resume.end
+        self._finished.add(shard.id)
+        self._changed.set()
+
+    async def _passing_errors(self, work: Coroutine[object, object, None]) -> None:
+        try:
+            await work
+        except Exception as error:  # raised by `batches`, which every error must reach
+            await self._queue.put(error)
+
+    def name_of(self, shard: StreamShard) -> str:
+        """Return what a shard's messages are called."""
+        return f"kinesis/{self._calls.stream}/{shard.id}"
+
+    def _resume_or_none(self, shard: StreamShard) -> Resume | None:
+        name = self.name_of(shard)
+        source = self._checkpoint.sources.get(name)
+        return decode_resume(name, source.resume) if source is not None and source.resume else None
+
+    def _read_through(self, name: str) -> int:
+        known = name in self._checkpoint.sources
+        return self._checkpoint.sources[name].read_through if known else 0

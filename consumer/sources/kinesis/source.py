@@ -1,0 +1,168 @@
+"""A Kinesis stream as the source of shards: an application's `MessageProducer` methods.
+
+    class Orders:
+        def __init__(self):
+            source = KinesisSource("orders", JsonType())
+            self.read_messages = source.read_messages
+            self.replay_range = source.replay_range
+            self.read_through = source.read_through
+
+Messages of a shard of the stream are called `kinesis/{stream}/{shard id}`. Each is consumed once: the checkpoint that
+is committed with what the application made of it says where to go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from allocator.runtime.clock import Clock, SystemClock
+from consumer.application import Shard
+from consumer.errors import ReplayError
+from consumer.message.batch import MessageBatch, MessageType
+from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.sources.kinesis.calls import KinesisCalls, default_client
+from consumer.sources.kinesis.elsewhere import END_SUFFIX, Elsewhere
+from consumer.sources.kinesis.fan_out import FanOutReader
+from consumer.sources.kinesis.pages import DEFAULT_PACE, Pace, PageReader, PollingReader
+from consumer.sources.kinesis.places import (
+    AtTimestamp,
+    Latest,
+    Resume,
+    Start,
+    TrimHorizon,
+    decode_resume,
+    time_of,
+)
+from consumer.sources.kinesis.reading import ReadingSettings, StreamReading
+from consumer.sources.part import part_of
+
+if TYPE_CHECKING:
+    from types_boto3_kinesis.client import KinesisClient
+
+_NEVER = 2**63 - 1
+"""An offset that no source comes to."""
+
+
+class KinesisSource:
+    """Reads one stream for any number of shards of ours, each with a part of it."""
+
+    def __init__(
+        self,
+        stream: str,
+        message_type: MessageType,
+        *,
+        start: Start | None = None,
+        open_client: Callable[[], KinesisClient] = default_client,
+        consumer_arn: str = "",
+        elsewhere: Elsewhere | None = None,
+        pace: Pace = DEFAULT_PACE,
+        discovery_seconds: float = 30.0,
+        clock: Clock | None = None,
+    ) -> None:
+        """Describe the source; nothing is opened yet.
+
+        Args:
+            stream: Its name.
+            message_type: How the records' data is encoded; `WithMetadata` adds keys and numbers.
+            start: Where to begin without a checkpoint. None: with the oldest records.
+            open_client: Returns a client of boto3; called once, in a thread.
+            consumer_arn: Of a registered consumer, to be read with enhanced fan-out. Empty: by asking.
+            elsewhere: Knows the ends of shards that other parts read; needed where the stream is read in parts.
+            pace: How often to ask.
+            discovery_seconds: How often the stream's shards are listed.
+            clock: Tells what "latest" means at the very beginning.
+        """
+        self._calls = KinesisCalls(stream, open_client)
+        self._reader: PageReader = PollingReader(self._calls, pace=pace)
+        if consumer_arn:
+            self._reader = FanOutReader(self._calls, consumer_arn, fallback=self._reader)
+        self._start = start or TrimHorizon()
+        self._message_type = message_type
+        self._elsewhere = elsewhere
+        self._pace = pace
+        self._discovery_seconds = discovery_seconds
+        self._clock = clock or SystemClock()
+        self._readings: dict[str, StreamReading] = {}
+        """The present reading of each shard of ours, by its key in etcd."""
+
+    async def read_messages(
+        self, shard: Shard, store: object, checkpoint: Checkpoint
+    ) -> AsyncIterator[MessageBatch]:
+        """Yield the batches of the shard's part, without end.
+
+        Raises:
+            UnsupportedSpecError: the shard's label names no part.
+            SourceError: the stream cannot be read.
+        """
+        del store
+        start, notes = self._start_of(checkpoint)
+        reading = StreamReading(
+            part_of(shard.spec),
+            checkpoint,
+            calls=self._calls,
+            reader=self._reader,
+            settings=ReadingSettings(
+                start=start,
+                message_type=self._message_type,
+                elsewhere=self._elsewhere,
+                discovery_seconds=self._discovery_seconds,
+                awaiting_seconds=min(self._pace.idle_interval_seconds, self._discovery_seconds),
+            ),
+            notes=notes,
+        )
+        self._readings[shard.fqn] = reading
+        try:
+            async with aclosing(reading.batches()) as batches:
+                async for batch in batches:
+                    yield batch
+        finally:
+            if self._readings.get(shard.fqn) is reading:
+                del self._readings[shard.fqn]
+
+    async def replay_range(
+        self, shard: Shard, store: object, *, journal: str, begin: int, end: int
+    ) -> AsyncIterator[MessageBatch]:
+        """Refuse: records are committed as they come, so none is ever read again within a reading.
+
+        Raises:
+            ReplayError: always.
+        """
+        del shard, store
+        raise ReplayError(
+            journal, f"records of a stream have no transactions, so not [{begin}, {end})"
+        )
+        yield  # makes this the iterator that the caller expects
+
+    def read_through(
+        self, shard: Shard, store: Any, offsets: Mapping[str, int]
+    ) -> Mapping[str, int]:
+        """Return the offsets to wait for; under `{name};end`, those of the end of a shard of the stream."""
+        del store
+        reading = self._readings.get(shard.fqn)
+        wanted: dict[str, int] = {}
+        for name, offset in offsets.items():
+            if not name.endswith(END_SUFFIX):
+                wanted[name] = max(offset, wanted.get(name, 0))
+                continue
+            ended = name.removesuffix(END_SUFFIX)
+            wanted[ended] = _NEVER if reading is None else reading.ends.get(ended, _NEVER)
+        return wanted
+
+    def _start_of(self, checkpoint: Checkpoint) -> tuple[Start, dict[str, bytes]]:
+        """Return where shards begin that the checkpoint does not know, and what to note of that.
+
+        The latest records are those that arrive after the application first began, not after each of its restarts: so
+        that moment goes into the checkpoint.
+        """
+        if not isinstance(self._start, Latest):
+            return self._start, {}
+        name = f"kinesis/{self._calls.stream}"
+        if name in checkpoint.sources:
+            started_ms = decode_resume(name, checkpoint.sources[name].resume).started_ms
+            if started_ms is not None:
+                return AtTimestamp(time_of(started_ms)), {}
+        started_ms = int(self._clock.wall_seconds() * 1000)
+        note = Resume(started_ms=started_ms).encode()
+        return AtTimestamp(time_of(started_ms)), {name: note}

@@ -33,8 +33,9 @@ class WorkerSettings:
     """Time between looks at all leases; None: twice a lease's length, or a tenth where the store tells who lives."""
     leases_max: int = sys.maxsize
     """Leases that a worker holds at most."""
-    steals_max: int = 1
-    """Leases that a worker asks others for in one look."""
+    steals_max: int = sys.maxsize
+    """Leases that a worker asks others for in one look; by default all that it lacks. It was 1 in the Kinesis Client
+    Library, where a worker that joins has its share after as many looks as that has leases."""
     steal: StealWay = StealWay.CLAIM
     graceful_seconds: float = 30.0
     """How long a processor may take to finish when it is asked to."""

@@ -28,13 +28,11 @@ def missing_leases(
 
     Args:
         shards: What the stream lists, older ones first.
-        leased: Keys of the leases that are there.
+        leased: Keys of the leases that are there; quick to search.
         start: Where an application that was never run begins: `TRIM_HORIZON`, `LATEST` or `AT_TIMESTAMP`.
     """
-    search = _Search(shards, frozenset(leased), only_newest=start.seq == LATEST)
-    return tuple(
-        lease_of(shard, checkpoint=start) for shard in shards if shard.key in search.uncovered()
-    )
+    uncovered = _Search(shards, leased, only_newest=start.seq == LATEST).uncovered()
+    return tuple(lease_of(shard, checkpoint=start) for shard in shards if shard.key in uncovered)
 
 
 def lease_of(shard: SourceShard, *, checkpoint: Position) -> LeaseRecord:
@@ -100,7 +98,7 @@ class _Search:
     """Walks from what is open back to what has a lease, or to the oldest."""
 
     def __init__(
-        self, shards: Sequence[SourceShard], leased: frozenset[str], *, only_newest: bool
+        self, shards: Sequence[SourceShard], leased: Collection[str], *, only_newest: bool
     ) -> None:
         self._shard_by_key = {shard.key: shard for shard in shards}
         self._leased = leased

@@ -13,6 +13,8 @@ from uuid import uuid4
 import pytest
 
 if TYPE_CHECKING:
+    from types_boto3_dynamodb import DynamoDBClient
+
     from allocator.etcd.client import EtcdClient
     from consumer.embedded.broker import EmbeddedBroker
     from consumer.embedded.etcd import EmbeddedEtcdProcess
@@ -105,3 +107,15 @@ def moto_endpoint() -> Iterator[str]:
 
     with running_moto() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def dynamodb_client(moto_endpoint: str) -> Iterator[DynamoDBClient]:
+    """A client of the session's DynamoDB."""
+    import boto3
+
+    from tests.support.moto import aws_settings
+
+    client = boto3.client("dynamodb", **aws_settings(moto_endpoint))
+    yield client
+    client.close()

@@ -1,0 +1,143 @@
+"""What a write says to DynamoDB: only what it changes, on condition that what it rests on is as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+from consumer.leasing.dynamodb.core.values import Item, Value, canonical
+
+
+class Condition(TypedDict, total=False):
+    """Arguments of a conditional delete."""
+
+    ConditionExpression: str
+    ExpressionAttributeNames: dict[str, str]
+    ExpressionAttributeValues: dict[str, Any]  # Any: see `Value`.
+
+
+class Update(Condition, total=False):
+    """Arguments of a conditional update."""
+
+    UpdateExpression: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What happens to attributes, by their names."""
+
+    set: Item
+    add: Item
+    """Members of sets, which others may add to as well."""
+    remove: Sequence[str]
+
+
+def changes_between(before: Item, after: Item) -> Changes:
+    """Return what makes one row of the other."""
+    set_: dict[str, Value] = {}
+    add: dict[str, Value] = {}
+    for name, value in after.items():
+        old = before.get(name)
+        if old is not None and canonical(old) == canonical(value):
+            continue
+        grown = _added(old, value)
+        if grown is None:
+            set_[name] = value
+        else:
+            add[name] = grown
+    return Changes(set=set_, add=add, remove=sorted(set(before) - set(after)))
+
+
+def _added(old: Value | None, new: Value) -> Value | None:
+    """Return what was added to a set; None if this is none, or lost something."""
+    members = new.get("SS")
+    if members is None or (old is not None and "SS" not in old):
+        return None
+    before = frozenset(old["SS"] if old is not None else ())
+    return {"SS": sorted(set(members) - before)} if before <= set(members) else None
+
+
+def update_of(changes: Changes, *, key_name: str, guards: Mapping[str, Value | None]) -> Update:
+    """Return the arguments of an update of a row that is there.
+
+    Args:
+        changes: What it does.
+        key_name: The attribute that every row has.
+        guards: What each of these attributes must be; None: absent.
+    """
+    terms = _Terms()
+    sections = {
+        "SET": [
+            f"{terms.name(name)} = {terms.value(value)}" for name, value in changes.set.items()
+        ],
+        "ADD": [f"{terms.name(name)} {terms.value(value)}" for name, value in changes.add.items()],
+        "REMOVE": [terms.name(name) for name in changes.remove],
+    }
+    update: Update = {
+        "UpdateExpression": " ".join(
+            f"{verb} {', '.join(parts)}" for verb, parts in sections.items() if parts
+        ),
+        "ConditionExpression": terms.condition(key_name, guards),
+        "ExpressionAttributeNames": terms.name_by_place,
+    }
+    if terms.value_by_place:
+        update["ExpressionAttributeValues"] = terms.value_by_place
+    return update
+
+
+def creation_of(row: Item, *, key_name: str) -> Update:
+    """Return the arguments of an update that makes a row, if there is none."""
+    terms = _Terms()
+    parts = [f"{terms.name(name)} = {terms.value(value)}" for name, value in row.items()]
+    return {
+        "UpdateExpression": f"SET {', '.join(parts)}",
+        "ConditionExpression": f"attribute_not_exists({terms.name(key_name)})",
+        "ExpressionAttributeNames": terms.name_by_place,
+        "ExpressionAttributeValues": terms.value_by_place,
+    }
+
+
+def condition_of(key_name: str, guards: Mapping[str, Value | None]) -> Condition:
+    """Return the arguments of a delete of a row that is there, and as it was."""
+    terms = _Terms()
+    condition: Condition = {
+        "ConditionExpression": terms.condition(key_name, guards),
+        "ExpressionAttributeNames": terms.name_by_place,
+    }
+    if terms.value_by_place:
+        condition["ExpressionAttributeValues"] = terms.value_by_place
+    return condition
+
+
+@dataclass(slots=True)
+class _Terms:
+    """Names and values behind placeholders: DynamoDB reserves many words."""
+
+    name_by_place: dict[str, str] = field(default_factory=dict)
+    value_by_place: dict[str, Any] = field(default_factory=dict)  # Any: see `Value`.
+
+    def name(self, name: str) -> str:
+        """Return the placeholder of a name."""
+        for place, known in self.name_by_place.items():
+            if known == name:
+                return place
+        place = f"#n{len(self.name_by_place)}"
+        self.name_by_place[place] = name
+        return place
+
+    def value(self, value: Value) -> str:
+        """Return a placeholder of a value."""
+        place = f":v{len(self.value_by_place)}"
+        self.value_by_place[place] = dict(value)
+        return place
+
+    def condition(self, key_name: str, guards: Mapping[str, Value | None]) -> str:
+        """Return the condition that there is a row, and these attributes of it are so."""
+        parts = [f"attribute_exists({self.name(key_name)})"]
+        for name, value in sorted(guards.items()):
+            if value is None:
+                parts.append(f"attribute_not_exists({self.name(name)})")
+            else:
+                parts.append(f"{self.name(name)} = {self.value(value)}")
+        return " AND ".join(parts)

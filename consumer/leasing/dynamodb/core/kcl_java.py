@@ -1,0 +1,207 @@
+"""The table of the Kinesis Client Library for Java (1.x to 3.x), whose workers may go on beside ours.
+
+They move `leaseCounter` with all that they write but two things: the beginning of a hand-off, which shows in
+`leaseOwner` and `checkpointOwner`, and what they learn of children, which is only ever added to. They change rows
+attribute by attribute, so ours stay:
+
+    epoch, epochCounter  N   our epoch, and the counter that our last write left
+    rev                  N   our writes so far
+    broadsheet           S   the rest of the record, as JSON
+
+A counter that is not `epochCounter` was moved by another: the lease changed hands, and the epoch is one more. That much
+is known of foreign owners, who have no epochs: two of them in a row share one.
+
+Source: awslabs/amazon-kinesis-client leases.dynamodb.DynamoDBLeaseSerializer (attributes and types).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from consumer.errors.leasing import InvalidStateError
+from consumer.leasing.core.position import Position
+from consumer.leasing.core.record import HashRange, LeaseRecord
+from consumer.leasing.dynamodb.core.layout import EPOCH, REV
+from consumer.leasing.dynamodb.core.remainder import (
+    REMAINDER,
+    attrs_in,
+    attrs_of_rest,
+    attrs_of_row,
+    located,
+    reading,
+    remainder,
+    remainder_of,
+)
+from consumer.leasing.dynamodb.core.values import (
+    Item,
+    Value,
+    binary,
+    binary_of,
+    number,
+    number_of,
+    text,
+    text_of,
+    text_set,
+    text_set_of,
+)
+
+KEY: Final = "leaseKey"
+COUNTER: Final = "leaseCounter"
+OWNER: Final = "leaseOwner"
+SWITCHES: Final = "ownerSwitchesSinceCheckpoint"
+CHECKPOINT: Final = "checkpoint"
+CHECKPOINT_SUB: Final = "checkpointSubSequenceNumber"
+PENDING: Final = "pendingCheckpoint"
+PENDING_SUB: Final = "pendingCheckpointSubSequenceNumber"
+PENDING_STATE: Final = "pendingCheckpointState"
+PARENTS: Final = "parentShardId"
+CHILDREN: Final = "childShardIds"
+FIRST_HASH: Final = "startingHashKey"
+LAST_HASH: Final = "endingHashKey"
+CHECKPOINT_OWNER: Final = "checkpointOwner"
+ENTITY: Final = "entityType"
+ENTITY_LEASE: Final = "LEASE"
+EPOCH_COUNTER: Final = "epochCounter"
+OWNER_INDEX: Final = "LeaseOwnerToLeaseKeyIndex"
+
+_KNOWN: Final = frozenset(
+    {
+        *(KEY, COUNTER, OWNER, SWITCHES, CHECKPOINT, CHECKPOINT_SUB, PENDING, PENDING_SUB),
+        *(PENDING_STATE, PARENTS, CHILDREN, FIRST_HASH, LAST_HASH, CHECKPOINT_OWNER, ENTITY),
+        *(EPOCH, EPOCH_COUNTER, REV, REMAINDER),
+    }
+)
+
+
+class KclJavaLayout:
+    """Implements `consumer.leasing.dynamodb.core.layout.Layout`."""
+
+    key_name = KEY
+    owner_name = OWNER
+    owner_index = OWNER_INDEX
+    guards = (COUNTER, OWNER, CHECKPOINT_OWNER, REV)
+
+    def read(self, item: Item, known: Item | None) -> LeaseRecord | None:
+        """Return the record; None for the other things that version 3 keeps in the same table."""
+        key = str(item[KEY]["S"])
+        with reading(key):
+            if text_of(item, ENTITY) not in (None, ENTITY_LEASE):
+                return None
+            return _record(key, item, known)
+
+    def row(self, record: LeaseRecord) -> dict[str, Value]:
+        """Return what the Kinesis Client Library would write, and the rest."""
+        checkpoint = record.checkpoint
+        rest = LeaseRecord(
+            key=record.key,
+            claim=record.claim,
+            checkpoint=_with_offset(checkpoint),
+            pending=_with_offset(record.pending),
+            write_id=record.write_id,
+            attrs=attrs_of_rest(record),
+        )
+        return {
+            ENTITY: text(ENTITY_LEASE),
+            COUNTER: number(record.counter),
+            SWITCHES: number(record.owner_switches),
+            CHECKPOINT_SUB: number(0 if checkpoint is None else checkpoint.sub),
+            **({} if checkpoint is None else {CHECKPOINT: text(checkpoint.seq)}),
+            **_optional_texts({OWNER: record.owner, CHECKPOINT_OWNER: record.handoff_from}),
+            **_pending_of(record),
+            **_place_of(record),
+            **attrs_of_row(record, known=_KNOWN),
+            REMAINDER: remainder(rest),
+        }
+
+    def own(self, record: LeaseRecord) -> dict[str, Value]:
+        """Return the epoch, and the counter that it goes with."""
+        return {EPOCH: number(record.epoch), EPOCH_COUNTER: number(record.counter)}
+
+    def stamped(
+        self, before: LeaseRecord | None, after: LeaseRecord, *, now_nanoseconds: int
+    ) -> LeaseRecord:
+        """Return the record as it is: observers watch the counter."""
+        return after
+
+
+def _record(key: str, item: Item, known: Item | None) -> LeaseRecord:
+    rest = remainder_of(item, key) or LeaseRecord(key=key)
+    owner = text_of(item, OWNER) or None
+    checkpoint_owner = text_of(item, CHECKPOINT_OWNER) or None
+    if checkpoint_owner is not None and owner is None:
+        raise InvalidStateError(
+            f"lease {key}: it has a {CHECKPOINT_OWNER} and no {OWNER}: expected both, or none"
+        )
+    pending = _position(item, PENDING, PENDING_SUB)
+    return replace(
+        rest,
+        epoch=_epoch(item, known),
+        counter=number_of(item, COUNTER) or 0,
+        owner=owner,
+        handoff_from=checkpoint_owner,
+        claim=None if rest.claim == owner else rest.claim,
+        checkpoint=located(_position(item, CHECKPOINT, CHECKPOINT_SUB), rest.checkpoint),
+        pending=located(pending, rest.pending),
+        pending_state=None if pending is None else binary_of(item, PENDING_STATE),
+        owner_switches=number_of(item, SWITCHES) or 0,
+        write_id="" if _moved_by_others(item) else rest.write_id,
+        parents=text_set_of(item, PARENTS),
+        children=text_set_of(item, CHILDREN),
+        hash_range=_hash_range(item),
+        attrs=attrs_in(item, rest, known=_KNOWN),
+    )
+
+
+def _epoch(item: Item, known: Item | None) -> int:
+    """Return the epoch that our last write left, and one more if others wrote since; also if they made the row anew."""
+    epoch = number_of(item, EPOCH)
+    if epoch is not None:
+        return epoch + _moved_by_others(item)
+    if known is None or (before := number_of(known, EPOCH)) is None:
+        return 0
+    return before + _moved_by_others(known) + 1
+
+
+def _moved_by_others(item: Item) -> bool:
+    return number_of(item, EPOCH_COUNTER) != (number_of(item, COUNTER) or 0)
+
+
+def _position(item: Item, name: str, sub_name: str) -> Position | None:
+    seq = text_of(item, name)
+    return None if seq is None else Position(seq, number_of(item, sub_name) or 0)
+
+
+def _with_offset(position: Position | None) -> Position | None:
+    """Return a position that the row alone does not hold."""
+    return None if position is None or position.offset is None else position
+
+
+def _pending_of(record: LeaseRecord) -> dict[str, Value]:
+    if record.pending is None:
+        return {}
+    row = {PENDING: text(record.pending.seq), PENDING_SUB: number(record.pending.sub)}
+    if record.pending_state is not None:
+        row[PENDING_STATE] = binary(record.pending_state)
+    return row
+
+
+def _place_of(record: LeaseRecord) -> dict[str, Value]:
+    row: dict[str, Value] = {}
+    if record.parents:
+        row[PARENTS] = text_set(record.parents)
+    if record.children:
+        row[CHILDREN] = text_set(record.children)
+    if record.hash_range is not None:
+        row[FIRST_HASH] = text(record.hash_range.first)
+        row[LAST_HASH] = text(record.hash_range.last)
+    return row
+
+
+def _hash_range(item: Item) -> HashRange | None:
+    first, last = text_of(item, FIRST_HASH), text_of(item, LAST_HASH)
+    return None if first is None or last is None else HashRange(first=first, last=last)
+
+
+def _optional_texts(values: dict[str, str | None]) -> dict[str, Value]:
+    return {name: text(value) for name, value in values.items() if value is not None}

@@ -1,0 +1,87 @@
+"""What a record has and a foreign layout has no place for: one attribute with the rest as JSON, beside those of others.
+
+Attributes that neither knows stand in `LeaseRecord.attrs`, and are rows' own again when the record is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from allocator.errors import ValidationError
+from consumer.errors.leasing import InvalidPositionError, InvalidStateError
+from consumer.leasing.core.codec import decode, encode
+from consumer.leasing.core.position import Position
+from consumer.leasing.core.record import LeaseRecord
+from consumer.leasing.dynamodb.core.values import Item, Value, from_json, text, text_of, to_json
+
+REMAINDER: Final = "broadsheet"
+"""S: the rest of the record, as JSON."""
+
+_NESTED: Final = f"{REMAINDER}."
+"""Marks attributes of `LeaseRecord.attrs` that stood in the rest: a newer version's."""
+
+
+def remainder_of(item: Item, key: str) -> LeaseRecord | None:
+    """Return the rest of a row's record; None if it has none."""
+    written = text_of(item, REMAINDER)
+    return None if written is None else decode(written, key=key)
+
+
+def remainder(record: LeaseRecord) -> Value:
+    """Return the rest of a record, given without what the layout has a place for."""
+    return text(encode(record))
+
+
+def attrs_in(item: Item, rest: LeaseRecord, *, known: frozenset[str]) -> dict[str, str]:
+    """Return the attributes of a row that we do not know.
+
+    Args:
+        item: The row.
+        rest: The rest of its record.
+        known: The names that the layout knows.
+    """
+    attrs = {name: to_json(value) for name, value in item.items() if name not in known}
+    return attrs | {f"{_NESTED}{name}": written for name, written in rest.attrs.items()}
+
+
+def attrs_of_rest(record: LeaseRecord) -> dict[str, str]:
+    """Return those of `record.attrs` that belong into the rest."""
+    return {
+        name.removeprefix(_NESTED): written
+        for name, written in record.attrs.items()
+        if name.startswith(_NESTED)
+    }
+
+
+def attrs_of_row(record: LeaseRecord, *, known: frozenset[str]) -> dict[str, Value]:
+    """Return those of `record.attrs` that belong into the row.
+
+    Raises:
+        InvalidStateError: one has a name that the layout itself uses.
+    """
+    outer = {n: written for n, written in record.attrs.items() if not n.startswith(_NESTED)}
+    if taken := sorted(known & outer.keys()):
+        raise InvalidStateError(
+            f"lease {record.key}: its further attributes {', '.join(taken)} are the layout's own; rename them"
+        )
+    return {name: from_json(written) for name, written in outer.items()}
+
+
+def located(bare: Position | None, kept: Position | None) -> Position | None:
+    """Return a position of a row with the offset that the rest has for it, if that is still for the same place."""
+    if bare is None or kept is None:
+        return bare
+    return kept if (kept.seq, kept.sub) == (bare.seq, bare.sub) else bare
+
+
+@contextmanager
+def reading(key: str) -> Iterator[None]:
+    """Turn whatever is wrong with a row into `InvalidStateError`."""
+    try:
+        yield
+    except (TypeError, ValueError, ValidationError, InvalidPositionError) as error:
+        raise InvalidStateError(
+            f"lease {key}: its row cannot be read: {error}; restore or delete it"
+        ) from error

@@ -1,0 +1,197 @@
+"""Values of DynamoDB attributes, e.g. `{"S": "worker-1"}`: made, read, and written as JSON.
+
+In `LeaseRecord.attrs` an attribute that no layout knows stands as JSON, so that it survives a move to another store:
+
+    N   12.5         S   "text"       BOOL   true      NULL   null
+    any other type: {"SS": ["a", "b"]}, {"B": "AP8="}, {"L": [{"N": "1"}]}
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+Value = Mapping[str, Any]  # Any: text, bytes, lists, by the one key, which is the type.
+"""An attribute's value."""
+
+Item = Mapping[str, Value]
+"""A row: values by the names of their attributes."""
+
+_BINARY: Final = frozenset({"B", "BS"})
+_SETS: Final = frozenset({"SS", "NS", "BS"})
+
+
+class _Number(str):
+    """The digits of a number in JSON, as they stand there."""
+
+    __slots__ = ()
+
+
+def text(value: str) -> Value:
+    """Return an S."""
+    return {"S": value}
+
+
+def number(value: int) -> Value:
+    """Return an N."""
+    return {"N": str(value)}
+
+
+def binary(value: bytes) -> Value:
+    """Return a B."""
+    return {"B": value}
+
+
+def text_set(values: Iterable[str]) -> Value:
+    """Return an SS; there is no empty one."""
+    return {"SS": sorted(values)}
+
+
+def text_of(item: Item, name: str) -> str | None:
+    """Return the S of that name; None if it is absent.
+
+    Raises:
+        TypeError: it is of another type.
+    """
+    value = _of_type(item, name, "S")
+    return None if value is None else str(value)
+
+
+def number_of(item: Item, name: str) -> int | None:
+    """Return the N of that name, a whole number; None if it is absent.
+
+    Raises:
+        TypeError: it is of another type.
+        ValueError: it is not whole.
+    """
+    value = _of_type(item, name, "N")
+    return None if value is None else int(value)
+
+
+def binary_of(item: Item, name: str) -> bytes | None:
+    """Return the B of that name; None if it is absent.
+
+    Raises:
+        TypeError: it is of another type.
+    """
+    value = _of_type(item, name, "B")
+    return None if value is None else bytes(value)
+
+
+def text_set_of(item: Item, name: str) -> frozenset[str]:
+    """Return the SS of that name; empty if it is absent.
+
+    Raises:
+        TypeError: it is of another type.
+    """
+    return frozenset(_of_type(item, name, "SS") or ())
+
+
+def canonical(value: Value) -> Value:
+    """Return a value with its sets in order, so that equal ones are equal."""
+    kind, content = _parts(value)
+    return {kind: sorted(content)} if kind in _SETS else value
+
+
+def to_json(value: Value) -> str:
+    """Write a value as JSON."""
+    kind, content = _parts(value)
+    if kind == "N":
+        return str(content)
+    plain = {"S": content, "BOOL": content, "NULL": None}
+    written = plain[kind] if kind in plain else {kind: _plain(kind, content)}
+    return json.dumps(written, separators=(",", ":"), ensure_ascii=False)
+
+
+def from_json(written: str) -> Value:
+    """Return the value that JSON stands for; other JSON than ours becomes lists and maps of DynamoDB.
+
+    Raises:
+        ValueError: this is no JSON.
+    """
+    return _value(json.loads(written, parse_int=_Number, parse_float=_Number))
+
+
+def to_plain(value: Value) -> dict[str, Any]:  # Any: as JSON has it.
+    """Return a value with nothing in it that JSON cannot hold; the type always stands beside it."""
+    kind, content = _parts(value)
+    return {kind: _plain(kind, content)}
+
+
+def from_plain(plain: Mapping[str, Any]) -> Value:  # Any: as JSON has it.
+    """Return what `to_plain` was given."""
+    kind, content = _parts(plain)
+    if kind == "B":
+        return {kind: base64.b64decode(content)}
+    if kind == "BS":
+        return {kind: [base64.b64decode(each) for each in content]}
+    if kind == "L":
+        return {kind: [from_plain(each) for each in content]}
+    if kind == "M":
+        return {kind: {name: from_plain(each) for name, each in content.items()}}
+    return {kind: content}
+
+
+def _plain(kind: str, content: Any) -> Any:  # Any: by type.
+    if kind in _SETS:
+        content = sorted(content)
+    if kind == "B":
+        return base64.b64encode(content).decode()
+    if kind == "BS":
+        return [base64.b64encode(each).decode() for each in content]
+    if kind == "L":
+        return [to_plain(each) for each in content]
+    if kind == "M":
+        return {name: to_plain(each) for name, each in content.items()}
+    return content
+
+
+def _value(parsed: Any) -> Value:  # Any: whatever JSON holds.
+    if isinstance(parsed, _Number):
+        return {"N": str(parsed)}
+    if isinstance(parsed, str):
+        return text(parsed)
+    if isinstance(parsed, bool):
+        return {"BOOL": parsed}
+    if parsed is None:
+        return {"NULL": True}
+    if isinstance(parsed, list):
+        return {"L": [_value(each) for each in parsed]}
+    try:
+        return _tagged(parsed)
+    except (TypeError, ValueError, AttributeError):
+        return {"M": {name: _value(each) for name, each in parsed.items()}}
+
+
+def _tagged(parsed: Mapping[str, Any]) -> Value:  # Any: whatever JSON holds.
+    """Return a value of a type that JSON does not have.
+
+    Raises:
+        ValueError, TypeError, AttributeError: it is not ours.
+    """
+    kind, content = _parts(parsed)
+    if kind not in _BINARY | _SETS | {"L", "M"}:
+        raise ValueError(kind)
+    if kind in _SETS and not (content and all(isinstance(each, str) for each in content)):
+        raise TypeError(kind)
+    try:
+        return from_plain(parsed)
+    except binascii.Error as error:
+        raise ValueError(kind) from error
+
+
+def _parts(value: Mapping[str, Any]) -> tuple[str, Any]:  # Any: by type.
+    ((kind, content),) = value.items()
+    return kind, content
+
+
+def _of_type(item: Item, name: str, kind: str) -> Any:  # Any: by type.
+    value = item.get(name)
+    if value is None:
+        return None
+    if kind not in value:
+        raise TypeError(f"attribute {name}: expected type {kind}, got {'/'.join(value)}")
+    return value[kind]

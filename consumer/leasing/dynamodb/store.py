@@ -1,0 +1,236 @@
+"""Records in a table of DynamoDB: one of our own, or one that another system left behind.
+
+DynamoDB does not know who lives: observers watch the counters that holders move, or in a table of vmware-go-kcl the
+wall clock. A write changes only the attributes that differ, on condition that those which the layout names are as they
+were read; attributes of others stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from allocator.runtime.clock import Clock, SystemClock
+from consumer.errors.leasing import InvalidStateError
+from consumer.leasing.core.conflict import RecordConflictError
+from consumer.leasing.core.record import LeaseRecord, Version, Versioned
+from consumer.leasing.dynamodb.core.expressions import (
+    Changes,
+    changes_between,
+    condition_of,
+    creation_of,
+    update_of,
+)
+from consumer.leasing.dynamodb.core.layout import EPOCH, REV, Layout
+from consumer.leasing.dynamodb.core.native import NativeLayout
+from consumer.leasing.dynamodb.core.timestamps import NANOSECONDS
+from consumer.leasing.dynamodb.core.values import (
+    Item,
+    Value,
+    from_plain,
+    number,
+    number_of,
+    to_plain,
+)
+from consumer.leasing.dynamodb.failures import RefusedError
+from consumer.leasing.dynamodb.table import USABLE, LeaseTable, TableKeys, TableOptions
+
+if TYPE_CHECKING:
+    from types_boto3_dynamodb import DynamoDBClient
+
+_FIRST_REV_BITS: Final = 52
+"""A row begins at a random one, so that one that was deleted and created again is not taken for the first."""
+
+_log = structlog.get_logger()
+
+
+class DynamoRecordStore:
+    """Implements `consumer.leasing.store.RecordStore` over one table."""
+
+    def __init__(
+        self,
+        client: DynamoDBClient,
+        table_name: str,
+        *,
+        layout: Layout | None = None,
+        options: TableOptions | None = None,
+        page_rows: int | None = None,
+        consistent_scans: bool = True,
+        clock: Clock | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Describe the store; DynamoDB is not asked yet.
+
+        Args:
+            client: Of boto3; stays the caller's. Best one that does not try again by itself
+                (`consumer.leasing.dynamodb.client.open_client`): then throttling is told from doubt.
+            table_name: Of the table; the other systems name it like the application.
+            layout: Of its rows; None: our own.
+            options: How the table is made, if it is.
+            page_rows: Rows that a scan reads at a time; None: as many as DynamoDB returns, up to 1 MB.
+            consistent_scans: Whether scans see every write before them; if not, they cost half.
+            clock: Its wall clock writes the moments of tables that have them.
+            sleep: Waits, for a number of seconds.
+        """
+        self._layout: Layout = layout or NativeLayout()
+        self._options = options or TableOptions()
+        self._page_rows = page_rows
+        self._consistent_scans = consistent_scans
+        self._clock = clock or SystemClock()
+        keys = TableKeys(
+            key_name=self._layout.key_name,
+            owner_name=self._layout.owner_name,
+            owner_index=self._layout.owner_index,
+        )
+        self._table = LeaseTable(client, table_name, keys, sleep=sleep)
+        self._known: dict[str, Item] = {}
+
+    @property
+    def tells_who_lives(self) -> bool:
+        """A row does not know whether its owner lives."""
+        return False
+
+    async def exists(self) -> bool:
+        """Return whether the table is there and can be used."""
+        return await self._table.status() in USABLE
+
+    async def create_store(self) -> bool:
+        """Create the table, and wait until it can be used. False if it is there, or another creates it."""
+        return await self._table.create(self._options)
+
+    async def delete_store(self) -> None:
+        """Delete the table, and wait until it is gone."""
+        await self._table.delete()
+
+    async def get(self, key: str) -> Versioned | None:
+        """Return a record as it is now."""
+        item = await self._table.read(key)
+        return None if item is None else self._read(key, item)
+
+    async def scan(self, owner: str | None = None) -> AsyncIterator[Versioned]:
+        """Yield records in order, for which all are read before the first.
+
+        An owner's are found by the index where the layout has one, and read again; there DynamoDB shows a change of
+        owner a moment late.
+        """
+        rows = await self._rows(owner)
+        for key in sorted(rows):
+            try:
+                found = self._read_or_none(key, rows[key])
+            except InvalidStateError as error:
+                _log.warning("leasing.record_skipped", key=key, cause=str(error))
+                continue
+            if found is not None and owner in (None, found.record.owner):
+                yield found
+
+    async def create(self, record: LeaseRecord) -> Versioned:
+        """Write a row that is not there yet."""
+        layout = self._layout
+        record = layout.stamped(None, record, now_nanoseconds=self._now_nanoseconds())
+        row = layout.row(record) | layout.own(record)
+        row[REV] = number(secrets.randbits(_FIRST_REV_BITS))
+        try:
+            item = await self._table.update(record.key, creation_of(row, key_name=layout.key_name))
+        except RefusedError as refused:
+            raise self._conflict(record.key, refused) from refused
+        return self._read(record.key, item)
+
+    async def replace(self, record: LeaseRecord, expected: Versioned) -> Versioned:
+        """Change a row."""
+        key, before = record.key, expected.record
+        fence, guards = _parsed(expected.version)
+        if fence != expected.fence:
+            raise RecordConflictError(key, await self.get(key))
+        record = self._layout.stamped(before, record, now_nanoseconds=self._now_nanoseconds())
+        changes = self._changes(before, record, guards)
+        update = update_of(changes, key_name=self._layout.key_name, guards=guards)
+        try:
+            item = await self._table.update(key, update)
+        except RefusedError as refused:
+            raise self._conflict(key, refused) from refused
+        return self._read(key, item)
+
+    async def delete(self, key: str, expected: Versioned | None = None) -> bool:
+        """Delete a row."""
+        if expected is None:
+            return await self._table.remove(key, {})
+        fence, guards = _parsed(expected.version)
+        if fence != expected.fence:
+            raise RecordConflictError(key, await self.get(key))
+        try:
+            return await self._table.remove(key, condition_of(self._layout.key_name, guards))
+        except RefusedError as refused:
+            if refused.item is None:
+                return False
+            raise self._conflict(key, refused) from refused
+
+    async def join(self, worker: str) -> None:
+        """Nothing to do: workers vouch for themselves by writing."""
+
+    async def _rows(self, owner: str | None) -> dict[str, Item]:
+        name = self._layout.key_name
+        keys = None
+        if owner is not None:
+            keys = await self._table.keys_of(owner, rows_max=self._page_rows)
+        if keys is not None:
+            return {str(row[name]["S"]): row for row in await self._table.read_all(keys)}
+        pages = self._table.pages(rows_max=self._page_rows, consistent=self._consistent_scans)
+        return {str(row[name]["S"]): row async for page in pages for row in page}
+
+    def _changes(
+        self, before: LeaseRecord, after: LeaseRecord, guards: dict[str, Value | None]
+    ) -> Changes:
+        layout = self._layout
+        changes = changes_between(layout.row(before), layout.row(after))
+        own = layout.own(after) if after.counter != before.counter else {}
+        return Changes(
+            set={**changes.set, **own, REV: _next_rev(guards[REV])},
+            add=changes.add,
+            remove=changes.remove,
+        )
+
+    def _read(self, key: str, item: Item) -> Versioned:
+        found = self._read_or_none(key, item)
+        if found is None:
+            raise InvalidStateError(f"the row {key} is no lease; choose another key")
+        return found
+
+    def _read_or_none(self, key: str, item: Item) -> Versioned | None:
+        """Return the record in a row, and remember the row as far as its next reading rests on it."""
+        record = self._layout.read(item, self._known.get(key))
+        if record is None:
+            return None
+        if key not in self._known or EPOCH in item:
+            self._known[key] = item
+        fence = 0 if record.holder is None else record.epoch + 1
+        guards = {name: item.get(name) for name in self._layout.guards}
+        return Versioned(record=record, version=_version(fence, guards), fence=fence)
+
+    def _conflict(self, key: str, refused: RefusedError) -> RecordConflictError:
+        current = None if refused.item is None else self._read(key, refused.item)
+        return RecordConflictError(key, current)
+
+    def _now_nanoseconds(self) -> int:
+        return int(self._clock.wall_seconds() * NANOSECONDS)
+
+
+def _version(fence: int, guards: dict[str, Value | None]) -> Version:
+    plain = {name: None if value is None else to_plain(value) for name, value in guards.items()}
+    return Version(json.dumps([fence, plain], sort_keys=True))
+
+
+def _parsed(version: Version) -> tuple[int, dict[str, Value | None]]:
+    fence, plain = json.loads(version)
+    guards = {name: None if value is None else from_plain(value) for name, value in plain.items()}
+    return int(fence), guards
+
+
+def _next_rev(rev: Value | None) -> Value:
+    if rev is None:
+        return number(secrets.randbits(_FIRST_REV_BITS))
+    return number((number_of({REV: rev}, REV) or 0) + 1)

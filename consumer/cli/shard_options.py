@@ -86,6 +86,12 @@ _OPTIONS = (
         help="How long a stopping shard may take to finish its transaction.",
     ),
     _option(
+        "--hand-over-seconds",
+        envvar="CONSUMER_HAND_OVER_SECONDS",
+        default=_DEFAULTS.hand_over_seconds,
+        help="How long a primary may serve on until its successor is ready.",
+    ),
+    _option(
         "--teardown-seconds",
         envvar="CONSUMER_TEARDOWN_SECONDS",
         default=_DEFAULTS.teardown_seconds,
@@ -133,6 +139,7 @@ def shard_config(options: Mapping[str, Any]) -> ShardConfig:
     """
     return ShardConfig(
         stop_grace_seconds=options["stop_grace_seconds"],
+        hand_over_seconds=options["hand_over_seconds"],
         teardown_seconds=options["teardown_seconds"],
         restart_delay_seconds=options["restart_delay_seconds"],
         restart_delay_seconds_max=options["restart_delay_seconds_max"],

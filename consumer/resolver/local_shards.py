@@ -4,19 +4,24 @@
 disagrees with the snapshot it came from. It looks only at what changed: statuses of a large cluster come one by one. At
 most one life of a shard runs here at a time: a new one waits until the one before it is torn down.
 
+A primary that gives way to another member's serves on until that has fenced it, or says that it is PRIMARY: nothing
+comes to a standstill while a successor gets ready.
+
 Source: gazette/core consumer/resolver.go (updateLocalShards, stopServingLocalReplicas); that a new life waits is ours.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from itertools import chain
 from typing import TypeVar, assert_never
 
 import structlog
 
 from allocator.core.model import Assignment, ItemId, MemberId
+from allocator.core.state import PRIMARY_SLOT
 from allocator.key_space import KeySpace
 from allocator.runtime.task_group import TaskGroup
 from consumer.core.local_diff import (
@@ -30,8 +35,8 @@ from consumer.core.local_diff import (
     assigned_to,
     diff,
 )
-from consumer.key_space import spec_of
-from consumer.protocol.shard_pb2 import ShardSpec
+from consumer.key_space import spec_of, status_of
+from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
 from consumer.shard.live_shard import LiveShard
 
 log = structlog.get_logger()
@@ -65,6 +70,8 @@ class LocalShards:
         self._teardowns: dict[ItemId, asyncio.Task[None]] = {}
         self._ending: set[LiveShard] = set()
         """Shards that are being torn down."""
+        self._yielding: dict[ItemId, LiveShard] = {}
+        """Primaries that serve until their successors do."""
         self.stopped = False
         """Whether this process serves no shard any more."""
 
@@ -99,12 +106,14 @@ class LocalShards:
                     shard = self._shards[target.item.item_id]
                     shard.on_assignment_changed(spec_of(target.item), target.assignment)
                 case Replace(target):
-                    self._stop(target.item.item_id)
+                    self._give_way(target.item.item_id)
                     self._start(target)
                 case Stop(item_id):
-                    self._stop(item_id)
+                    self._give_way(item_id)
                 case _:
                     assert_never(instruction)
+        if self._yielding:
+            self._tell_succeeded({key.item_id for key in changes.assignments})
 
     def stop(self, *, grace_seconds: float | None = None) -> None:
         """Stop every shard and start none again. Idempotent; `join` waits for the end.
@@ -143,13 +152,35 @@ class LocalShards:
         if self._shards.get(ItemId(shard.id)) is shard:
             shard.start(self._group)
 
+    def _give_way(self, item_id: ItemId) -> None:
+        shard = self._shards[item_id]
+        if shard.primary and self._successor(item_id) is not None:
+            self._yielding[item_id] = shard
+            self._end(item_id, shard.hand_over)
+        else:
+            self._stop(item_id)
+
+    def _successor(self, item_id: ItemId) -> Assignment | None:
+        for assignment in self._key_space.assignments_of(item_id):
+            if assignment.slot == PRIMARY_SLOT and assignment.member_id != self._member_id:
+                return assignment
+        return None
+
+    def _tell_succeeded(self, changed: Collection[ItemId]) -> None:
+        for item_id in self._yielding.keys() & changed:
+            successor = self._successor(item_id)
+            if successor is not None and status_of(successor).code == ReplicaStatus.PRIMARY:
+                self._yielding.pop(item_id).on_succeeded()
+
     def _stop(self, item_id: ItemId, *, grace_seconds: float | None = None) -> None:
+        stop = partial(self._shards[item_id].stop, grace_seconds=grace_seconds)
+        self._end(item_id, stop)
+
+    def _end(self, item_id: ItemId, stop: Callable[[], Awaitable[None]]) -> None:
         shard = self._shards.pop(item_id)
         log.info("shard.unassigned", shard=item_id)
         predecessor = self._teardowns.get(item_id)
-        task = self._group.start_soon(
-            _tear_down(shard, predecessor, grace_seconds), name=f"stop {item_id}"
-        )
+        task = self._group.start_soon(_tear_down(stop, predecessor), name=f"stop {item_id}")
         self._ending.add(shard)
         self._teardowns[item_id] = task
         task.add_done_callback(lambda done: self._forget(shard, done))
@@ -157,13 +188,15 @@ class LocalShards:
     def _forget(self, shard: LiveShard, done: asyncio.Task[None]) -> None:
         self._ending.discard(shard)
         item_id = ItemId(shard.id)
+        if self._yielding.get(item_id) is shard:
+            del self._yielding[item_id]
         if self._teardowns.get(item_id) is done:
             del self._teardowns[item_id]
 
 
 async def _tear_down(
-    shard: LiveShard, predecessor: asyncio.Task[None] | None, grace_seconds: float | None
+    stop: Callable[[], Awaitable[None]], predecessor: asyncio.Task[None] | None
 ) -> None:
-    await shard.stop(grace_seconds=grace_seconds)
+    await stop()
     if predecessor is not None:
         await asyncio.wait([predecessor])

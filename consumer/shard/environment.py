@@ -39,6 +39,8 @@ class ShardConfig:
 
     stop_grace_seconds: float = 10.0
     """A stopping shard may finish its transaction for so long; then it is aborted."""
+    hand_over_seconds: float = 5.0
+    """A primary whose successor is named serves on until that has fenced it, for so long at most."""
     teardown_seconds: float = 15.0
     """Longest wait for holders, a running callback and the store's destruction, each."""
     restart_delay_seconds: float = 0.5

@@ -81,6 +81,8 @@ class LiveShard:
         self._promoted = asyncio.Event()
         self._spec_changed = asyncio.Event()
         self._stopping = False
+        self._stop_asked = False
+        self._succeeded = asyncio.Event()
         self._recovery: Recovery | None = None
         self._telling: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -208,7 +210,8 @@ class LiveShard:
         Args:
             grace_seconds: How long the transaction may take to finish; None is as configured, 0 aborts it.
         """
-        first, self._stopping = not self._stopping, True
+        first, self._stop_asked = not self._stop_asked, True
+        self._stopping = True
         if self._task is None:
             self._end_attempt()
             return
@@ -221,6 +224,24 @@ class LiveShard:
         elif grace_seconds == 0:
             self._task.cancel()
         await asyncio.wait((self._task,))
+
+    async def hand_over(self) -> None:
+        """Serve on until the successor has fenced us, or `on_succeeded`, but not for ever; then stop."""
+        if self._task is not None and self.is_ready:
+            self._stopping = True
+            seconds = self._environment.config.hand_over_seconds
+            async with TaskGroup() as group:
+                succeeded = group.start_soon(self._succeeded.wait(), name=f"successor {self.id}")
+                await asyncio.wait(
+                    (self._task, succeeded), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+                )
+                group.stop()
+            _log.info("shard.handed_over", shard=self.id)
+        await self.stop()
+
+    def on_succeeded(self) -> None:
+        """Take note that the successor serves."""
+        self._succeeded.set()
 
     # -- life
 

@@ -32,11 +32,11 @@ from tests.support.sink_queries import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 ROWS = 6_000
-DRIVER_SECONDS = 90.0
+DRIVER_SECONDS = 240.0
 
 # Runs where rows are mapped to journals: in the sink's own process, with rows appended before and rows to come.
 FAULTS = """

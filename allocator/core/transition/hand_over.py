@@ -1,9 +1,11 @@
-"""Taking the primary of an item from one live replica to another, for balance.
+"""Taking the primary of an item from one live replica to another: for balance, or because its member leaves.
 
 One transaction: the old primary takes the standby's slot, the standby takes slot 0. It happens only while nothing else
 is to be done about the item, and only if the standby could serve at once.
 
     wanted ──► the item is at rest ──► the standby has caught up ──► it is this one's turn ──► hand over
+
+A primary on a member that leaves, and that nobody can replace, needs no turn: the member may be gone any moment.
 """
 
 from __future__ import annotations
@@ -16,6 +18,26 @@ from allocator.core.state import PRIMARY_SLOT, AllocState
 from allocator.core.transition.blocked import Blocked, Change, Reason
 from allocator.core.transition.item_state import ItemDecision, Pending
 from allocator.core.transition.slots import Move
+
+
+def parting_wish(state: AllocState, pending: Pending) -> HandOver | None:
+    """Return whom a leaving member should hand its primary over to, the warmest; None if it has none, or nobody can."""
+    replicas = pending.replicas
+    primary = next((a for a in replicas.current if a.slot == PRIMARY_SLOT), None)
+    member = state.members.get(primary.member_id) if primary is not None else None
+    if primary is None or member is None or not member.value.is_exiting():
+        return None
+    ready = [
+        assignment
+        for assignment in replicas.current
+        if assignment.kv.key in replicas.consistent
+        and assignment.kv.key not in replicas.unwanted
+        and not state.is_leaving(assignment.member_id)
+    ]
+    if not ready:
+        return None
+    warmest = min(ready, key=lambda assignment: (state.lag(assignment), assignment.slot))
+    return HandOver(pending.item.item_id, primary.member_id, warmest.member_id)
 
 
 @dataclass(slots=True)

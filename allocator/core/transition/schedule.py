@@ -22,7 +22,7 @@ from allocator.core.policy import TransitionPolicy
 from allocator.core.state import AllocState
 from allocator.core.transition.blocked import Blocked, Change, Reason
 from allocator.core.transition.cycles import find_break
-from allocator.core.transition.hand_over import HandOverTurns, decide_hand_over
+from allocator.core.transition.hand_over import HandOverTurns, decide_hand_over, parting_wish
 from allocator.core.transition.item_state import ItemDecision, Pending, decide_item
 from allocator.core.transition.replicas import Replicas, is_settled
 from allocator.core.transition.room import Room
@@ -76,6 +76,8 @@ class _Pass:
         self._staying = {m for m, limit in state.limits.items() if limit > 0} - self._exiting
         self._zones = len(state.zones)
         self._blocked: list[Blocked] = []
+        self._parting: dict[ItemId, Item] = {}
+        """Items of which a replica stays on a member that leaves, because nobody can replace it."""
 
     def schedule(self) -> Schedule:
         pending = sorted(self._pending(), key=lambda each: (each.risk, each.item.item_id))
@@ -134,6 +136,14 @@ class _Pass:
 
     def _hand_overs(self, decided: Mapping[ItemId, ItemDecision]) -> Iterator[ItemDecision]:
         state, wishes = self._state, self._wishes
+        for item_id, left in self._parting.items():
+            if item_id in decided:
+                continue
+            pending = self._pend(left, wishes.desired[item_id])
+            parting = parting_wish(state, pending)
+            if parting is not None:
+                turn = HandOverTurns(1)
+                yield decide_hand_over(state, pending, parting, at_rest=True, turns=turn)
         turns = HandOverTurns(wishes.hand_overs_allowed)
         for item_id, wish in wishes.hand_overs.items():
             item = state.items.get(item_id)
@@ -179,6 +189,8 @@ class _Pass:
                 )
             elif member_id in self._exiting:
                 waits = member_id in self._wishes.drains_waiting
+                if not waits:
+                    self._parting[item.item_id] = item
                 yield Blocked(
                     item_id=item.item_id,
                     reason=Reason.DRAIN_WAITS if waits else Reason.NO_MEMBER,

@@ -337,3 +337,27 @@ def test_schedule_of_open_items_alone_is_that_of_the_whole() -> None:
             detail="0 of 1 others are consistent",
         ),
     )
+
+
+def test_leaving_member_that_nobody_replaces_hands_its_primaries_over() -> None:
+    """Its replica stays, for nobody else can take it; its primary goes to the standby that has caught up and stays, at
+    once and without a turn. Not while the drain waits, and not where the standby is behind or leaves, too.
+    """
+    cluster = cluster_of()
+    cluster.put_member("a", "a1", 8, exiting=True)
+    put(cluster, I, 2, "a1#0", "b1#1")
+    waiting = once(cluster, {I: (A1, B1)}, drains_waiting=frozenset({A1}))
+
+    convergence = once(cluster, {I: (A1, B1)})
+
+    assert waiting.steps == ()
+    assert convergence.tally.handed_over == 1
+    assert cluster.etcd.perform(convergence.steps[0].checkpoint)
+    assert cluster.placement() == {"i": [str(B1), str(A1)]}
+    assert once(cluster, {I: (A1, B1)}).steps == ()
+
+    behind = put(cluster, "behind", 2, "a1#0", "b1#1?")
+    assert once(cluster, {behind: (A1, B1)}).steps == ()
+    both = put(cluster, "both", 2, "a1#0", "b1#1")
+    cluster.put_member("b", "b1", 8, exiting=True)
+    assert once(cluster, {both: (A1, B1)}).steps == ()

@@ -29,6 +29,7 @@ SHARD_OPTIONS: dict[str, Any] = {
     "young_deaths_max": 0,
     "hold_seconds": 1.5,
     "stop_grace_seconds": 3.0,
+    "hand_over_seconds": 2.5,
     "teardown_seconds": 4.0,
     "hints_seconds": 60.0,
     "hints_bytes": 1000,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -19,8 +20,32 @@ from consumer.journal.client import JournalClient
 from consumer.local_state import LocalState
 
 ROUNDS = 5
-CASES = ((Rows(keys=50_000, per_txn=10, value_bytes=100), 300), (Rows(50_000, 10_000, 100), 12))
-"""What a shard commits when it is quiet, and when it catches up; and how many such transactions."""
+KEYS = 50_000
+VALUE_BYTES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is written: `txns` of exactly `per_txn` rows, or as many rows in transactions as a busy shard makes them."""
+
+    name: str
+    per_txn: int
+    txns: int
+
+    @property
+    def rows(self) -> Rows:
+        """Of each transaction, at least."""
+        return Rows(KEYS, self.per_txn, VALUE_BYTES)
+
+    def run(self, driven: DrivenStore) -> float:
+        """Return the seconds that it takes."""
+        if self.name == "full":
+            return driven.run_full(self.txns * self.per_txn)
+        return driven.run(self.txns)
+
+
+LOADS = (Load("full", 100, 2_000), Load("fixed", 10, 300), Load("fixed", 10_000, 12))
+"""A shard with input at hand, one that commits rarely more than a few rows, and one that catches up."""
 
 
 def run(bench: str) -> None:
@@ -32,21 +57,23 @@ def run(bench: str) -> None:
     ):
         sides = _Sides(broker.address, Path(name))
         for store in STORES:
-            for rows, txns in CASES:
+            for load in LOADS:
                 recorded, bare = alternate(
-                    partial(sides.recorded, runner, store, rows, txns),
-                    partial(sides.bare, store, rows, txns),
+                    partial(sides.recorded, runner, store, load),
+                    partial(sides.bare, store, load),
                     ROUNDS,
                 )
+                rows = load.txns * load.per_txn
                 emit(
                     bench,
                     "recording_cost_ratio",
                     recorded / bare - 1,
                     "ratio",
                     store=store,
-                    rows_per_txn=rows.per_txn,
-                    recorded_txn_per_s=round(txns / recorded, 1),
-                    bare_txn_per_s=round(txns / bare, 1),
+                    transactions=load.name,
+                    rows_per_txn=load.per_txn,
+                    recorded_rows_per_s=round(rows / recorded),
+                    bare_rows_per_s=round(rows / bare),
                 )
 
 
@@ -58,28 +85,29 @@ class _Sides:
         self._directory = directory
         self._numbers = count()
 
-    def recorded(self, runner: asyncio.Runner, store: str, rows: Rows, txns: int) -> float:
-        """Return the seconds of so many transactions, recorded."""
-        return runner.run(self._recorded(store, rows, txns))
+    def recorded(self, runner: asyncio.Runner, store: str, load: Load) -> float:
+        """Return the seconds of a load, recorded."""
+        return runner.run(self._recorded(store, load))
 
-    def bare(self, store: str, rows: Rows, txns: int) -> float:
-        """Return the seconds of as many that nobody records."""
-        driven = DrivenStore(store, LocalState(self._new_directory()), recorded=False, rows=rows)
+    def bare(self, store: str, load: Load) -> float:
+        """Return the seconds of a load that nobody records."""
+        local_state = LocalState(self._new_directory())
+        driven = DrivenStore(store, local_state, recorded=False, rows=load.rows)
         driven.run(1)
-        seconds = driven.run(txns)
+        seconds = load.run(driven)
         driven.destroy()
         return seconds
 
-    async def _recorded(self, store: str, rows: Rows, txns: int) -> float:
+    async def _recorded(self, store: str, load: Load) -> float:
         log = f"bench/logs/{next(self._numbers)}"
         async with JournalClient(self._address) as journals:
             await create_log(journals, log)
             async with recording_into(journals, log, self._new_directory()) as (state, _):
                 driven = await asyncio.to_thread(
-                    DrivenStore, store, state, recorded=True, rows=rows
+                    DrivenStore, store, state, recorded=True, rows=load.rows
                 )
                 await asyncio.to_thread(driven.run, 1)
-                seconds = await asyncio.to_thread(driven.run, txns)
+                seconds = await asyncio.to_thread(load.run, driven)
                 await asyncio.to_thread(driven.destroy)
         return seconds
 

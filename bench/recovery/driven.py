@@ -72,6 +72,25 @@ class DrivenStore:
         self._commit.result()
         return time.perf_counter() - began
 
+    def run_full(self, rows: int) -> float:
+        """Put so many rows; return the seconds, the last commit included.
+
+        Transactions end where a shard with input at hand ends them: when the commit before is done, and not before it
+        has `per_txn` rows.
+        """
+        began = time.perf_counter()
+        first = end = 0
+        while end < rows:
+            while end - first < self._rows.per_txn or not (self._commit.done() or end >= rows):
+                self._put(end)
+                end += 1
+            self._commit.result()
+            self._txn += 1
+            self._commit = self._store.start_commit(self._shard, reading(self._txn), ())
+            first = end
+        self._commit.result()
+        return time.perf_counter() - began
+
     def destroy(self) -> None:
         """Close it, and remove its files if they are recorded."""
         self._store.destroy()

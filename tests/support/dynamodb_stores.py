@@ -41,7 +41,7 @@ class DynamoSubject:
     layout: Layout
     store: DynamoRecordStore
     rival: DynamoRecordStore
-    history_steps: int = 50
+    history_steps: int = 80
 
     async def spoil(self, key: str) -> None:
         """Write an attribute that no layout of that key takes."""

@@ -14,6 +14,7 @@ from allocator.etcd.client import EtcdClient, EtcdConfig
 from consumer.leasing.etcd.store import EtcdRecordStore
 from consumer.leasing.sql.store import SqlRecordStore
 from tests.support.azure_stores import AzureSubject
+from tests.support.dynamodb_stores import DynamoSubject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ class SqlSubject:
             )
 
 
-LeaseSubject = EtcdSubject | SqlSubject | AzureSubject
+LeaseSubject = EtcdSubject | SqlSubject | AzureSubject | DynamoSubject
 
 
 @asynccontextmanager

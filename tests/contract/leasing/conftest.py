@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.leasing.manager import LeaseManager
 from tests.support.azure_stores import native_subject
+from tests.support.dynamodb_stores import LAYOUTS, dynamodb_subject
 from tests.support.lease_stores import LeaseSubject, etcd_subject, sql_subject
+
+if TYPE_CHECKING:
+    from types_boto3_dynamodb import DynamoDBClient
 
 
 @pytest.fixture(
@@ -20,6 +25,8 @@ from tests.support.lease_stores import LeaseSubject, etcd_subject, sql_subject
         "sqlite",
         pytest.param("postgresql", marks=pytest.mark.postgresql),
         pytest.param("azurite", marks=pytest.mark.azurite),
+        pytest.param("kcl-java", marks=pytest.mark.moto),
+        pytest.param("vmware-go", marks=pytest.mark.moto),
     ]
 )
 async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LeaseSubject]:
@@ -32,6 +39,9 @@ async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         opened = sql_subject(request.getfixturevalue("postgresql_url"))
     elif request.param == "azurite":
         opened = native_subject(request.getfixturevalue("azurite"))
+    elif request.param in LAYOUTS:
+        client: DynamoDBClient = request.getfixturevalue("dynamodb_client")
+        opened = dynamodb_subject(client, request.param)
     else:
         opened = sql_subject(f"sqlite:///{tmp_path}/leases.db")
     async with opened as subject:

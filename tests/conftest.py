@@ -119,3 +119,13 @@ def dynamodb_client(moto_endpoint: str) -> Iterator[DynamoDBClient]:
     client = boto3.client("dynamodb", **aws_settings(moto_endpoint))
     yield client
     client.close()
+
+
+@pytest.fixture(scope="session")
+def kinesis_endpoint() -> Iterator[str]:
+    """The URL of a moto server whose Kinesis does as AWS' where moto does not; tests keep to streams of their own."""
+    from tests.support.moto import running_moto
+
+    program = Path(__file__).parent / "support" / "kinesis_process.py"
+    with running_moto("-P", str(program)) as url:
+        yield url

@@ -33,6 +33,7 @@ class _Producer(msgspec.Struct):
 class _Source(msgspec.Struct, omit_defaults=True):
     read_through: int = 0
     producers: list[_Producer] = []
+    resume: bytes = b""
 
 
 class _Checkpoint(msgspec.Struct, omit_defaults=True):
@@ -54,6 +55,7 @@ def encode_documents(state: bytes, checkpoint: Checkpoint) -> bytes:
                 _Producer(entry.id, _ProducerState(entry.state.last_ack, entry.state.begin))
                 for entry in source.producers
             ],
+            source.resume,
         )
         for journal, source in sorted(checkpoint.sources.items())
     }
@@ -86,6 +88,7 @@ def _fill(checkpoint: Checkpoint, document: _Checkpoint) -> None:
     for journal, source in document.sources.items():
         filled = checkpoint.sources[journal]
         filled.read_through = source.read_through
+        filled.resume = source.resume
         for producer in source.producers:
             entry = filled.producers.add(id=producer.id)
             entry.state.last_ack = producer.state.last_ack

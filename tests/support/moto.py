@@ -27,12 +27,12 @@ REGION = "us-east-1"
 
 
 @contextmanager
-def running_moto() -> Iterator[str]:
-    """Run a server on a free port, and yield its URL."""
+def running_moto(*program: str) -> Iterator[str]:
+    """Run a server on a free port, and yield its URL; `program` is what Python runs in place of moto's own."""
     with tempfile.TemporaryDirectory(prefix="broadsheet-moto-") as directory:
         log_file = Path(directory, "log")
         server = ChildProcess(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
+            [sys.executable, *(program or ("-m", "moto.server")), "-H", "127.0.0.1", "-p", "0"],
             directory=Path(directory),
             log_file=log_file,
         )

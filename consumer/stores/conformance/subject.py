@@ -177,6 +177,7 @@ def reading(offset: int) -> Checkpoint:
     checkpoint = Checkpoint(ack_intents={"out/a": b"\x00\xffack\n"})
     source = checkpoint.sources["in/a;meta"]
     source.read_through = offset
+    source.resume = b"\x00\xff{resume}"
     entry = source.producers.add(id=b"\x01\x02\x03\x04\x05\x06")
     entry.state.last_ack = 2**64 - 1
     entry.state.begin = -1

@@ -1,0 +1,264 @@
+"""Kinesis streams as sources of live shards: each record once and in order, whatever happens to stream and shard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumer.application import DeferToNextTxnError, MessageProducer, Shard
+from consumer.errors import ShardStoppedError
+from consumer.message.batch import Envelope
+from consumer.message.json_type import JsonType
+from consumer.message.publisher import Publisher
+from consumer.protocol.shard_pb2 import ReplicaStatus
+from consumer.shard.live_shard import LiveShard
+from consumer.sources.kinesis.pages import Pace
+from consumer.sources.kinesis.places import Latest
+from consumer.sources.kinesis.source import KinesisSource
+from consumer.sources.received import Received, WithMetadata
+from consumer.stores.json_file import JsonFileStore
+from tests.support.eventually import eventually
+from tests.support.kinesis_streams import HASH_END, TestStream
+from tests.support.live_shards import SHARD, Counting, Counts, ShardHost, counts, spec_of
+
+pytestmark = pytest.mark.etcd
+
+FAST = Pace(read_interval_seconds=0.01, idle_interval_seconds=0.02)
+
+
+class InOrder(Counting):
+    """Counts the messages of each key, and refuses one that is not the next of its key."""
+
+    def __init__(
+        self, directory: Path, stream: TestStream, *, metadata: bool = False, **options: Any
+    ) -> None:
+        super().__init__(directory)
+        self.source = KinesisSource(
+            stream.name,
+            WithMetadata(JsonType()) if metadata else JsonType(),
+            open_client=stream.open_client,
+            pace=FAST,
+            discovery_seconds=0.1,
+            **options,
+        )
+        self.read_messages = self.source.read_messages
+        self.replay_range = self.source.replay_range
+        self.read_through = self.source.read_through
+        self.meet: Callable[[str, int], None] = lambda key, number: None
+        """Called with each message; may raise."""
+        self.received: list[Received] = []
+
+    def consume_message(
+        self, shard: Shard, store: JsonFileStore[Counts], envelope: Envelope, publisher: Publisher
+    ) -> None:
+        """Count."""
+        del shard, publisher
+        message = envelope.message
+        if isinstance(message, Received):
+            self.received.append(message)
+            message = message.content
+        key, number = message["key"], message["n"]
+        self.meet(key, number)
+        assert number == store.state.get(key, 0) + 1, f"{key}: {number} after {store.state}"
+        store.state[key] = number
+
+
+async def reach(live: LiveShard, wanted: Counts) -> None:
+    """Wait until the shard has committed these counts, no more and no less."""
+
+    async def has_counted() -> bool:
+        try:
+            return await counts(live) == wanted
+        except ShardStoppedError:
+            return False  # Between two attempts.
+
+    await eventually(has_counted)
+
+
+async def serve(host: ShardHost, application: InOrder) -> LiveShard:
+    """Start the shard."""
+    spec = spec_of(SHARD)
+    await host.assign(spec)
+    return host.start(spec, application)
+
+
+def numbers(first: int, last: int) -> range:
+    """Return first to last."""
+    return range(first, last + 1)
+
+
+def failing_once(*places: tuple[str, int]) -> Callable[[str, int], None]:
+    """Return a function that raises once at each of these messages."""
+    left = set(places)
+
+    def meet(key: str, number: int) -> None:
+        if (key, number) in left:
+            left.discard((key, number))
+            raise OSError(f"as the test asked for at {key} {number}")
+
+    return meet
+
+
+async def test_stream_is_counted_once_in_order_through_splits_merges_and_restarts(
+    host: ShardHost, tmp_path: Path, kinesis_endpoint: str
+) -> None:
+    """Shards split and merge while the application fails now and then, and then gets a successor."""
+    stream = await TestStream(kinesis_endpoint).create(2)
+    low, high = 0, HASH_END - 1
+    application = InOrder(tmp_path, stream)
+    application.meet = failing_once(("low", 7), ("high", 13), ("low", 25))
+    assert isinstance(application, MessageProducer)
+    await stream.put("low", numbers(1, 10), hash_key=low)
+    await stream.put("high", numbers(1, 10), hash_key=high)
+    live = await serve(host, application)
+    await reach(live, {"low": 10, "high": 10})
+
+    await stream.put("low", numbers(11, 20), hash_key=low)
+    await stream.split(0, HASH_END // 4)  # into 2 and 3
+    await stream.put("low", numbers(21, 30), hash_key=low)
+    await stream.put("high", numbers(11, 20), hash_key=high)
+    await stream.merge(3, 1)  # into 4
+    await stream.put("high", numbers(21, 30), hash_key=high)
+    await reach(live, {"low": 30, "high": 30})
+
+    await live.stop()
+    await stream.put("high", numbers(31, 40), hash_key=high)
+    await stream.merge(2, 4)  # into 5
+    await stream.put("high", numbers(41, 50), hash_key=high)
+    successor = host.start(spec_of(SHARD), InOrder(tmp_path, stream))
+    await reach(successor, {"low": 30, "high": 50})
+
+
+async def test_restart_within_a_page_goes_on_within_it(
+    host: ShardHost, tmp_path: Path, kinesis_endpoint: str
+) -> None:
+    """Transactions end after every third message, also within an aggregate, and some fail: the successor begins with
+    the very message that was not committed.
+    """
+    stream = await TestStream(kinesis_endpoint).create(1)
+    await stream.put("k", numbers(1, 4))
+    await stream.put_aggregate("k", numbers(5, 11))
+    await stream.put("k", numbers(12, 20))
+    application = InOrder(tmp_path, stream)
+    fail = failing_once(("k", 5), ("k", 8), ("k", 12), ("k", 20))
+    begun = 0
+
+    def meet(key: str, number: int) -> None:
+        nonlocal begun
+        fail(key, number)
+        if application.began == begun and number % 3 == 0:
+            raise DeferToNextTxnError
+        begun = application.began
+
+    application.meet = meet
+    live = await serve(host, application)
+
+    await reach(live, {"k": 20})
+
+
+async def test_records_carry_what_the_stream_says_of_them(
+    host: ShardHost, tmp_path: Path, kinesis_endpoint: str
+) -> None:
+    """Keys, numbers and times reach an application that asks for them."""
+    stream = await TestStream(kinesis_endpoint).create(1)
+    await stream.put_aggregate("k", numbers(1, 2), hash_key=7)
+    application = InOrder(tmp_path, stream, metadata=True)
+    live = await serve(host, application)
+    await reach(live, {"k": 2})
+
+    first, second = (message.metadata for message in application.received)
+    assert first.sequence_number == second.sequence_number
+    assert len(first.sequence_number) == 56
+    assert (first.sub_sequence_number, second.sub_sequence_number) == (0, 1)
+    assert (second.partition_key, second.explicit_hash_key) == ("k", "7")
+    assert second.arrived_at is not None
+    assert second.shard_id == "shardId-000000000000"
+
+
+async def test_throttling_and_expired_iterators_are_waited_out(
+    host: ShardHost, tmp_path: Path, kinesis_endpoint: str
+) -> None:
+    """The stream refuses readings: nothing is lost or repeated, and the shard does not fail."""
+    stream = await TestStream(kinesis_endpoint).create(1)
+    await stream.put("k", numbers(1, 3))
+    application = InOrder(tmp_path, stream)
+    live = await serve(host, application)
+    await reach(live, {"k": 3})
+
+    await stream.refuse("ProvisionedThroughputExceededException", times=3)
+    await stream.put("k", numbers(4, 6))
+    await reach(live, {"k": 6})
+    await stream.refuse("ExpiredIteratorException", times=2)
+    await stream.put("k", numbers(7, 9))
+    await reach(live, {"k": 9})
+
+    assert len(application.stores) == 1
+
+
+async def test_latest_is_when_the_application_first_began(
+    host: ShardHost, tmp_path: Path, kinesis_endpoint: str
+) -> None:
+    """What came before is not read. What comes while no process reads is, also in shards that had nothing before."""
+    stream = await TestStream(kinesis_endpoint).create(2)
+    await stream.put("old", numbers(1, 5))
+    application = InOrder(tmp_path, stream, start=Latest())
+    live = await serve(host, application)
+    await eventually(lambda: bool(application.source._readings))
+    await stream.put("low", numbers(1, 2))
+    await reach(live, {"low": 2})
+
+    await live.stop()
+    await stream.put("high", numbers(1, 3), hash_key=HASH_END - 1)
+    await stream.put("low", numbers(3, 4))
+    successor = host.start(spec_of(SHARD), InOrder(tmp_path, stream, start=Latest()))
+    await reach(successor, {"low": 4, "high": 3})
+
+
+async def test_record_lost_in_the_middle_of_a_page_is_data_loss(
+    host: ShardHost, tmp_path: Path, kinesis_endpoint: str
+) -> None:
+    """The checkpoint lies within a page whose first records are gone: leaving out as many of those that are there
+    would lose some, and so would anything else.
+    """
+    stream = await TestStream(kinesis_endpoint).create(1)
+    await stream.put("k", numbers(1, 9))
+    application = InOrder(tmp_path, stream)
+    deferred = False
+
+    def meet(key: str, number: int) -> None:
+        nonlocal deferred
+        if number == 4 and not deferred:
+            deferred = True
+            raise DeferToNextTxnError
+        if number >= 4:
+            raise OSError("not yet")
+
+    application.meet = meet
+    live = await serve(host, application)
+    await eventually(lambda: host.says(SHARD, ReplicaStatus.FAILED, "not yet"))
+    await live.stop()
+    await stream.trim(5)
+    host.start(spec_of(SHARD), InOrder(tmp_path, stream))
+
+    await eventually(
+        lambda: host.says(SHARD, ReplicaStatus.FAILED, "data loss", "the record", "is gone")
+    )
+
+
+async def test_fan_out_brings_the_same(
+    host: ShardHost, tmp_path: Path, kinesis_endpoint: str
+) -> None:
+    """Subscriptions end again and again, and shards too."""
+    stream = await TestStream(kinesis_endpoint).create(1)
+    application = InOrder(tmp_path, stream, consumer_arn=stream.consumer_arn)
+    await stream.put("k", numbers(1, 8))
+    live = await serve(host, application)
+    await reach(live, {"k": 8})
+
+    await stream.put("k", numbers(9, 10))
+    await stream.split(0, HASH_END // 2)
+    await stream.put("k", numbers(11, 14))
+    await reach(live, {"k": 14})

@@ -37,7 +37,7 @@ def at_start(stored: Position | None) -> Bounds:
 
 def is_new(bounds: Bounds, position: Position) -> bool:
     """Tell whether a record is to be delivered: reading begins anew at the first record of an aggregate."""
-    return bounds.delivered is None or position > bounds.delivered
+    return bounds.delivered is None or bounds.delivered < position
 
 
 def deliver(bounds: Bounds, position: Position) -> Bounds:
@@ -63,11 +63,11 @@ def to_write(bounds: Bounds, at: Position | None) -> Position | None:
         InvalidPositionError: it lies outside what may be checkpointed.
     """
     if at is None:
-        return None if bounds.delivered == bounds.committed else bounds.delivered
+        return None if _is_same(bounds.delivered, bounds.committed) else bounds.delivered
     _check(bounds, at)
-    if at == bounds.committed:
+    if _is_same(at, bounds.committed):
         return None
-    return Position(SHARD_END) if at == bounds.end else at
+    return Position(SHARD_END) if _is_same(at, bounds.end) else at
 
 
 def commit(bounds: Bounds, written: Position) -> Bounds:
@@ -77,17 +77,24 @@ def commit(bounds: Bounds, written: Position) -> Bounds:
 
 def _check(bounds: Bounds, at: Position) -> None:
     committed, delivered = bounds.committed, bounds.delivered
-    if committed is not None and at == committed:
+    if _is_same(at, committed):
         return
     is_progress = not at.is_name or at.is_end
     is_behind = committed is not None and at < committed
-    is_ahead = delivered is None or at > delivered
+    is_ahead = delivered is None or delivered < at
     if is_progress and not is_behind and not is_ahead:
         return
     raise InvalidPositionError(
         f"checkpoint: expected a position from {_text(committed)} to {_text(delivered)},"
         f" which is what was delivered, got {_text(at)}"
     )
+
+
+def _is_same(one: Position | None, other: Position | None) -> bool:
+    """Tell whether two positions are the same place: a broker's offset may be known of one of them only."""
+    if one is None or other is None:
+        return one is other
+    return (one.seq, one.sub) == (other.seq, other.sub)
 
 
 def _text(position: Position | None) -> str:

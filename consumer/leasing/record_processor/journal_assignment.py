@@ -1,0 +1,168 @@
+"""A record processor on one journal of a shard: its lease, its progress, and what it has not checkpointed yet.
+
+Records are numbered as they are delivered, from 1: committed messages may come in another order than that of their
+offsets, and numbers must grow. A record's offset is in its position beside the number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from sqlalchemy.engine import Connection
+
+from consumer.errors.leasing import InvalidStateError, ShutdownError
+from consumer.leasing.core import rules
+from consumer.leasing.core.conflict import RecordConflictError
+from consumer.leasing.core.position import TRIM_HORIZON, Position
+from consumer.leasing.core.record import LeaseRecord, Versioned
+from consumer.leasing.record_processor.checkpointer import Change
+from consumer.leasing.record_processor.processor import RecordProcessor
+from consumer.leasing.record_processor.records import (
+    InitializeInput,
+    LeaseLostInput,
+    ProcessorRecord,
+    ProcessRecordsInput,
+)
+from consumer.leasing.record_processor.retained import RetainedRecords
+from consumer.leasing.record_processor.shard_progress import ShardProgress
+from consumer.leasing.record_processor.sync_checkpointer import SyncLeaseCheckpointer
+from consumer.leasing.sql.records import SqlRecords
+from consumer.message.batch import MessageBatch
+from consumer.message.clock import unix_seconds_of
+from consumer.message.uuid import Flags
+
+RETAINED_RECORDS_MAX: Final = 100_000
+"""Records that a processor may lag behind. Each is in the database, and comes again after a fail-over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTables:
+    """Where leases and retained records are."""
+
+    leases: SqlRecords
+    retained: RetainedRecords
+
+    def take(self, connection: Connection, key: str, owner: str) -> Versioned:
+        """Begin a new assignment of a lease, whoever had it: that the caller is entitled to it is not asked here."""
+        seen = self.leases.get(connection, key)
+        if seen is None:
+            seen = self.leases.create(
+                connection, LeaseRecord(key=key, checkpoint=Position(TRIM_HORIZON))
+            )
+        return self.leases.swap(connection, seen, lambda record: rules.take(record, owner))
+
+
+class JournalAssignment:
+    """A processor from its first record to the end of its primary's life. Used on the shard's worker thread alone."""
+
+    def __init__(
+        self,
+        held: Versioned,
+        tables: LeaseTables,
+        processor: RecordProcessor,
+        connection_of: Callable[[], Connection],
+    ) -> None:
+        """Initialize the processor, and give it what its predecessor was given and did not checkpoint.
+
+        Args:
+            held: The lease, just taken.
+            tables: Where it is.
+            processor: A new one.
+            connection_of: Returns the connection of the transaction that is open.
+        """
+        self._held = held
+        self._tables = tables
+        self._processor = processor
+        self._connection_of = connection_of
+        self._progress = ShardProgress(held.record.checkpoint)
+        self._checkpointer = SyncLeaseCheckpointer(self._progress, self._write)
+        retained = tables.retained.read(connection_of(), held.record.key)
+        self._stored = len(retained)
+        """Of the records that are not checkpointed, so many are in the table."""
+        self._open: list[ProcessorRecord] = list(retained)
+        self._number = self._last_number()
+        processor.initialize(
+            InitializeInput(
+                shard_id=held.record.key,
+                position=held.record.checkpoint,
+                pending_checkpoint=held.record.pending,
+                pending_checkpoint_state=held.record.pending_state,
+                epoch=held.record.epoch,
+            )
+        )
+        self._give(retained)
+
+    def process(self, batch: MessageBatch) -> None:
+        """Give committed messages to the processor."""
+        records = tuple(
+            self._numbered(batch, index)
+            for index in range(len(batch))
+            if batch.flags[index] != Flags.ACK_TXN
+        )
+        self._open += records
+        self._give(records)
+
+    def settle(self) -> None:
+        """Keep what the processor was given and has not checkpointed, for the transaction that is about to commit.
+
+        Raises:
+            InvalidStateError: that is too much.
+        """
+        committed = self._committed_number()
+        done = sum(int(record.position.seq) <= committed for record in self._open)
+        key, retained = self._held.record.key, self._tables.retained
+        if done and self._stored:
+            retained.drop_through(self._connection_of(), key, committed)
+        self._open = self._open[done:]
+        self._stored = max(0, self._stored - done)
+        if len(self._open) > RETAINED_RECORDS_MAX:
+            raise InvalidStateError(
+                f"record processor of {key}: {len(self._open)} records since its last checkpoint,"
+                f" expected at most {RETAINED_RECORDS_MAX}; let it checkpoint more often"
+            )
+        retained.add(self._connection_of(), key, self._open[self._stored :])
+        self._stored = len(self._open)
+
+    def lose(self) -> None:
+        """Tell the processor that another may have begun."""
+        self._processor.lease_lost(LeaseLostInput())
+
+    def _give(self, records: tuple[ProcessorRecord, ...]) -> None:
+        new = self._progress.deliver(records)
+        if new:
+            self._processor.process_records(
+                ProcessRecordsInput(records=new, checkpointer=self._checkpointer)
+            )
+
+    def _numbered(self, batch: MessageBatch, index: int) -> ProcessorRecord:
+        self._number += 1
+        clock = batch.clocks[index]
+        return ProcessorRecord(
+            position=Position(str(self._number), offset=str(batch.begins[index])),
+            binary_data=batch.payloads[index],
+            approximate_arrival_timestamp=(
+                datetime.fromtimestamp(unix_seconds_of(clock), UTC) if clock else None
+            ),
+        )
+
+    def _write(self, change: Change) -> None:
+        """Write the lease in the transaction that is open."""
+        try:
+            self._held = self._tables.leases.swap(
+                self._connection_of(), self._held, lambda record: rules.update(record, change)
+            )
+        except RecordConflictError as conflict:
+            raise ShutdownError(
+                f"lease {self._held.record.key} is not held any more: {conflict}"
+            ) from conflict
+
+    def _committed_number(self) -> int:
+        committed = self._progress.bounds.committed
+        return 0 if committed is None or committed.is_name else int(committed.seq)
+
+    def _last_number(self) -> int:
+        """Return the number of the last record ever delivered: all that are not checkpointed are retained."""
+        return int(self._open[-1].position.seq) if self._open else self._committed_number()

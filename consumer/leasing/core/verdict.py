@@ -75,6 +75,16 @@ def verdict_of_overseer(attempt: Attempt, current: Versioned) -> Verdict:
     return Verdict.APPLY_AGAIN if owners == _owners(attempt.seen.record) else Verdict.LOST
 
 
+def verdict_of_claimant(attempt: Attempt, current: Versioned) -> Verdict:
+    """Judge a claim: whatever the holder wrote meanwhile, it is made, as long as it is the same holder.
+
+    It moves no counter, so one that was applied is known by being there: to claim twice changes nothing.
+    """
+    seen = attempt.seen.record
+    is_same = (current.record.holder, current.record.epoch) == (seen.holder, seen.epoch)
+    return Verdict.APPLY_AGAIN if is_same else Verdict.LOST
+
+
 def verdict_of_anybody(attempt: Attempt, current: Versioned) -> Verdict:
     """Judge a write of what anybody may change, and twice without harm: it may be made on any record."""
     del attempt, current

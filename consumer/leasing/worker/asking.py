@@ -5,7 +5,7 @@ from __future__ import annotations
 from consumer.errors.leasing import LeaseNotAcquiredError
 from consumer.leasing.core import rules
 from consumer.leasing.core.record import Versioned
-from consumer.leasing.core.verdict import Attempt, Verdict
+from consumer.leasing.core.verdict import verdict_of_claimant
 from consumer.leasing.manager import LeaseManager
 from consumer.leasing.store import RecordStore
 from consumer.leasing.worker.settings import StealWay
@@ -20,7 +20,7 @@ async def claim(store: RecordStore, seen: Versioned, worker: str) -> Versioned |
     """
     try:
         return await swap(
-            store, seen, lambda record: rules.claim(record, worker), _verdict_of_claimant
+            store, seen, lambda record: rules.claim(record, worker), verdict_of_claimant
         )
     except LeaseNotAcquiredError:
         return None
@@ -33,10 +33,3 @@ async def ask_for(
     if way is StealWay.HAND_OFF:
         return await LeaseManager(store).assign(seen, worker, graceful=True)
     return await claim(store, seen, worker)
-
-
-def _verdict_of_claimant(attempt: Attempt, current: Versioned) -> Verdict:
-    """Judge a claim: whatever the holder wrote meanwhile, it is made, as long as it is the same holder."""
-    seen = attempt.seen.record
-    is_same = (current.record.holder, current.record.epoch) == (seen.holder, seen.epoch)
-    return Verdict.APPLY_AGAIN if is_same else Verdict.LOST

@@ -1,0 +1,230 @@
+"""Leases and checkpoints as vmware-go-kcl manages them, over any record store: one lease at a time, stolen by asking.
+
+    holder                                thief
+    get_lease: renews                     list_active_workers: the holder has too many
+                                          claim_shard
+    get_lease: ShardClaimedError          get_lease: LeaseNotAcquiredError
+    finishes, checkpoint_sequence
+    remove_lease_owner                    get_lease: has it, and the claim is gone
+
+A claim on a dead holder's lease keeps others away until `claim_timeout_seconds` after the lease ended.
+
+Source: vmware/vmware-go-kcl-v2 clientlibrary/checkpoint.Checkpointer (operations, protocol). Differences:
+docs/leases.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from allocator.runtime.clock import Clock, SystemClock
+from consumer.errors.leasing import (
+    LeaseNotAcquiredError,
+    SequenceIdNotFoundError,
+    ShardClaimedError,
+    ShardNotAssignedError,
+    ShutdownError,
+)
+from consumer.leasing.core import rules
+from consumer.leasing.core.position import Position
+from consumer.leasing.core.record import LeaseRecord, Versioned
+from consumer.leasing.core.verdict import verdict_of_claimant
+from consumer.leasing.expiry import Expiry, ObservedExpiry, Standing
+from consumer.leasing.manager import LeaseManager
+from consumer.leasing.store import RecordStore
+from consumer.leasing.writing import swap
+
+CLAIM_TIMEOUT_SECONDS = 120.0
+LISTING_SECONDS = 60.0
+"""Both as vmware-go-kcl has them, unless it is told otherwise."""
+
+
+class ShardCheckpointer:
+    """The shards of one application. Every method may raise what `consumer.leasing.store` lists for all."""
+
+    def __init__(
+        self,
+        store: RecordStore,
+        *,
+        expiry: Expiry | None = None,
+        stealing: bool = True,
+        claim_timeout_seconds: float = CLAIM_TIMEOUT_SECONDS,
+        listing_seconds: float = LISTING_SECONDS,
+        clock: Clock | None = None,
+    ) -> None:
+        """Manage what is in a store.
+
+        Args:
+            store: The records; stays the caller's.
+            expiry: Tells which leases are over, where the store itself does not. None: by watching. In a table that
+                workers of vmware-go-kcl use as well: `consumer.leasing.dynamodb.wall_clock.WallClockExpiry`.
+            stealing: Whether claims are heeded; all workers must agree.
+            claim_timeout_seconds: For how long after a lease ended the claim on it keeps others away.
+            listing_seconds: For how long `list_active_workers` goes on with what it read.
+            clock: Measures these.
+        """
+        self._store = store
+        self._manager = LeaseManager(store)
+        self._clock = clock or SystemClock()
+        self._expiry: Expiry = expiry or ObservedExpiry(clock=self._clock)
+        self._stealing = stealing
+        self._claim_timeout_seconds = claim_timeout_seconds
+        self._listing_seconds = listing_seconds
+        self._listed: Mapping[str, LeaseRecord] = {}
+        self._list_again_seconds: float | None = None
+        self._fence_by_lease: dict[tuple[str, str], int] = {}
+
+    async def init(self) -> None:
+        """Create the store, unless it is there."""
+        await self._store.create_store()
+
+    async def get_lease(
+        self, shard: str, worker: str, *, parents: frozenset[str] = frozenset()
+    ) -> Versioned:
+        """Acquire a shard's lease, or renew it if this object acquired it for the worker.
+
+        Args:
+            shard: The key; a lease that is not there is made.
+            worker: Who is to hold it. One of this name in another process loses it.
+            parents: Of a lease that is made.
+
+        Raises:
+            ShardClaimedError: another worker claimed it; if the worker holds it, it must finish and
+                `remove_lease_owner`.
+            LeaseNotAcquiredError: another worker holds it, or was faster.
+        """
+        asked_seconds = self._clock.monotonic_seconds()
+        found = await self._found_or_made(shard, parents)
+        standing = self._standing(found, asked_seconds)
+        self._check_claim(found.record, worker, standing)
+        if self._is_ours(found, worker):
+            held = await self._manager.renew(found)
+        elif standing.is_free or found.record.holder == worker:
+            held = await self._manager.take(found, worker)
+        else:
+            raise LeaseNotAcquiredError(f"lease {shard} is held by {found.record.holder}")
+        if held is None:
+            raise LeaseNotAcquiredError(f"lease {shard}: another worker was faster")
+        self._fence_by_lease[shard, worker] = held.fence
+        return held
+
+    async def checkpoint_sequence(self, held: Versioned, position: Position) -> Versioned:
+        """Commit how far a shard is processed; claims stay, and the lease lasts no longer for it.
+
+        Raises:
+            ShutdownError: the lease is not held: stop processing.
+            InvalidPositionError: the checkpoint would go back.
+        """
+        committed = await self._manager.update(held, lambda record: rules.commit(record, position))
+        if committed is None:
+            raise _not_held(held)
+        return committed
+
+    async def fetch_checkpoint(self, shard: str) -> Position:
+        """Return how far a shard is processed.
+
+        Raises:
+            SequenceIdNotFoundError: no checkpoint is stored.
+        """
+        found = await self._store.get(shard)
+        if found is None or found.record.checkpoint is None:
+            raise SequenceIdNotFoundError(f"no checkpoint is stored for shard {shard}")
+        return found.record.checkpoint
+
+    async def remove_lease_info(self, shard: str) -> None:
+        """Delete the record of a shard that is no more, whoever holds it. No error if there is none."""
+        await self._store.delete(shard)
+
+    async def remove_lease_owner(self, held: Versioned) -> Versioned:
+        """Let a lease go; everything but the owner stays.
+
+        Raises:
+            ShutdownError: it is not held.
+        """
+        released = None if held.record.owner is None else await self._manager.evict(held)
+        if released is None:
+            raise _not_held(held)
+        return released
+
+    async def get_lease_owner(self, shard: str) -> str:
+        """Return the worker that a shard belongs to.
+
+        Raises:
+            ShardNotAssignedError: there is none.
+        """
+        found = await self._store.get(shard)
+        if found is None or found.record.owner is None:
+            raise ShardNotAssignedError(f"shard {shard} has no owner")
+        return found.record.owner
+
+    async def list_active_workers(self, shards: Iterable[str]) -> dict[str, list[str]]:
+        """Return which of these shards each worker has; finished ones are left out.
+
+        Raises:
+            ShardNotAssignedError: one has no owner, so it is no time to balance.
+        """
+        listed = await self._listing()
+        shards_by_worker: dict[str, list[str]] = {}
+        for shard in shards:
+            record = listed.get(shard)
+            if record is not None and record.is_finished:
+                continue
+            if record is None or record.owner is None:
+                raise ShardNotAssignedError(f"shard {shard} has no owner")
+            shards_by_worker.setdefault(record.owner, []).append(shard)
+        return shards_by_worker
+
+    async def claim_shard(self, seen: Versioned, claimant: str) -> Versioned:
+        """Ask the holder of a shard to let go, however often it wrote since.
+
+        Raises:
+            ShardClaimedError: another worker asked before.
+            LeaseNotAcquiredError: nobody else holds it, it changed hands, or nothing of the shard is left.
+        """
+        claimed = await swap(
+            self._store, seen, lambda record: rules.claim(record, claimant), verdict_of_claimant
+        )
+        if claimed is None:
+            raise LeaseNotAcquiredError(f"lease {seen.record.key} changed hands: look again")
+        return claimed
+
+    async def _found_or_made(self, shard: str, parents: frozenset[str]) -> Versioned:
+        found = await self._store.get(shard)
+        if found is None:
+            await self._manager.create_lease(LeaseRecord(key=shard, parents=parents))
+            found = await self._store.get(shard)
+        if found is None:
+            raise LeaseNotAcquiredError(f"lease {shard} was deleted meanwhile")
+        return found
+
+    def _standing(self, found: Versioned, asked_seconds: float) -> Standing:
+        standing = self._expiry.standing(found, asked_monotonic_seconds=asked_seconds)
+        if not self._store.tells_who_lives:
+            return standing
+        return Standing(is_free=not found.fence, overdue_seconds=standing.overdue_seconds)
+
+    def _check_claim(self, record: LeaseRecord, worker: str, standing: Standing) -> None:
+        is_void = standing.is_free and standing.overdue_seconds > self._claim_timeout_seconds
+        if self._stealing and record.claim not in (None, worker) and not is_void:
+            raise ShardClaimedError(f"lease {record.key} is claimed by {record.claim}")
+
+    def _is_ours(self, found: Versioned, worker: str) -> bool:
+        key = (found.record.key, worker)
+        return (
+            found.record.holder == worker
+            and found.fence != 0
+            and self._fence_by_lease.get(key) == found.fence
+        )
+
+    async def _listing(self) -> Mapping[str, LeaseRecord]:
+        now_seconds = self._clock.monotonic_seconds()
+        if self._list_again_seconds is None or now_seconds >= self._list_again_seconds:
+            self._listed = {each.record.key: each.record async for each in self._store.scan()}
+            self._list_again_seconds = now_seconds + self._listing_seconds
+        return self._listed
+
+
+def _not_held(held: Versioned) -> ShutdownError:
+    return ShutdownError(
+        f"lease {held.record.key} is not held by {held.record.holder} any more: stop processing"
+    )

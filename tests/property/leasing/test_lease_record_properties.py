@@ -11,38 +11,14 @@ from hypothesis import strategies as st
 from consumer.errors import LeasingError
 from consumer.leasing.core import rules
 from consumer.leasing.core.codec import decode, encode
-from consumer.leasing.core.position import LATEST, SHARD_END, TRIM_HORIZON, Position
-from consumer.leasing.core.record import HashRange, LeaseRecord, Version, Versioned
+from consumer.leasing.core.position import Position
+from consumer.leasing.core.record import LeaseRecord, Version, Versioned
 from consumer.leasing.core.sighting import Sighting, is_free, sighted
 from consumer.leasing.writing import stamped
+from tests.support.lease_strategies import positions, records
 
 WORKERS = ("w1", "w2", "w3")
 
-positions = st.builds(
-    Position,
-    st.integers(0, 2**186).map(str) | st.sampled_from([TRIM_HORIZON, LATEST, SHARD_END]),
-    st.integers(0, 2**63 - 1),
-    st.none() | st.text(max_size=5),
-)
-names = st.text(st.characters(exclude_characters="\x00", codec="utf-8"), min_size=1, max_size=20)
-records = st.builds(
-    LeaseRecord,
-    key=names,
-    epoch=st.integers(0, 2**62),
-    counter=st.integers(0, 2**62),
-    owner=names,
-    handoff_from=st.none() | names,
-    claim=st.none() | names,
-    checkpoint=st.none() | positions,
-    pending=positions,
-    pending_state=st.none() | st.binary(max_size=20),
-    owner_switches=st.integers(0, 9),
-    write_id=st.text(st.characters(codec="utf-8"), max_size=5),
-    parents=st.frozensets(names, max_size=3),
-    children=st.frozensets(names, max_size=3),
-    hash_range=st.none() | st.builds(HashRange, first=names, last=names),
-    attrs=st.dictionaries(st.sampled_from(["x", "zone"]), st.sampled_from(['"1"', "1", "[1]"])),
-)
 rule_calls: st.SearchStrategy[Callable[[LeaseRecord], LeaseRecord]] = st.one_of(
     st.sampled_from(WORKERS).map(lambda worker: lambda record: rules.take(record, worker)),
     st.sampled_from(WORKERS).map(

@@ -2,8 +2,10 @@
 
 In `LeaseRecord.attrs` an attribute that no layout knows stands as JSON, so that it survives a move to another store:
 
-    N   12.5         S   "text"       BOOL   true      NULL   null
-    any other type: {"SS": ["a", "b"]}, {"B": "AP8="}, {"L": [{"N": "1"}]}
+    N   12.5       S   "text"        BOOL   true       NULL   null
+    L   [1, "a"]   M   {"a": 1}      SS     {"SS": ["a", "b"]}, and so NS, B, BS, in base64
+
+A map whose one name is that of a type stands as {"M": {"SS": 1}}.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ Value = Mapping[str, Any]  # Any: text, bytes, lists, by the one key, which is t
 Item = Mapping[str, Value]
 """A row: values by the names of their attributes."""
 
-_BINARY: Final = frozenset({"B", "BS"})
 _SETS: Final = frozenset({"SS", "NS", "BS"})
+_TAGS: Final = _SETS | {"B", "M"}
 
 
 class _Number(str):
@@ -101,13 +103,18 @@ def to_json(value: Value) -> str:
     kind, content = _parts(value)
     if kind == "N":
         return str(content)
+    if kind == "L":
+        return f"[{','.join(map(to_json, content))}]"
+    if kind == "M":
+        fields = (f"{_compact(name)}:{to_json(each)}" for name, each in content.items())
+        written = f"{{{','.join(fields)}}}"
+        return f'{{"M":{written}}}' if _TAGS.issuperset(content) and len(content) == 1 else written
     plain = {"S": content, "BOOL": content, "NULL": None}
-    written = plain[kind] if kind in plain else {kind: _plain(kind, content)}
-    return json.dumps(written, separators=(",", ":"), ensure_ascii=False)
+    return _compact(plain[kind] if kind in plain else {kind: _plain(kind, content)})
 
 
 def from_json(written: str) -> Value:
-    """Return the value that JSON stands for; other JSON than ours becomes lists and maps of DynamoDB.
+    """Return the value that JSON stands for.
 
     Raises:
         ValueError: this is no JSON.
@@ -125,9 +132,9 @@ def from_plain(plain: Mapping[str, Any]) -> Value:  # Any: as JSON has it.
     """Return what `to_plain` was given."""
     kind, content = _parts(plain)
     if kind == "B":
-        return {kind: base64.b64decode(content)}
+        return {kind: base64.b64decode(content, validate=True)}
     if kind == "BS":
-        return {kind: [base64.b64decode(each) for each in content]}
+        return {kind: [base64.b64decode(each, validate=True) for each in content]}
     if kind == "L":
         return {kind: [from_plain(each) for each in content]}
     if kind == "M":
@@ -160,27 +167,28 @@ def _value(parsed: Any) -> Value:  # Any: whatever JSON holds.
         return {"NULL": True}
     if isinstance(parsed, list):
         return {"L": [_value(each) for each in parsed]}
-    try:
-        return _tagged(parsed)
-    except (TypeError, ValueError, AttributeError):
-        return {"M": {name: _value(each) for name, each in parsed.items()}}
+    return _tagged(parsed) or {"M": {name: _value(each) for name, each in parsed.items()}}
 
 
-def _tagged(parsed: Mapping[str, Any]) -> Value:  # Any: whatever JSON holds.
-    """Return a value of a type that JSON does not have.
-
-    Raises:
-        ValueError, TypeError, AttributeError: it is not ours.
-    """
+def _tagged(parsed: Mapping[str, Any]) -> Value | None:  # Any: whatever JSON holds.
+    """Return a value of a type that JSON does not have; None if this is no such notation."""
+    if len(parsed) != 1:
+        return None
     kind, content = _parts(parsed)
-    if kind not in _BINARY | _SETS | {"L", "M"}:
-        raise ValueError(kind)
-    if kind in _SETS and not (content and all(isinstance(each, str) for each in content)):
-        raise TypeError(kind)
+    if kind == "M" and isinstance(content, dict):
+        return {"M": {name: _value(each) for name, each in content.items()}}
+    members = content if kind in _SETS else [content]
+    is_ours = isinstance(members, list) and members and kind in _SETS | {"B"}
+    if not is_ours or not all(type(each) is str for each in members):
+        return None
     try:
         return from_plain(parsed)
-    except binascii.Error as error:
-        raise ValueError(kind) from error
+    except binascii.Error:
+        return None
+
+
+def _compact(plain: Any) -> str:  # Any: whatever JSON holds.
+    return json.dumps(plain, separators=(",", ":"), ensure_ascii=False)
 
 
 def _parts(value: Mapping[str, Any]) -> tuple[str, Any]:  # Any: by type.

@@ -129,3 +129,12 @@ def kinesis_endpoint() -> Iterator[str]:
     program = Path(__file__).parent / "support" / "kinesis_process.py"
     with running_moto("-P", str(program)) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def kafka_servers() -> Iterator[str]:
+    """The `bootstrap.servers` of librdkafka's mock cluster for the whole run; tests keep to topics of their own."""
+    from tests.support.kafka_cluster import running_kafka
+
+    with running_kafka() as servers:
+        yield servers

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import struct
@@ -38,7 +39,7 @@ def put_record(self: models.Shard, partition_key: str, data: str, explicit_hash_
 def shard_for_key(self: models.Stream, partition_key: str, explicit_hash_key: str) -> Any:
     """Return the open shard of a key."""
     key = int(
-        explicit_hash_key or models.md5_hash(partition_key.encode()).hexdigest(),
+        explicit_hash_key or hashlib.md5(partition_key.encode(), usedforsecurity=False).hexdigest(),
         10 if explicit_hash_key else 16,
     )
     return next(

@@ -121,7 +121,7 @@ class KinesisSource:
             if self._readings.get(shard.fqn) is reading:
                 del self._readings[shard.fqn]
 
-    async def replay_range(
+    def replay_range(
         self, shard: Shard, store: object, *, journal: str, begin: int, end: int
     ) -> AsyncIterator[MessageBatch]:
         """Refuse: records are committed as they come, so none is ever read again within a reading.
@@ -133,7 +133,6 @@ class KinesisSource:
         raise ReplayError(
             journal, f"records of a stream have no transactions, so not [{begin}, {end})"
         )
-        yield  # makes this the iterator that the caller expects
 
     def read_through(
         self, shard: Shard, store: Any, offsets: Mapping[str, int]

@@ -1,0 +1,81 @@
+"""Where to begin reading a partition, and how the first choice is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TypeAlias
+
+import msgspec
+
+from consumer.errors import SourceDataLossError
+from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.sources.part import Part
+
+
+@dataclass(frozen=True, slots=True)
+class Earliest:
+    """Begin with the oldest message there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """Begin with what is written from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimestamp:
+    """Begin with the first message of `at` or later; aware, milliseconds count."""
+
+    at: datetime
+
+    def __post_init__(self) -> None:
+        if self.at.tzinfo is None:
+            raise ValueError(f"at: expected a time with a zone, got {self.at!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffsets:
+    """Begin at these offsets."""
+
+    offsets: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """By topic and partition; those that are not named begin with their oldest message."""
+
+
+Start: TypeAlias = Earliest | Latest | AtTimestamp | AtOffsets
+TopicPartitionKey: TypeAlias = tuple[str, int]
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """What a checkpoint holds of a partition, as JSON, beside the offset."""
+
+    begin: int
+    """Where the application began to read it."""
+
+    def encode(self) -> bytes:
+        """Return it as a checkpoint holds it."""
+        return msgspec.json.encode(self)
+
+
+def reads(part: Part, partition: int) -> bool:
+    """Tell whether a part reads a partition: of every topic the same ones, and the same ones when more are added."""
+    return partition % part.count == part.index
+
+
+def offset_of(checkpoint: Checkpoint, name: str) -> int | None:
+    """Return the offset to go on at; None if the checkpoint does not know the partition.
+
+    Raises:
+        SourceDataLossError: what it says of the partition cannot be read.
+    """
+    source = checkpoint.sources.get(name)
+    if source is None:
+        return None
+    try:
+        begin = msgspec.json.decode(source.resume, type=Begun).begin if source.resume else 0
+    except msgspec.MsgspecError as error:
+        raise SourceDataLossError(
+            name, f"its checkpoint cannot be read, restore an earlier one: {error}"
+        ) from error
+    return max(source.read_through, begin)

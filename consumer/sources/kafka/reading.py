@@ -1,0 +1,165 @@
+"""One reading of a part of some topics: from a checkpoint on, partitions found as they are added."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import structlog
+from confluent_kafka import Message
+
+from allocator.runtime.clock import Clock
+from consumer.message.batch import MessageBatch, MessageType
+from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.sources.kafka.failures import is_end_of_partition, mends_itself, told_apart
+from consumer.sources.kafka.partitions import PartitionReader
+from consumer.sources.kafka.places import (
+    Begun,
+    Earliest,
+    Start,
+    TopicPartitionKey,
+    offset_of,
+    reads,
+)
+from consumer.sources.kafka.records import batch_of, marker, name_of
+from consumer.sources.part import Part
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingSettings:
+    """What readings of a source have in common."""
+
+    topics: Sequence[str]
+    message_type: MessageType
+    start: Start
+    sequenced: bool
+    discovery_seconds: float
+    clock: Clock
+
+
+class TopicsReading:
+    """Reads one part."""
+
+    def __init__(
+        self,
+        part: Part,
+        checkpoint: Checkpoint,
+        reader: PartitionReader,
+        settings: ReadingSettings,
+    ) -> None:
+        """Bind the reading.
+
+        Args:
+            part: What to read.
+            checkpoint: Where to go on.
+            reader: Its own consumer.
+            settings: Of the source.
+        """
+        self._part = part
+        self._checkpoint = checkpoint
+        self._reader = reader
+        self._settings = settings
+        self._next: dict[TopicPartitionKey, int] = {}
+        """Offset behind what was read, of each partition that is read."""
+        self._notes: dict[str, bytes] = {}
+        """For the checkpoint, to go with the next batch."""
+
+    async def batches(self) -> AsyncGenerator[MessageBatch, None]:
+        """Yield batches of one partition each, without end."""
+        clock = self._settings.clock
+        next_look = clock.monotonic_seconds()
+        while True:
+            if clock.monotonic_seconds() >= next_look:
+                await self._find_partitions()
+                next_look = clock.monotonic_seconds() + self._settings.discovery_seconds
+            for batch in self._batches_of(await self._reader.poll()):
+                yield replace(batch, resumes=self._notes)
+                self._notes = {}
+
+    def high_watermarks(self) -> Mapping[str, int]:
+        """Return the ends of the partitions that are read, as last heard of, by name."""
+        known = {key: self._reader.high_watermark(key) for key in self._next}
+        return {name_of(*key): end for key, end in known.items() if end is not None}
+
+    async def _find_partitions(self) -> None:
+        """Begin to read what is ours and is not read yet.
+
+        A partition that the checkpoint does not know was added since, if it knows others: then all of it is read.
+        """
+        found: dict[TopicPartitionKey, int] = {}
+        for topic in self._settings.topics:
+            prefix = name_of(topic, 0)[:-1]
+            grown = any(key[0] == topic for key in self._next) or any(
+                name.startswith(prefix) for name in self._checkpoint.sources
+            )
+            fresh: list[TopicPartitionKey] = []
+            for partition in await self._reader.partitions(topic):
+                key = (topic, partition)
+                if key in self._next or not reads(self._part, partition):
+                    continue
+                offset = offset_of(self._checkpoint, name_of(*key))
+                if offset is None:
+                    fresh.append(key)
+                else:
+                    found[key] = offset
+            found |= await self._begin(fresh, Earliest() if grown else self._settings.start)
+        if found:
+            await self._reader.add(found)
+            self._next |= found
+            _log.info("kafka.partitions_begun", offsets={name_of(*k): v for k, v in found.items()})
+
+    async def _begin(
+        self, fresh: list[TopicPartitionKey], start: Start
+    ) -> dict[TopicPartitionKey, int]:
+        """Return where partitions begin that were never read, and note it."""
+        if not fresh:
+            return {}
+        offsets = await self._reader.first_offsets(fresh, start)
+        self._notes |= {name_of(*key): Begun(offset).encode() for key, offset in offsets.items()}
+        return offsets
+
+    def _batches_of(self, messages: list[Message]) -> Iterator[MessageBatch]:
+        """Yield messages as batches of one partition each, and offsets that hold none."""
+        for key, run in groupby(messages, key=_key_of):
+            together = list(run)
+            settings = self._settings
+            if key is None:
+                yield from self._ends_of(together)
+                continue
+            batch = batch_of(together, settings.message_type, sequenced=settings.sequenced)
+            self._next[key] = batch.ends[-1]
+            yield batch
+
+    def _ends_of(self, events: list[Message]) -> Iterator[MessageBatch]:
+        """Raise the errors among events; yield what ends of partitions lie behind the last message."""
+        for event in events:
+            error = event.error()
+            assert error is not None
+            topic, partition, offset = event.topic(), event.partition(), event.offset()
+            if is_end_of_partition(error):
+                assert topic is not None
+                assert partition is not None
+                assert offset is not None
+                begin = self._next[topic, partition]
+                if offset > begin:
+                    self._next[topic, partition] = offset
+                    yield marker(topic, partition, begin, offset, self._settings.message_type)
+            elif mends_itself(error):
+                _log.info("kafka.reported", reason=error.str())
+            else:
+                known = topic is not None and partition is not None and partition >= 0
+                source = f"kafka/{topic}/{partition}" if known else ",".join(self._settings.topics)
+                raise told_apart(source, error)
+
+
+def _key_of(message: Message) -> TopicPartitionKey | None:
+    """Return whose message this is; None if it is an event."""
+    if message.error() is not None:
+        return None
+    topic, partition = message.topic(), message.partition()
+    assert topic is not None
+    assert partition is not None
+    return topic, partition

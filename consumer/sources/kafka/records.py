@@ -1,0 +1,111 @@
+"""Messages of Kafka as they are handed on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
+
+from consumer.message.batch import MessageBatch, MessageType
+from consumer.message.uuid import Flags, parse_uuids
+from consumer.sources.received import Payload
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MARKER_PRODUCER: Final = 1
+"""Producer of what stands for offsets without messages. Real ones are random numbers of 48 bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaMetadata:
+    """What the topic says of a message."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    """In the order of the message; a name may come several times."""
+    timestamp: datetime | None = None
+    """When it was made, or appended, as the topic is set up; aware."""
+
+
+def name_of(topic: str, partition: int) -> str:
+    """Return what the messages of a partition are called."""
+    return f"kafka/{topic}/{partition}"
+
+
+def batch_of(
+    messages: Sequence[Message], message_type: MessageType, *, sequenced: bool
+) -> MessageBatch:
+    """Return messages of one partition, at least one, as a batch.
+
+    Args:
+        messages: In the order of their offsets.
+        message_type: How their values are encoded.
+        sequenced: They carry UUIDs; otherwise each is taken as committed.
+
+    Raises:
+        ValueError: `sequenced`, and a value is no message of that type.
+    """
+    payloads = [Payload(message.value(), _metadata_of(message)) for message in messages]
+    begins = [payload.metadata.offset for payload in payloads]
+    topic, partition = payloads[0].metadata.topic, payloads[0].metadata.partition
+    zeros: Sequence[int] = [0] * len(payloads)
+    producers, clocks, flags = zeros, zeros, zeros
+    if sequenced:
+        columns = parse_uuids(b"".join([message_type.uuid_of(payload) for payload in payloads]))
+        producers, clocks, flags = columns.producers, columns.clocks, columns.flags
+    return MessageBatch(
+        name_of(topic, partition),
+        begins,
+        [begin + 1 for begin in begins],
+        producers,
+        clocks,
+        flags,
+        payloads,
+        message_type,
+    )
+
+
+def marker(
+    topic: str, partition: int, begin: int, end: int, message_type: MessageType
+) -> MessageBatch:
+    """Return what makes offsets [begin, end) count as read that hold nothing for us, such as the ends of transactions.
+
+    It is an acknowledgement of nothing, which no application sees.
+    """
+    return MessageBatch(
+        name_of(topic, partition),
+        [begin],
+        [end],
+        [_MARKER_PRODUCER],
+        [1],
+        [Flags.ACK_TXN],
+        [b""],
+        message_type,
+    )
+
+
+def _metadata_of(message: Message) -> KafkaMetadata:
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    assert topic is not None
+    assert partition is not None
+    assert offset is not None
+    kind, milliseconds = message.timestamp()
+    headers = message.headers() or []
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    return KafkaMetadata(
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        key=message.key(),
+        headers=tuple(
+            (name, value.encode() if isinstance(value, str) else value) for name, value in pairs
+        ),
+        timestamp=None
+        if kind == TIMESTAMP_NOT_AVAILABLE
+        else _EPOCH + timedelta(milliseconds=milliseconds),
+    )

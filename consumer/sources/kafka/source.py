@@ -1,0 +1,161 @@
+"""Topics of Kafka as the source of shards: an application's `MessageProducer` methods.
+
+    class Orders:
+        def __init__(self):
+            source = KafkaSource("orders", JsonType(), {"bootstrap.servers": "broker:9092"})
+            self.read_messages = source.read_messages
+            self.replay_range = source.replay_range
+            self.read_through = source.read_through
+
+Messages of a partition are called `kafka/{topic}/{partition}`, and offsets are Kafka's own. They are in the checkpoint
+that is committed with what the application made of the messages, and nowhere else: there is no consumer group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from confluent_kafka import Consumer
+
+from allocator.runtime.clock import Clock, SystemClock
+from consumer.application import Shard
+from consumer.errors import ReplayError
+from consumer.message.batch import MessageBatch, MessageType
+from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.sources.kafka.partitions import PartitionReader, checked_config
+from consumer.sources.kafka.places import Earliest, Start
+from consumer.sources.kafka.reading import ReadingSettings, TopicsReading
+from consumer.sources.kafka.replay import replayed
+from consumer.sources.part import part_of
+
+DISCOVERY_SECONDS = 30.0
+"""How often topics are looked at for new partitions."""
+
+
+class KafkaSource:
+    """Reads topics for any number of shards of ours, each with a part of their partitions."""
+
+    def __init__(
+        self,
+        topics: str | Sequence[str],
+        message_type: MessageType,
+        # Any: texts, numbers and truth values, as the client takes them.
+        config: Mapping[str, Any],
+        *,
+        start: Start | None = None,
+        sequenced: bool = False,
+        discovery_seconds: float = DISCOVERY_SECONDS,
+        open_consumer: Callable[[dict[str, Any]], Consumer] = Consumer,
+        clock: Clock | None = None,
+    ) -> None:
+        """Describe the source; nothing is opened yet.
+
+        Args:
+            topics: One, or several whose partitions of the same number belong together.
+            message_type: How values are encoded; `WithMetadata` adds keys, headers and times.
+            config: Of Kafka's client, at least `bootstrap.servers`.
+            start: Where to begin without a checkpoint. None: with the oldest messages.
+            sequenced: Messages carry the UUIDs of our publishers: duplicates are dropped, transactions are whole.
+            discovery_seconds: How often to look for new partitions.
+            open_consumer: Returns a consumer of the settings given.
+            clock: Tells when to look.
+
+        Raises:
+            ValueError: no topic, or a setting contradicts what is promised.
+        """
+        names = (topics,) if isinstance(topics, str) else tuple(topics)
+        if not names:
+            raise ValueError("topics: expected at least one")
+        self._settings = ReadingSettings(
+            topics=names,
+            message_type=message_type,
+            start=start or Earliest(),
+            sequenced=sequenced,
+            discovery_seconds=discovery_seconds,
+            clock=clock or SystemClock(),
+        )
+        self._config = checked_config(config)
+        self._open_consumer = open_consumer
+        self._readings: dict[str, TopicsReading] = {}
+        """The present reading of each shard of ours, by its key in etcd."""
+
+    async def read_messages(
+        self, shard: Shard, store: object, checkpoint: Checkpoint
+    ) -> AsyncIterator[MessageBatch]:
+        """Yield the batches of the shard's part, without end.
+
+        Raises:
+            UnsupportedSpecError: the shard's label names no part.
+            SourceError: a topic cannot be read.
+        """
+        del store
+        reader = self._reader()
+        reading = TopicsReading(part_of(shard.spec), checkpoint, reader, self._settings)
+        self._readings[shard.fqn] = reading
+        try:
+            async with aclosing(reading.batches()) as batches:
+                async for batch in batches:
+                    yield batch
+        finally:
+            reader.close()
+            if self._readings.get(shard.fqn) is reading:
+                del self._readings[shard.fqn]
+
+    async def replay_range(
+        self, shard: Shard, store: object, *, journal: str, begin: int, end: int
+    ) -> AsyncIterator[MessageBatch]:
+        """Yield what a partition holds in offsets [begin, end), once more, by a consumer that seeks there.
+
+        Raises:
+            ReplayError: `journal` is no partition of our topics.
+        """
+        del shard, store
+        topic, _, partition = journal.removeprefix("kafka/").rpartition("/")
+        if topic not in self._settings.topics or not partition.isdecimal():
+            raise ReplayError(
+                journal, f"expected a partition of {', '.join(self._settings.topics)}"
+            )
+        reader = self._reader()
+        try:
+            read = replayed(
+                reader,
+                (topic, int(partition)),
+                begin=begin,
+                end=end,
+                message_type=self._settings.message_type,
+            )
+            async with aclosing(read) as batches:
+                async for batch in batches:
+                    yield batch
+        finally:
+            reader.close()
+
+    def read_through(
+        self, shard: Shard, store: object, offsets: Mapping[str, int]
+    ) -> Mapping[str, int]:
+        """Return the offsets to wait for.
+
+        Under `kafka/{topic}`, whatever the offset: those of the ends of the shard's partitions of that topic, as Kafka
+        last told them.
+        """
+        del store
+        reading = self._readings.get(shard.fqn)
+        ends = reading.high_watermarks() if reading is not None else {}
+        wanted: dict[str, int] = {}
+        for name, offset in offsets.items():
+            whole = name.removeprefix("kafka/") in self._settings.topics
+            asked = (
+                {each: end for each, end in ends.items() if each.rpartition("/")[0] == name}
+                if whole
+                else {name: offset}
+            )
+            for each, end in asked.items():
+                wanted[each] = max(end, wanted.get(each, 0))
+        return wanted
+
+    def _reader(self) -> PartitionReader:
+        return PartitionReader(
+            ",".join(self._settings.topics), lambda: self._open_consumer(self._config)
+        )

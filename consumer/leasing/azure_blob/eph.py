@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Final, Self
-from uuid import uuid4
+from uuid import uuid4, uuid5
 
 import structlog
 from azure.storage.blob.aio import ContainerClient
@@ -86,6 +86,7 @@ class EphRecordStore:
         self._keeper = LeaseKeeper(
             self._container, lease_seconds=lease_seconds, clock=self._clock, sleep=sleep
         )
+        self._process_id = uuid4()
         self._joined: set[str] = set()
         """Workers of this process."""
         self._tasks = TaskGroup()
@@ -201,7 +202,8 @@ class EphRecordStore:
 
     async def _acquire(self, record: LeaseRecord, version: FencedVersion) -> Versioned:
         """Get the native lease, and write who has it."""
-        name, token = self._name(record.key), str(uuid4())
+        name = self._name(record.key)
+        token = self._token_for(record, version)
         since_seconds = self._clock.monotonic_seconds()
         try:
             if version.fence:
@@ -215,12 +217,18 @@ class EphRecordStore:
         self._keeper.drop(name)
         try:
             taken = await self._put(record, only_if=version.etag, token=token)
-        except RecordConflictError:
-            await self._release(record.key, token)
+        except RecordConflictError as conflict:
+            # Unless the very same acquisition was faster: then the lease is its.
+            if conflict.current is None or _token_of(conflict.current) != token:
+                await self._release(record.key, token)
             raise
         if record.holder in self._joined:
             self._keeper.keep(name, token, since_seconds=since_seconds)
         return taken
+
+    def _token_for(self, record: LeaseRecord, version: FencedVersion) -> str:
+        """Return the id of a new lease; the same if one acquisition is tried again, for Azure then grants it again."""
+        return str(uuid5(self._process_id, f"{record.key} {record.owner} {version.text()}"))
 
     async def _put(
         self,
@@ -310,6 +318,10 @@ def _fenced(record: LeaseRecord, etag: str, token: str) -> Versioned:
     fence = record.epoch if record.holder is not None and token else 0
     version = FencedVersion(etag=etag, fence=fence, token=token if fence else "")
     return Versioned(record=record, version=version.text(), fence=fence)
+
+
+def _token_of(found: Versioned) -> str:
+    return FencedVersion.parsed(found.version).token
 
 
 def _metadata_owner(record: LeaseRecord) -> str:

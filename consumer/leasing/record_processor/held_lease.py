@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, runtime_checkable
 
 from allocator.runtime.clock import Clock
-from consumer.errors.leasing import DependencyError, ShutdownError
+from consumer.errors.leasing import LeasingError, ShutdownError
 from consumer.leasing.core.record import LeaseRecord, Versioned
 from consumer.leasing.manager import LeaseManager
 
@@ -168,8 +168,8 @@ class HeldLease:
         else:
             try:
                 written = await send()
-            except DependencyError as error:
-                self._in_doubt = self._in_doubt or error.outcome_unknown
+            except LeasingError:
+                self._in_doubt = True  # Also a read may have failed that should have settled it.
                 raise
         if written is None:
             self._ended = True

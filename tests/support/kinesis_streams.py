@@ -68,6 +68,16 @@ class TestStream:
             ExplicitHashKey=str(hash_key),
         )
 
+    async def put_data(self, data: bytes) -> None:
+        """Put a record of any content into the shard of the lowest hash keys."""
+        await self._call(
+            self._client.put_record,
+            StreamName=self.name,
+            Data=data,
+            PartitionKey="k",
+            ExplicitHashKey="0",
+        )
+
     async def split(self, index: int, at: int) -> None:
         """Split a shard at a hash key."""
         await self._call(

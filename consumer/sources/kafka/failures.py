@@ -25,6 +25,7 @@ _PASSING: Final = {
     KafkaError.OFFSET_NOT_AVAILABLE,
     KafkaError.REQUEST_TIMED_OUT,
     KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,  # Brokers say so of a topic that was made a moment ago.
 }
 _MENDS_ITSELF: Final = {KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT}
 """Met while there are other brokers, or a reconnection, to go on with."""

@@ -17,10 +17,17 @@ from botocore.exceptions import BotoCoreError, ClientError
 from urllib3.exceptions import HTTPError
 
 from allocator.runtime.backoff import Backoff
+from allocator.runtime.clock import Clock, SystemClock
 from consumer.errors import SourceError, SourceUnavailableError
 from consumer.sources.kinesis.calls import KinesisCalls, ThrottledError, told_apart
 from consumer.sources.kinesis.lineage import StreamShard
-from consumer.sources.kinesis.pages import OUTAGE_ATTEMPTS_MAX, Page, PageReader, page_of
+from consumer.sources.kinesis.pages import (
+    OUTAGE_ATTEMPTS_MAX,
+    Page,
+    PageReader,
+    page_of,
+    place_again,
+)
 from consumer.sources.kinesis.places import AfterSequence, Place, place_arguments
 
 if TYPE_CHECKING:
@@ -42,14 +49,23 @@ class _Events(Protocol):
 class FanOutReader:
     """Subscribes to shards for a registered consumer."""
 
-    def __init__(self, calls: KinesisCalls, consumer_arn: str, *, fallback: PageReader) -> None:
+    def __init__(
+        self,
+        calls: KinesisCalls,
+        consumer_arn: str,
+        *,
+        fallback: PageReader,
+        clock: Clock | None = None,
+    ) -> None:
         """Bind the reader.
 
         Args:
             calls: About the stream.
             consumer_arn: Of the consumer. Two readers of one shard need two.
             fallback: Reads where subscriptions are refused for good.
+            clock: Tells when the latest records were asked for.
         """
+        self._clock = clock or SystemClock()
         self._calls = calls
         self._consumer_arn = consumer_arn
         self._fallback = fallback
@@ -64,8 +80,11 @@ class FanOutReader:
                 async with aclosing(subscription) as pages:
                     async for page in pages:
                         backoff.reset()
-                        if page.last:
-                            place = AfterSequence(page.last)
+                        place = (
+                            AfterSequence(page.last)
+                            if page.last
+                            else place_again(place, self._clock)
+                        )
                         yield page
                         if page.ended:
                             return

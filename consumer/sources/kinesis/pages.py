@@ -14,10 +14,11 @@ from typing import Any, Final, Protocol
 import structlog
 
 from allocator.runtime.backoff import Backoff
+from allocator.runtime.clock import Clock, SystemClock
 from consumer.errors import SourceUnavailableError
 from consumer.sources.kinesis.calls import ExpiredIteratorError, KinesisCalls, ThrottledError
 from consumer.sources.kinesis.lineage import StreamShard
-from consumer.sources.kinesis.places import AfterSequence, Place
+from consumer.sources.kinesis.places import AfterSequence, AtTimestamp, Latest, Place, time_of
 from consumer.sources.kinesis.records import KinesisMetadata, StreamRecord, user_records
 
 READ_INTERVAL_SECONDS = 0.25
@@ -71,7 +72,12 @@ class PollingReader:
     """Asks for records, again and again."""
 
     def __init__(
-        self, calls: KinesisCalls, *, pace: Pace = DEFAULT_PACE, records_max: int = RECORDS_MAX
+        self,
+        calls: KinesisCalls,
+        *,
+        pace: Pace = DEFAULT_PACE,
+        records_max: int = RECORDS_MAX,
+        clock: Clock | None = None,
     ) -> None:
         """Bind the reader.
 
@@ -79,7 +85,9 @@ class PollingReader:
             calls: About the stream.
             pace: How often to ask.
             records_max: Records of the stream in a page, 1 to 10,000.
+            clock: Tells when the latest records were asked for.
         """
+        self._clock = clock or SystemClock()
         self._calls = calls
         self._pace = pace
         self._records_max = records_max
@@ -92,6 +100,7 @@ class PollingReader:
             try:
                 if iterator is None:
                     iterator = await self._calls.iterator(shard.id, place)
+                    place = place_again(place, self._clock)
                 got = await self._calls.get_records(iterator, self._records_max)
             except ExpiredIteratorError:
                 iterator = None
@@ -114,6 +123,15 @@ class PollingReader:
             await asyncio.sleep(
                 self._pace.read_interval_seconds if behind else self._pace.idle_interval_seconds
             )
+
+
+def place_again(place: Place, clock: Clock) -> Place:
+    """Return where to begin anew if a reading breaks off before it brought anything: not at what is the latest then."""
+    return (
+        AtTimestamp(time_of(int(clock.wall_seconds() * 1000)))
+        if isinstance(place, Latest)
+        else place
+    )
 
 
 def page_of(shard: StreamShard, records: list[Any], *, behind_ms: int | None, ended: bool) -> Page:

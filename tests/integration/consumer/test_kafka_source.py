@@ -190,6 +190,7 @@ async def test_shards_share_partitions_and_find_new_ones(
     application began.
     """
     topic = TestTopic(kafka_servers)
+    await topic.put("old", numbers(1, 2))
     shown = 2
 
     class Growing(Consumer):

@@ -1,0 +1,140 @@
+"""A Kinesis stream for the workers of `consumer.leasing`, which share its shards by leases.
+
+    source = KinesisRecordSource("orders")
+
+A lease's key is the id of its shard, as it is for the Kinesis Client Library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, cast
+
+import structlog
+
+from consumer.errors import DependencyError, InvalidStateError, SourceError, SourceUnavailableError
+from consumer.leasing.core import position as names
+from consumer.leasing.core.position import Position
+from consumer.leasing.core.record import HashRange
+from consumer.leasing.record_processor.records import ProcessorRecord
+from consumer.leasing.worker.source import RecordBatch, SourceShard
+from consumer.sources.kinesis.calls import KinesisCalls, default_client
+from consumer.sources.kinesis.fan_out import FanOutReader
+from consumer.sources.kinesis.lineage import StreamShard
+from consumer.sources.kinesis.pages import DEFAULT_PACE, Pace, Page, PageReader, PollingReader
+from consumer.sources.kinesis.places import AtSequence, AtTimestamp, Latest, Place, TrimHorizon
+from consumer.sources.kinesis.records import StreamRecord
+
+if TYPE_CHECKING:
+    from types_boto3_kinesis.client import KinesisClient
+
+_log = structlog.get_logger()
+
+
+class KinesisRecordSource:
+    """The `consumer.leasing.worker.source.RecordSource` of one stream."""
+
+    def __init__(
+        self,
+        stream: str,
+        *,
+        open_client: Callable[[], KinesisClient] = default_client,
+        consumer_arn: str = "",
+        at: AtTimestamp | None = None,
+        pace: Pace = DEFAULT_PACE,
+    ) -> None:
+        """Describe the source; nothing is opened yet.
+
+        Args:
+            stream: Its name.
+            open_client: Returns a client of boto3; called once, in a thread.
+            consumer_arn: Of a registered consumer, to be read with enhanced fan-out. Empty: by asking.
+            at: What the position `AT_TIMESTAMP` means.
+            pace: How often to ask.
+        """
+        self._calls = KinesisCalls(stream, open_client)
+        self._reader: PageReader = PollingReader(self._calls, pace=pace)
+        if consumer_arn:
+            self._reader = FanOutReader(self._calls, consumer_arn, fallback=self._reader)
+        self._at = at
+        self._shards: dict[str, StreamShard] = {}
+
+    async def list_shards(self) -> tuple[SourceShard, ...]:
+        """Return the shards that have records, open or ended, older ones first.
+
+        Raises:
+            DependencyError: Kinesis does not answer now.
+            InvalidStateError: there is no such stream, or it must not be listed.
+        """
+        try:
+            self._shards = await self._calls.list_shards()
+        except SourceError as error:
+            raise _told(error) from error
+        return tuple(_source_shard(self._shards[key]) for key in sorted(self._shards))
+
+    async def read_records(self, shard_key: str, position: Position) -> AsyncIterator[RecordBatch]:
+        """Yield what a shard has from a position on, and then what it gets; records of an aggregate one by one.
+
+        A shard that is not there any more ends at once: what it had is past the stream's retention.
+
+        Raises:
+            DependencyError: Kinesis does not answer now.
+            InvalidStateError: the shard must not be read, or `AT_TIMESTAMP` has no meaning here.
+        """
+        if position.is_end:
+            return
+        if shard_key not in self._shards:
+            await self.list_shards()
+        shard = self._shards.get(shard_key)
+        if shard is None:
+            _log.warning("kinesis.shard_gone", stream=self._calls.stream, shard=shard_key)
+            return
+        # Declared as an iterator, and a generator.
+        pages = cast("AsyncGenerator[Page, None]", self._reader.pages(shard, self._place(position)))
+        try:
+            async with aclosing(pages):
+                async for page in pages:
+                    yield RecordBatch(
+                        records=tuple(_processor_record(record) for record in page.records),
+                        millis_behind_latest=page.behind_ms,
+                    )
+        except SourceError as error:
+            raise _told(error) from error
+
+    def _place(self, position: Position) -> Place:
+        match position.seq:
+            case names.TRIM_HORIZON:
+                return TrimHorizon()
+            case names.LATEST:
+                return Latest()
+            case names.AT_TIMESTAMP:
+                if self._at is None:
+                    raise InvalidStateError(
+                        "at: expected a time, for a lease begins AT_TIMESTAMP; give it to the source"
+                    )
+                return self._at
+            case number:
+                return AtSequence(number)
+
+
+def _source_shard(shard: StreamShard) -> SourceShard:
+    hashes = HashRange(first=str(shard.hashes.first), last=str(shard.hashes.last))
+    return SourceShard(key=shard.id, parents=shard.parents, hash_range=hashes)
+
+
+def _processor_record(record: StreamRecord) -> ProcessorRecord:
+    metadata = record.metadata
+    return ProcessorRecord(
+        position=Position(metadata.sequence_number, metadata.sub_sequence_number),
+        binary_data=record.data,
+        partition_key=metadata.partition_key,
+        explicit_hash_key=metadata.explicit_hash_key,
+        approximate_arrival_timestamp=metadata.arrived_at,
+    )
+
+
+def _told(error: SourceError) -> DependencyError | InvalidStateError:
+    if isinstance(error, SourceUnavailableError):
+        return DependencyError(str(error))
+    return InvalidStateError(str(error))

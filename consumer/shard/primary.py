@@ -9,7 +9,7 @@ Source: gazette/core consumer/shard.go (servePrimary, completeRecovery).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeAlias
 
@@ -66,8 +66,8 @@ class PrimaryAttempt:
 
         Args:
             shard: Given to the application.
-            assignment: Returns our assignment as last observed.
-            environment: The services and limits of this process.
+            assignment: Ours as last observed.
+            environment: Services and limits.
             dead_letters: Messages to leave out, and to consume with care.
         """
         loop = asyncio.get_running_loop()
@@ -137,11 +137,7 @@ class PrimaryAttempt:
         return self.terminal.done()
 
     def stopped_error(self) -> ShardStoppedError:
-        """Return the error that tells why it has ended.
-
-        Requires:
-            It has.
-        """
+        """Return the error that tells why it has ended; it must have."""
         cause = self.terminal.result()
         detail = "it was stopped" if cause is None else str(cause) or type(cause).__name__
         error = ShardStoppedError(self._shard.id, detail=detail)
@@ -234,7 +230,6 @@ class PrimaryAttempt:
         appends = AppendService(environment.journals, room_bytes=room_bytes, copies=copies)
         recovered = AppendService(environment.journals, room_bytes=room_bytes)
         rollbacks = self._new_rollbacks(recovered)
-        await rollbacks.take_over()
         async with TaskGroup() as group:
             group.start_soon(appends.run(), name=f"append {shard.id}")
             group.start_soon(recovered.run(), name=f"re-acknowledge {shard.id}")
@@ -242,13 +237,12 @@ class PrimaryAttempt:
             if hints is not None:
                 group.start_soon(hints.run(), name=f"hints {shard.id}")
             group.start_soon(rollbacks.run(), name=f"rollbacks {shard.id}")
-            await rollbacks.begin(checkpoint)
-            group.start_soon(rollbacks.undo(), name=f"undo {shard.id}")
             if deaths.members:
                 group.start_soon(self._outlive(), name=f"outlive {shard.id}")
             sources = Sources(
                 shard, environment.application, store, worker=worker, journals=environment.journals
             )
+            prepare = _undo_former(rollbacks, checkpoint, group)
             while True:
                 self._callbacks = self._new_callbacks(store)
                 services = TxnServices(
@@ -261,11 +255,11 @@ class PrimaryAttempt:
                     observer=self._achievements,
                     read_replay=sources.replay,
                 )
-                await self._run_transactions(checkpoint, sources, services)
+                await self._run_transactions(checkpoint, sources, services, prepare)
                 if self._stopping:
                     break
                 checkpoint = await worker.run(store.restore_checkpoint, shard)
-                await rollbacks.begin(checkpoint)
+                prepare = rollbacks.begin(checkpoint)
             if hints is not None:
                 await hints.flush()
             group.stop()
@@ -305,14 +299,17 @@ class PrimaryAttempt:
         )
 
     async def _run_transactions(
-        self, checkpoint: Checkpoint, sources: Sources, services: TxnServices
+        self,
+        checkpoint: Checkpoint,
+        sources: Sources,
+        services: TxnServices,
+        prepare: Coroutine[None, None, None],
     ) -> None:
-        """Run transactions from `checkpoint` on until the input ends."""
+        """Run transactions from `checkpoint` on until the input ends; `prepare` comes first, while input is read."""
         spec = self._shard.spec
         self._achievements.sequenced_to = read_through_of(checkpoint)
-        sequencer = Sequencer(
-            checkpoint.sources, ring_messages=spec.ring_buffer_size or RING_MESSAGES
-        )
+        ring_messages = spec.ring_buffer_size or RING_MESSAGES
+        sequencer = Sequencer(checkpoint.sources, ring_messages=ring_messages)
         self._loop = TransactionLoop(
             TransactionMachine(sequencer, checkpoint, limits=limits_of(spec)),
             services,
@@ -323,9 +320,9 @@ class PrimaryAttempt:
             self._loop.post(tx.StopRequested())
         try:
             async with TaskGroup() as transactions:
-                transactions.start_soon(
-                    self._read(checkpoint, sources, self._loop), name="read sources"
-                )
+                reading = self._read(checkpoint, sources, self._loop)
+                transactions.start_soon(reading, name="read sources")
+                await prepare
                 await self._loop.run()
                 transactions.stop()
         finally:
@@ -389,6 +386,13 @@ class PrimaryAttempt:
         error = done.exception()
         if error is not None:
             _log.error("shard.store_not_destroyed", shard=self._shard.id, error=str(error))
+
+
+async def _undo_former(rollbacks: Rollbacks, checkpoint: Checkpoint, group: TaskGroup) -> None:
+    """Take over what former producers left, and begin to roll it back."""
+    await rollbacks.take_over()
+    await rollbacks.begin(checkpoint)
+    group.start_soon(rollbacks.undo(), name="undo")
 
 
 async def _awaited(wait: Awaitable[None]) -> None:

@@ -146,6 +146,8 @@ def _only(scenario: Scenario, **weights: float) -> Scenario:
     )
 
 
+MOVED = _only(EITHER, broker_lossy=1.0, crash=1.0, pause=1.0, hand_over=1.0)
+
 BROKEN = [
     Broken(by=_no_fence, invariants="S1 S2 S3", scenario=RECORDED),
     Broken(
@@ -158,8 +160,8 @@ BROKEN = [
     Broken(by=_sequencer_forgets, invariants="S1"),
     Broken(by=_no_intents, invariants="S1"),
     Broken(by=_acknowledges_at_once, invariants="S2"),
-    Broken(by=_commits_before_it_published, invariants="S1"),
-    Broken(by=_one_producer, invariants="S1 S2"),
+    Broken(by=_commits_before_it_published, invariants="S1", scenario=MOVED),
+    Broken(by=_one_producer, invariants="S1 S2", scenario=MOVED),
     Broken(
         by=_late_copies,
         invariants="S1",
@@ -170,7 +172,9 @@ BROKEN = [
         by=_hints_before_the_log,
         invariants="S0",
         scenario=replace(
-            RECORDED, faults={Fault.CRASH: 3.0, Fault.BROKER_LOSSY: 3.0, Fault.HAND_OVER: 1.0}
+            RECORDED,
+            faults={Fault.CRASH: 3.0, Fault.BROKER_LOSSY: 3.0, Fault.BROKER_CUT: 2.0},
+            write_seconds=(0.02, 0.2),
         ),
     ),
     Broken(by=_status_without_lease, invariants="S4"),

@@ -93,7 +93,7 @@ async def test_row_of_theirs_is_read_taken_and_checkpointed(
     found = await subject.store.get(SHARD)
     assert found is not None
     assert found.record.attrs == {"LeaseTimeout": f'"{moment}"', "Region": '"eu"'}
-    assert (found.record.owner, found.record.parents) == ("dead", {"shardId-1"})
+    assert (found.record.owner, found.record.parents) == ("dead", frozenset({"shardId-1"}))
 
     held = await ours.get_lease(SHARD, "w1")
     held = await ours.checkpoint_sequence(
@@ -336,7 +336,8 @@ async def test_row_of_which_nothing_is_left_is_free(
     held = await ours.get_lease(SHARD, "w1")
 
     assert subject.row(SHARD)["AssignedTo"] == {"S": "w1"}
-    assert await ours.checkpoint_sequence(held, Position("1"))
+    committed = await ours.checkpoint_sequence(held, Position("1"))
+    assert committed.record.checkpoint == Position("1")
 
 
 async def test_place_to_start_at_is_not_shown_to_them(subject: DynamoSubject) -> None:

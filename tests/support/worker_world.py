@@ -25,6 +25,7 @@ from consumer.leasing.worker.settings import WorkerSettings
 from consumer.leasing.worker.worker import LeaseWorker
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore
 from tests.support.memory_stream import MemoryStream
+from tests.support.scripted_processor import Script, ScriptedProcessor
 
 
 @dataclass(slots=True)
@@ -125,12 +126,13 @@ class WorkerWorld:
     records: MemoryRecords = field(default_factory=MemoryRecords)
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _processes: dict[str, Process] = field(default_factory=dict)
+    _all: list[Process] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.records.audit = self.ledger.on_write
 
-    def join(self, name: str) -> None:
-        """Start a worker in a process of its own."""
+    def join(self, name: str, script: Script | None = None) -> None:
+        """Start a worker in a process of its own; with a script, its processors follow that."""
         random = Random(f"{self.seed} {name}")
         store = MemoryRecordStore(
             self.records, lambda: random.uniform(0.0, self.latency_seconds_max)
@@ -139,13 +141,14 @@ class WorkerWorld:
             name,
             store=store,
             source=self.stream,
-            new_processor=lambda: WitnessProcessor(self),
+            new_processor=lambda: ScriptedProcessor(script) if script else WitnessProcessor(self),
             settings=self.settings,
             clock=VirtualClock(running_loop()),
             random=random,
         )
         self.workers[name] = worker
         self._processes[name] = Process(name)
+        self._all.append(self._processes[name])
         self._tasks[name] = self._processes[name].run(
             lambda: self.group.start_soon(worker.run(), name=name)
         )
@@ -163,10 +166,21 @@ class WorkerWorld:
         """Let it go on."""
         self._processes[name].go_on()
 
+    def wake_all(self) -> None:
+        """Let also those go on that died, so that their tasks can be cancelled."""
+        for process in self._all:
+            process.go_on()
+
     async def leave(self, name: str) -> None:
         """Let a worker stop as it should."""
         self.workers.pop(name).stop()
         await self._tasks[name]
+
+    def record(self, key: str) -> LeaseRecord:
+        """Return a lease as it is."""
+        found = self.records.current(key)
+        assert found is not None
+        return found.record
 
     def counts(self) -> dict[str, int]:
         """Return how many leases of unfinished shards each living worker has."""
@@ -218,7 +232,8 @@ async def in_world(
     """Play a scene, and end all workers with it."""
     async with TaskGroup() as group:
         world = WorkerWorld(seed=seed, group=group, settings=settings or WorkerSettings())
-        await play(world)
-        for process in world._processes.values():
-            process.go_on()
+        try:
+            await play(world)
+        finally:
+            world.wake_all()
         group.stop()

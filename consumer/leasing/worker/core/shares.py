@@ -97,7 +97,7 @@ def _taking(target: int, free: Sequence[LeaseView], most: int, dice: Callable[[]
     return Shares(
         target=target,
         to_take=tuple(lease.key for lease in order),
-        take_max=max(0, most),
+        take_max=max(0, min(most, len(order))),
         to_steal=(),
     )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from http import HTTPStatus
 
-from azure.core.exceptions import ServiceResponseError
+from azure.core.exceptions import HttpResponseError, ServiceResponseError
 from azure.core.pipeline import PipelineRequest, PipelineResponse
 from azure.core.pipeline.policies import AsyncHTTPPolicy
 from azure.core.rest import AsyncHttpResponse, HttpRequest
@@ -14,16 +15,15 @@ Matches = Callable[[HttpRequest], bool]
 
 
 class FaultPolicy(AsyncHTTPPolicy[HttpRequest, AsyncHttpResponse]):
-    """Meddles with the requests that a test names, and counts those that go through."""
+    """Meddles with the requests that a test names."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lose_answer_to: Matches | None = None
-        """The next such request is served, and its answer never comes; then None."""
+        """The next such request is served, and its answer never comes; then none is lost any more."""
         self.answer_busy_to: Matches | None = None
         """Such requests are not served: Azure has too much to do."""
-        self.served: list[str] = []
-        """Methods of the requests that were served."""
+        self.lost_answers = 0
 
     async def send(
         self, request: PipelineRequest[HttpRequest]
@@ -31,16 +31,13 @@ class FaultPolicy(AsyncHTTPPolicy[HttpRequest, AsyncHttpResponse]):
         """Pass a request on."""
         http = request.http_request
         if self.answer_busy_to is not None and self.answer_busy_to(http):
-            # One that every server refuses, read as one that this server refuses now.
-            http.headers["If-Match"] = '"no such state"'
-            response = await self.next.send(request)
-            response.http_response.status_code = 503
-            response.http_response.headers["x-ms-error-code"] = "ServerBusy"
-            return response
+            busy = HttpResponseError("ServerBusy: the server is busy")
+            busy.status_code = HTTPStatus.SERVICE_UNAVAILABLE
+            raise busy
         response = await self.next.send(request)
-        self.served.append(http.method)
         if self.lose_answer_to is not None and self.lose_answer_to(http):
             self.lose_answer_to = None
+            self.lost_answers += 1
             raise ServiceResponseError("the connection was closed before the answer came")
         return response
 

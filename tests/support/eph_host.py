@@ -60,6 +60,6 @@ class EphHost:
         await self.blob(partition).upload_blob(
             json.dumps(fields | changes),
             overwrite=True,
-            lease=self.token,
+            lease=BlobLeaseClient(self.blob(partition), lease_id=self.token),
             metadata={"owninghost": self._name},
         )

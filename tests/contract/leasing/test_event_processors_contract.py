@@ -1,0 +1,95 @@
+"""How Azure's own processors balance partitions over each backend.
+
+Origins are in azure-sdk-for-python sdk/eventhub/azure-eventhub, `livetest/synctests/test_eventprocessor.py`. The
+balancing is Azure's `OwnershipManager`, as it is; the partitions' ids come from memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from azure.eventhub import LoadBalancingStrategy
+from azure.eventhub.aio._eventprocessor._ownership_manager import OwnershipManager
+
+from consumer.errors import InvalidStateError
+from consumer.leasing.event_hubs import RecordCheckpointStore
+from tests.support.lease_stores import LeaseSubject
+from tests.support.offline_hub import GROUP, HUB, NAMESPACE, OfflineConsumerClient, OfflineHub
+
+EXPIRY_SECONDS = 60.0
+
+
+def _processor(store: Any, name: str, *, partitions: int = 2) -> OwnershipManager:
+    """Return the part of an event processor that claims."""
+    checkpoints = RecordCheckpointStore(store)
+    return OwnershipManager(
+        OfflineConsumerClient(OfflineHub(partitions), checkpoints),
+        GROUP,
+        name,
+        checkpoints,
+        EXPIRY_SECONDS,
+        LoadBalancingStrategy.GREEDY,
+        None,
+    )
+
+
+async def test_loadbalancer_balance(subject: LeaseSubject) -> None:
+    """`test_loadbalancer_balance`: one has two; a second gets one of them; when the first leaves, it has both."""
+    first = _processor(subject.store, "w1")
+    second = _processor(subject.rival, "w2")
+    assert sorted(await first.claim_ownership()) == ["0", "1"]
+
+    stolen = await second.claim_ownership()
+
+    assert len(stolen) == 1
+    kept = await first.claim_ownership()
+    assert sorted(kept + stolen) == ["0", "1"]
+    for partition in kept:
+        await first.release_ownership(partition)
+    await second.claim_ownership()
+    assert sorted(await second.claim_ownership()) == ["0", "1"]
+
+
+async def test_ownership_manager_release_partition(subject: LeaseSubject) -> None:
+    """The same name: what is released has no owner, and only its own owner can release it."""
+    first = _processor(subject.store, "w1")
+    second = _processor(subject.rival, "w2")
+    await first.claim_ownership()
+    [stolen] = await second.claim_ownership()
+
+    for partition in ("0", "1"):
+        await first.release_ownership(partition)
+
+    found = await RecordCheckpointStore(subject.store).list_ownership(NAMESPACE, HUB, GROUP)
+    owners = {each["partition_id"]: each["owner_id"] for each in found}
+    kept = "1" if stolen == "0" else "0"
+    assert owners == {stolen: "w2", kept: ""}
+
+
+async def test_three_processors_share_nine_partitions(subject: LeaseSubject) -> None:
+    """Rounds of all three settle at three each, and then stay."""
+    processors = [
+        _processor(store, name, partitions=9)
+        for store, name in ((subject.store, "w1"), (subject.rival, "w2"), (subject.store, "w3"))
+    ]
+    for _ in range(7):
+        owned = [await each.claim_ownership() for each in processors]
+
+    assert [len(each) for each in owned] == [3, 3, 3]
+    assert sorted(partition for each in owned for partition in each) == list("012345678")
+    assert [sorted(await each.claim_ownership()) for each in processors] == [
+        sorted(each) for each in owned
+    ]
+
+
+async def test_loadbalancer_list_ownership_error(subject: LeaseSubject) -> None:
+    """The same name: an outage is an error, so that processors keep what they have; it is no empty list."""
+    processor = _processor(subject.store, "w1")
+    await processor.claim_ownership()
+    await subject.store.delete_store()
+
+    with pytest.raises(InvalidStateError):
+        await processor.claim_ownership()
+
+    await subject.store.create_store()

@@ -1,0 +1,152 @@
+"""Azure's own consumer clients, whole, over record stores: events, checkpoints, and processors that come and go.
+
+Origins are in azure-event-hubs-node `processor/tests/eph.spec.ts` and azure-sdk-for-js `eventProcessor.spec.ts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+from azure.eventhub import EventData
+from azure.eventhub.aio import PartitionContext
+
+from allocator.runtime.task_group import TaskGroup
+from consumer.errors import ShutdownError
+from consumer.leasing.azure_blob.event_hubs import EventHubsRecordStore
+from consumer.leasing.event_hubs import RecordCheckpointStore
+from consumer.leasing.sql.store import SqlRecordStore
+from consumer.leasing.store import RecordStore
+from consumer.leasing.sync_event_hubs import SyncRecordCheckpointStore
+from tests.support.azure_stores import azure_containers
+from tests.support.eventually import eventually
+from tests.support.offline_hub import GROUP, HUB, NAMESPACE, OfflineConsumerClient, OfflineHub
+
+EVENTS = 5
+
+
+@pytest.fixture
+async def blobs(azurite: str) -> AsyncIterator[RecordStore]:
+    """The blobs that Azure's own checkpoint store writes, in a container that is there."""
+    async with azure_containers(azurite) as containers:
+        store = EventHubsRecordStore(containers[0])
+        await store.create_store()
+        yield store
+
+
+@pytest.fixture
+async def rows(tmp_path: Path) -> AsyncIterator[RecordStore]:
+    """A table that is there."""
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/leases.db")
+    store = SqlRecordStore(engine)
+    await store.create_store()
+    yield store
+    engine.dispose()
+
+
+class _Run:
+    """A client that receives, and what its handler saw."""
+
+    def __init__(self, hub: OfflineHub, store: RecordStore) -> None:
+        self.client = OfflineConsumerClient(hub, RecordCheckpointStore(store))
+        self.seen: list[str] = []
+        self.contexts: dict[str, PartitionContext] = {}
+
+    async def on_event(self, context: PartitionContext, event: EventData | None) -> None:
+        assert event is not None
+        self.contexts[context.partition_id] = context
+        await context.update_checkpoint(event)
+        self.seen.append(event.body_as_str())
+
+
+@asynccontextmanager
+async def _running(hub: OfflineHub, store: RecordStore) -> AsyncIterator[_Run]:
+    """Receive until the end of the block, and give everything back."""
+    run = _Run(hub, store)
+    async with TaskGroup() as group:
+        group.start_soon(run.client.receive(run.on_event, starting_position="-1"), name="processor")
+        yield run
+        await run.client.close()
+        group.stop()
+
+
+def _all_events(hub: OfflineHub) -> set[str]:
+    return {event.body_as_str() for events in hub.events.values() for event in events}
+
+
+async def _numbers(store: RecordStore) -> list[int]:
+    found = await RecordCheckpointStore(store).list_checkpoints(NAMESPACE, HUB, GROUP)
+    return [each["sequence_number"] for each in found]
+
+
+@pytest.mark.azurite
+async def test_restarted_client_goes_on_from_its_checkpoints(blobs: RecordStore) -> None:
+    """`receive from the checkpointed offset`, `has a checkpoint`: the starting position counts once only."""
+    hub = OfflineHub(3)
+    for partition in hub.partition_ids:
+        hub.send(partition, EVENTS)
+    async with _running(hub, blobs) as first:
+        await eventually(lambda: len(first.seen) == 3 * EVENTS)
+    assert await _numbers(blobs) == [EVENTS - 1] * 3
+    for partition in hub.partition_ids:
+        hub.send(partition, 2)
+
+    async with _running(hub, blobs) as second:
+        await eventually(lambda: len(second.seen) == 3 * 2)
+
+    assert not set(first.seen) & set(second.seen)
+    assert set(first.seen) | set(second.seen) == _all_events(hub)
+
+
+async def test_multiple_clients_share_the_partitions(rows: RecordStore) -> None:
+    """`multiple eph`: a second client takes over half; each event is processed, and who lost a partition is fenced."""
+    hub = OfflineHub(2)
+    async with _running(hub, rows) as first:
+        for partition in hub.partition_ids:
+            hub.send(partition, 1)
+        await eventually(lambda: len(first.seen) == 2)
+        async with _running(hub, rows) as second:
+            await eventually(lambda: len(second.client._event_processors) == 1)
+            [processor] = second.client._event_processors.values()
+            await eventually(lambda: len(processor._tasks) == 1)
+            [stolen] = processor._tasks
+            for partition in hub.partition_ids:
+                hub.send(partition, EVENTS)
+            await eventually(lambda: set(first.seen) | set(second.seen) == _all_events(hub))
+            await eventually(lambda: len(second.seen) >= EVENTS)
+
+            late = hub.events[stolen][-1]
+            with pytest.raises(ShutdownError):
+                await first.contexts[stolen].update_checkpoint(late)
+
+    assert await _numbers(rows) == [EVENTS, EVENTS]
+
+
+def test_sync_store_has_the_same_answers(tmp_path: Path) -> None:
+    """The class that Azure's client without a loop takes."""
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/{uuid4().hex}.db")
+    rows = SqlRecordStore(engine)
+    names = {
+        "fully_qualified_namespace": NAMESPACE,
+        "eventhub_name": HUB,
+        "consumer_group": GROUP,
+        "partition_id": "0",
+    }
+    place = names | {"sequence_number": 7, "offset": "1:7"}
+    with SyncRecordCheckpointStore(lambda: nullcontext(rows)) as store:
+        store._thread.call(rows.create_store())
+        [claimed] = store.claim_ownership([names | {"owner_id": "w1"}])
+        [listed] = store.list_ownership(NAMESPACE, HUB, GROUP)
+        age_seconds = abs(listed.pop("last_modified_time") - claimed["last_modified_time"])
+        assert (listed | {"last_modified_time": claimed["last_modified_time"]}) == claimed
+        assert age_seconds < 1
+        store.update_checkpoint(place)
+        assert list(store.list_checkpoints(NAMESPACE, HUB, GROUP)) == [place]
+        [stolen] = store.claim_ownership([claimed | {"owner_id": "w2"}])
+        assert list(store.claim_ownership([claimed])) == []
+        assert stolen["owner_id"] == "w2"
+    engine.dispose()

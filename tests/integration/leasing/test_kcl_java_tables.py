@@ -272,6 +272,22 @@ async def test_their_leader_hands_our_lease_off(
     assert await manager.renew(done) is None
 
 
+async def test_hand_off_is_noticed_though_no_counter_moves(
+    subject: DynamoSubject, manager: LeaseManager, peer: KclPeer
+) -> None:
+    """What was decided before it is decided anew: else we would take what their leader has given to another."""
+    peer.create(SHARD)
+    assert peer.take(subject.row(SHARD))
+    seen = await _now(manager)
+    assert peer.begin_hand_off(subject.row(SHARD), "next")
+
+    assert await manager.take(seen, "w1") is None
+    assert await manager.evict(seen) is None
+
+    row = subject.row(SHARD)
+    assert (row["leaseOwner"], row["checkpointOwner"]) == ({"S": "next"}, {"S": "java"})
+
+
 async def test_we_hand_their_lease_off(
     subject: DynamoSubject, manager: LeaseManager, peer: KclPeer
 ) -> None:

@@ -291,6 +291,21 @@ async def test_we_steal_from_them_by_asking(
     assert stolen.record.parents == {"shardId-1"}
 
 
+async def test_lease_that_they_let_go_is_not_claimed(
+    subject: DynamoSubject, ours: ShardCheckpointer, peer: VmwareGoPeer
+) -> None:
+    """Letting go changes the owner alone; a claim on a free lease would only keep everybody away."""
+    peer.acquire()
+    seen = await subject.store.get(SHARD)
+    assert seen is not None
+    peer.release()
+
+    with pytest.raises(LeaseNotAcquiredError, match="changed hands"):
+        await ours.claim_shard(seen, "w1")
+
+    assert "ClaimRequest" not in subject.row(SHARD)
+
+
 async def test_claim_on_a_dead_lease_ends(
     ours: ShardCheckpointer, subject: DynamoSubject, peer: VmwareGoPeer, clock: SteppingClock
 ) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.exceptions import ConnectionError as NoConnectionError
 
 from consumer.errors import SourceError, SourceUnavailableError
 from consumer.sources.kinesis.lineage import StreamShard
@@ -127,8 +128,12 @@ def told_apart(stream: str, error: ClientError | BotoCoreError) -> SourceError:
     """Return what an error of boto3's means."""
     if not isinstance(error, ClientError):
         # Wrong parameters and missing credentials are of this family, too.
-        kind = SourceUnavailableError if isinstance(error, HTTPClientError) else SourceError
-        return kind(stream, str(error))
+        outage = isinstance(error, HTTPClientError | NoConnectionError)
+        return (
+            SourceUnavailableError(stream, str(error))
+            if outage
+            else SourceError(stream, str(error))
+        )
     code = error.response.get("Error", {}).get("Code", "")
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if code in _THROTTLED:

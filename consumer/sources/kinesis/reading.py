@@ -17,14 +17,15 @@ from typing import cast
 
 import structlog
 
+from allocator.runtime.backoff import Backoff
 from allocator.runtime.task_group import TaskGroup
-from consumer.errors import SourceError
+from consumer.errors import SourceError, SourceUnavailableError
 from consumer.message.batch import MessageBatch, MessageType
 from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.sources.kinesis.calls import KinesisCalls
+from consumer.sources.kinesis.calls import KinesisCalls, ThrottledError
 from consumer.sources.kinesis.elsewhere import Elsewhere
 from consumer.sources.kinesis.lineage import Outlook, StreamShard, outlook, slice_of
-from consumer.sources.kinesis.pages import PageReader
+from consumer.sources.kinesis.pages import OUTAGE_ATTEMPTS_MAX, PageReader
 from consumer.sources.kinesis.places import Resume, Start, beginning_of, decode_resume
 from consumer.sources.kinesis.shard_batches import ShardBatches
 from consumer.sources.part import Part
@@ -115,7 +116,7 @@ class StreamReading:
         """Read whatever may be read, as shards come and go."""
         while True:
             self._changed.clear()
-            shards = await self._calls.list_shards()
+            shards = await self._listed()
             seen = self._outlook(shards)
             while self._skip_finished(seen):
                 seen = self._outlook(shards)
@@ -131,6 +132,17 @@ class StreamReading:
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._changed.wait()
+
+    async def _listed(self) -> dict[str, StreamShard]:
+        backoff = Backoff(initial_seconds=0.5)
+        while True:
+            try:
+                return await self._calls.list_shards()
+            except SourceUnavailableError as error:
+                if backoff.attempt >= OUTAGE_ATTEMPTS_MAX and not isinstance(error, ThrottledError):
+                    raise
+                _log.info("kinesis.refused", stream=self._calls.stream, reason=str(error))
+                await backoff.sleep()
 
     def _outlook(self, shards: Mapping[str, StreamShard]) -> Outlook:
         return outlook(shards, self._part, finished=self._finished)

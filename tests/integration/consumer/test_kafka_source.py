@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,88 +10,35 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Consumer
 
-from consumer.application import DeferToNextTxnError, MessageProducer, Shard
-from consumer.errors import ShardStoppedError
-from consumer.message.batch import Envelope
+from consumer.application import DeferToNextTxnError, MessageProducer
 from consumer.message.json_type import JsonType
-from consumer.message.publisher import Publisher
 from consumer.message.uuid import Flags, build_uuid, format_uuid
 from consumer.protocol.labels import label_set
-from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
+from consumer.protocol.shard_pb2 import ReplicaStatus
 from consumer.shard.live_shard import LiveShard
 from consumer.sources.kafka.places import AtOffsets, Latest
 from consumer.sources.kafka.source import KafkaSource
 from consumer.sources.part import SOURCE_PART
-from consumer.sources.received import Received, WithMetadata
-from consumer.stores.json_file import JsonFileStore
+from consumer.sources.received import WithMetadata
 from tests.support.eventually import eventually
+from tests.support.in_order import InOrder, numbers, reach, serve
 from tests.support.kafka_cluster import TestTopic
-from tests.support.live_shards import SHARD, Counting, Counts, ShardHost, counts, spec_of
+from tests.support.live_shards import SHARD, ShardHost, spec_of
 
 pytestmark = pytest.mark.etcd
 
 
-class InOrder(Counting):
-    """Counts the messages of each key, and refuses one that is not the next of its key."""
-
-    def __init__(
-        self, directory: Path, topic: TestTopic, *, metadata: bool = False, **options: Any
-    ) -> None:
-        super().__init__(directory)
-        message_type = WithMetadata(JsonType()) if metadata else JsonType()
-        self.source = KafkaSource(topic.name, message_type, topic.config, **options)
-        self.read_messages = self.source.read_messages
-        self.replay_range = self.source.replay_range
-        self.read_through = self.source.read_through
-        self.meet: Callable[[str, int], None] = lambda key, number: None
-        """Called with each message; may raise."""
-        self.received: list[Received] = []
-
-    def consume_message(
-        self, shard: Shard, store: JsonFileStore[Counts], envelope: Envelope, publisher: Publisher
-    ) -> None:
-        """Count."""
-        del shard, publisher
-        message = envelope.message
-        if isinstance(message, Received):
-            self.received.append(message)
-            if message.content is None:
-                return
-            message = message.content
-        key, number = message["key"], message["n"]
-        self.meet(key, number)
-        expected = store.state.get(key, 0) + 1
-        assert number == expected, f"{key}: {number} instead of {expected}"
-        store.state[key] = number
-
-
-async def reach(live: LiveShard, wanted: Counts) -> None:
-    """Wait until the shard has committed these counts, no more and no less."""
-
-    async def has_counted() -> bool:
-        try:
-            return await counts(live) == wanted
-        except ShardStoppedError:
-            return False  # Between two attempts.
-
-    await eventually(has_counted)
-
-
-async def serve(host: ShardHost, application: InOrder, spec: ShardSpec | None = None) -> LiveShard:
-    """Start the shard."""
-    spec = spec or spec_of(SHARD)
-    await host.assign(spec)
-    return host.start(spec, application)
+def counting(
+    directory: Path, topic: TestTopic, *, metadata: bool = False, **options: Any
+) -> InOrder:
+    """Return an application that reads a topic."""
+    message_type = WithMetadata(JsonType()) if metadata else JsonType()
+    return InOrder(directory, KafkaSource(topic.name, message_type, topic.config, **options))
 
 
 async def begun(application: InOrder) -> None:
     """Wait until it is settled where each partition begins."""
     await eventually(lambda: any(each._next for each in application.source._readings.values()))
-
-
-def numbers(first: int, last: int) -> range:
-    """Return first to last."""
-    return range(first, last + 1)
 
 
 async def test_topic_is_counted_once_in_order_through_failures_and_restarts(
@@ -102,7 +48,7 @@ async def test_topic_is_counted_once_in_order_through_failures_and_restarts(
     topic = TestTopic(kafka_servers)
     for partition in range(3):
         await topic.put(f"k{partition}", numbers(1, 10), partition=partition)
-    application = InOrder(tmp_path, topic)
+    application = counting(tmp_path, topic)
     assert isinstance(application, MessageProducer)
     failures = {("k0", 4), ("k1", 8), ("k2", 10)}
     begun = 0
@@ -123,7 +69,7 @@ async def test_topic_is_counted_once_in_order_through_failures_and_restarts(
 
     await live.stop()
     await topic.put("k1", numbers(11, 15), partition=1)
-    successor = host.start(spec_of(SHARD), InOrder(tmp_path, topic))
+    successor = host.start(spec_of(SHARD), counting(tmp_path, topic))
     await reach(successor, {"k0": 10, "k1": 15, "k2": 10})
 
 
@@ -136,7 +82,7 @@ async def test_offsets_behind_a_transactions_end_count_as_read(
     topic = TestTopic(kafka_servers)
     await topic.put_transaction("k", numbers(1, 3))
     await topic.put_transaction("k", numbers(4, 5))
-    application = InOrder(tmp_path, topic)
+    application = counting(tmp_path, topic)
     live = await serve(host, application)
     await reach(live, {"k": 5})
 
@@ -152,7 +98,7 @@ async def test_latest_is_where_the_application_first_began(
     topic = TestTopic(kafka_servers)
     await topic.put("old", numbers(1, 5))
     await topic.put("old", numbers(6, 9), partition=1)
-    application = InOrder(tmp_path, topic, start=Latest())
+    application = counting(tmp_path, topic, start=Latest())
     live = await serve(host, application)
     await begun(application)
     await topic.put("new", numbers(1, 2))
@@ -160,7 +106,7 @@ async def test_latest_is_where_the_application_first_began(
 
     await live.stop()
     await topic.put("late", numbers(1, 3), partition=1)
-    successor = host.start(spec_of(SHARD), InOrder(tmp_path, topic, start=Latest()))
+    successor = host.start(spec_of(SHARD), counting(tmp_path, topic, start=Latest()))
     await reach(successor, {"new": 2, "late": 3})
 
 
@@ -171,7 +117,7 @@ async def test_messages_carry_what_the_topic_says_of_them(
     topic = TestTopic(kafka_servers)
     await topic.put("k", numbers(1, 1), partition=2, headers=[("a", b"1"), ("a", None)])
     await topic.put_raw([None], partition=2, key="gone", timestamp=1_700_000_000_123)
-    application = InOrder(tmp_path, topic, metadata=True)
+    application = counting(tmp_path, topic, metadata=True)
     live = await serve(host, application)
     await reach(live, {"k": 1})
     await eventually(lambda: len(application.received) == 2)
@@ -208,7 +154,7 @@ async def test_shards_share_partitions_and_find_new_ones(
     for index in range(2):
         spec = spec_of(f"shard-{index}")
         spec.labels.CopyFrom(label_set({SOURCE_PART: f"{index}/2"}))
-        application = InOrder(
+        application = counting(
             tmp_path, topic, start=Latest(), open_consumer=Growing, discovery_seconds=0.05
         )
         lives.append(await serve(host, application, spec))
@@ -230,7 +176,7 @@ async def test_offset_that_is_not_there_is_data_loss(
     await topic.put("k", numbers(1, 3))
     start = AtOffsets({(topic.name, 0): 1_000})
 
-    await serve(host, InOrder(tmp_path, topic, start=start))
+    await serve(host, counting(tmp_path, topic, start=start))
 
     await eventually(
         lambda: host.says(SHARD, ReplicaStatus.FAILED, "data loss", topic.name_of(0), "is gone")
@@ -250,7 +196,7 @@ async def test_sequenced_transactions_longer_than_memory_are_read_again(
 
     pending = [message(clock, Flags.CONTINUE_TXN) for clock in numbers(1, 8)]
     await topic.put_raw([*pending, *pending[2:5], message(8, Flags.ACK_TXN)])
-    application = InOrder(tmp_path, topic, sequenced=True)
+    application = counting(tmp_path, topic, sequenced=True)
     spec = spec_of(SHARD)
     spec.ring_buffer_size = 2
 

@@ -8,86 +8,36 @@ from typing import Any
 
 import pytest
 
-from consumer.application import DeferToNextTxnError, MessageProducer, Shard
-from consumer.errors import ShardStoppedError
-from consumer.message.batch import Envelope
+from consumer.application import DeferToNextTxnError, MessageProducer
 from consumer.message.json_type import JsonType
-from consumer.message.publisher import Publisher
 from consumer.protocol.shard_pb2 import ReplicaStatus
-from consumer.shard.live_shard import LiveShard
 from consumer.sources.kinesis.pages import Pace
 from consumer.sources.kinesis.places import Latest
 from consumer.sources.kinesis.source import KinesisSource
-from consumer.sources.received import Received, WithMetadata
-from consumer.stores.json_file import JsonFileStore
+from consumer.sources.received import WithMetadata
 from tests.support.eventually import eventually
+from tests.support.in_order import InOrder, numbers, reach, serve
 from tests.support.kinesis_streams import HASH_END, TestStream
-from tests.support.live_shards import SHARD, Counting, Counts, ShardHost, counts, spec_of
+from tests.support.live_shards import SHARD, ShardHost, spec_of
 
 pytestmark = pytest.mark.etcd
 
 FAST = Pace(read_interval_seconds=0.01, idle_interval_seconds=0.02)
 
 
-class InOrder(Counting):
-    """Counts the messages of each key, and refuses one that is not the next of its key."""
-
-    def __init__(
-        self, directory: Path, stream: TestStream, *, metadata: bool = False, **options: Any
-    ) -> None:
-        super().__init__(directory)
-        self.source = KinesisSource(
-            stream.name,
-            WithMetadata(JsonType()) if metadata else JsonType(),
-            open_client=stream.open_client,
-            pace=FAST,
-            discovery_seconds=0.1,
-            **options,
-        )
-        self.read_messages = self.source.read_messages
-        self.replay_range = self.source.replay_range
-        self.read_through = self.source.read_through
-        self.meet: Callable[[str, int], None] = lambda key, number: None
-        """Called with each message; may raise."""
-        self.received: list[Received] = []
-
-    def consume_message(
-        self, shard: Shard, store: JsonFileStore[Counts], envelope: Envelope, publisher: Publisher
-    ) -> None:
-        """Count."""
-        del shard, publisher
-        message = envelope.message
-        if isinstance(message, Received):
-            self.received.append(message)
-            message = message.content
-        key, number = message["key"], message["n"]
-        self.meet(key, number)
-        assert number == store.state.get(key, 0) + 1, f"{key}: {number} after {store.state}"
-        store.state[key] = number
-
-
-async def reach(live: LiveShard, wanted: Counts) -> None:
-    """Wait until the shard has committed these counts, no more and no less."""
-
-    async def has_counted() -> bool:
-        try:
-            return await counts(live) == wanted
-        except ShardStoppedError:
-            return False  # Between two attempts.
-
-    await eventually(has_counted)
-
-
-async def serve(host: ShardHost, application: InOrder) -> LiveShard:
-    """Start the shard."""
-    spec = spec_of(SHARD)
-    await host.assign(spec)
-    return host.start(spec, application)
-
-
-def numbers(first: int, last: int) -> range:
-    """Return first to last."""
-    return range(first, last + 1)
+def counting(
+    directory: Path, stream: TestStream, *, metadata: bool = False, **options: Any
+) -> InOrder:
+    """Return an application that reads a stream."""
+    source = KinesisSource(
+        stream.name,
+        WithMetadata(JsonType()) if metadata else JsonType(),
+        open_client=stream.open_client,
+        pace=FAST,
+        discovery_seconds=0.1,
+        **options,
+    )
+    return InOrder(directory, source)
 
 
 def failing_once(*places: tuple[str, int]) -> Callable[[str, int], None]:
@@ -108,7 +58,7 @@ async def test_stream_is_counted_once_in_order_through_splits_merges_and_restart
     """Shards split and merge while the application fails now and then, and then gets a successor."""
     stream = await TestStream(kinesis_endpoint).create(2)
     low, high = 0, HASH_END - 1
-    application = InOrder(tmp_path, stream)
+    application = counting(tmp_path, stream)
     application.meet = failing_once(("low", 7), ("high", 13), ("low", 25))
     assert isinstance(application, MessageProducer)
     await stream.put("low", numbers(1, 10), hash_key=low)
@@ -128,7 +78,7 @@ async def test_stream_is_counted_once_in_order_through_splits_merges_and_restart
     await stream.put("high", numbers(31, 40), hash_key=high)
     await stream.merge(2, 4)  # into 5
     await stream.put("high", numbers(41, 50), hash_key=high)
-    successor = host.start(spec_of(SHARD), InOrder(tmp_path, stream))
+    successor = host.start(spec_of(SHARD), counting(tmp_path, stream))
     await reach(successor, {"low": 30, "high": 50})
 
 
@@ -142,7 +92,7 @@ async def test_restart_within_a_page_goes_on_within_it(
     await stream.put("k", numbers(1, 4))
     await stream.put_aggregate("k", numbers(5, 11))
     await stream.put("k", numbers(12, 20))
-    application = InOrder(tmp_path, stream)
+    application = counting(tmp_path, stream)
     fail = failing_once(("k", 5), ("k", 8), ("k", 12), ("k", 20))
     begun = 0
 
@@ -165,7 +115,7 @@ async def test_records_carry_what_the_stream_says_of_them(
     """Keys, numbers and times reach an application that asks for them."""
     stream = await TestStream(kinesis_endpoint).create(1)
     await stream.put_aggregate("k", numbers(1, 2), hash_key=7)
-    application = InOrder(tmp_path, stream, metadata=True)
+    application = counting(tmp_path, stream, metadata=True)
     live = await serve(host, application)
     await reach(live, {"k": 2})
 
@@ -184,7 +134,7 @@ async def test_throttling_and_expired_iterators_are_waited_out(
     """The stream refuses readings: nothing is lost or repeated, and the shard does not fail."""
     stream = await TestStream(kinesis_endpoint).create(1)
     await stream.put("k", numbers(1, 3))
-    application = InOrder(tmp_path, stream)
+    application = counting(tmp_path, stream)
     live = await serve(host, application)
     await reach(live, {"k": 3})
 
@@ -204,7 +154,7 @@ async def test_latest_is_when_the_application_first_began(
     """What came before is not read. What comes while no process reads is, also in shards that had nothing before."""
     stream = await TestStream(kinesis_endpoint).create(2)
     await stream.put("old", numbers(1, 5))
-    application = InOrder(tmp_path, stream, start=Latest())
+    application = counting(tmp_path, stream, start=Latest())
     live = await serve(host, application)
     await eventually(lambda: bool(application.source._readings))
     await stream.put("low", numbers(1, 2))
@@ -213,7 +163,7 @@ async def test_latest_is_when_the_application_first_began(
     await live.stop()
     await stream.put("high", numbers(1, 3), hash_key=HASH_END - 1)
     await stream.put("low", numbers(3, 4))
-    successor = host.start(spec_of(SHARD), InOrder(tmp_path, stream, start=Latest()))
+    successor = host.start(spec_of(SHARD), counting(tmp_path, stream, start=Latest()))
     await reach(successor, {"low": 4, "high": 3})
 
 
@@ -225,7 +175,7 @@ async def test_record_lost_in_the_middle_of_a_page_is_data_loss(
     """
     stream = await TestStream(kinesis_endpoint).create(1)
     await stream.put("k", numbers(1, 9))
-    application = InOrder(tmp_path, stream)
+    application = counting(tmp_path, stream)
     deferred = False
 
     def meet(key: str, number: int) -> None:
@@ -241,7 +191,7 @@ async def test_record_lost_in_the_middle_of_a_page_is_data_loss(
     await eventually(lambda: host.says(SHARD, ReplicaStatus.FAILED, "not yet"))
     await live.stop()
     await stream.trim(5)
-    host.start(spec_of(SHARD), InOrder(tmp_path, stream))
+    host.start(spec_of(SHARD), counting(tmp_path, stream))
 
     await eventually(
         lambda: host.says(SHARD, ReplicaStatus.FAILED, "data loss", "the record", "is gone")
@@ -253,7 +203,7 @@ async def test_fan_out_brings_the_same(
 ) -> None:
     """Subscriptions end again and again, and shards too."""
     stream = await TestStream(kinesis_endpoint).create(1)
-    application = InOrder(tmp_path, stream, consumer_arn=stream.consumer_arn)
+    application = counting(tmp_path, stream, consumer_arn=stream.consumer_arn)
     await stream.put("k", numbers(1, 8))
     live = await serve(host, application)
     await reach(live, {"k": 8})

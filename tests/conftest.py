@@ -29,6 +29,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             shares_session = "spark" in getattr(item, "fixturenames", ())
             group = "spark session" if shares_session else "spark applications"
             item.add_marker(pytest.mark.xdist_group(group))
+    on_azurite = [item for item in items if item.get_closest_marker("azurite") is not None]
+    if on_azurite:
+        _give_time_to_install_azurite(on_azurite)
+
+
+def _give_time_to_install_azurite(items: list[pytest.Item]) -> None:
+    """Let the first test on Azurite wait for npm, if it is not installed yet."""
+    from tests.support.azurite_server import is_azurite_installed
+    from tests.support.node_tools import INSTALL_TIMEOUT_SECONDS
+
+    if not is_azurite_installed():
+        for item in items:
+            item.add_marker(pytest.mark.timeout(INSTALL_TIMEOUT_SECONDS))
 
 
 @pytest.fixture(autouse=True)

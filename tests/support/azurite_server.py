@@ -13,7 +13,7 @@ from pathlib import Path
 
 from consumer.embedded.child_process import ChildProcess
 from tests.support.eventually import eventually_sync
-from tests.support.node_tools import find_node_tools, installed
+from tests.support.node_tools import find_node_tools, home_of, installed
 
 _ROOT = Path(__file__).parents[2]
 _DESCRIPTION = Path(__file__).parent / "azurite"
@@ -29,6 +29,11 @@ _ACCOUNT_KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
 """Not a secret: every emulator has this one."""
+
+
+def is_azurite_installed() -> bool:
+    """Tell whether Azurite starts at once: if not, npm installs it first, and may take a minute."""
+    return home_of(_DESCRIPTION, _CACHE).exists()
 
 
 @contextmanager

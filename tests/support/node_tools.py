@@ -45,6 +45,12 @@ def find_node_tools() -> NodeTools:
     return NodeTools(node_of_wheel, (str(node_of_wheel), str(npm_of_wheel)))
 
 
+def home_of(description: Path, cache: Path) -> Path:
+    """Return where a package is installed, or will be: in a directory named by what its lock file says."""
+    digest = hashlib.sha256((description / _LOCK_FILE).read_bytes()).hexdigest()[:16]
+    return cache / digest
+
+
 def installed(description: Path, cache: Path, tools: NodeTools) -> Path:
     """Return the `node_modules` of a package, installed once and then found in the cache.
 
@@ -52,19 +58,18 @@ def installed(description: Path, cache: Path, tools: NodeTools) -> Path:
 
     Args:
         description: Directory with package.json and package-lock.json.
-        cache: Directory that keeps it, in a directory named by what the lock file says.
+        cache: Directory that keeps it.
         tools: What installs.
 
     Raises:
         RuntimeError: npm failed; the error says what npm said.
     """
-    digest = hashlib.sha256((description / _LOCK_FILE).read_bytes()).hexdigest()[:16]
-    home = cache / digest
+    home = home_of(description, cache)
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not home.exists():
-            building = cache / f"{digest}.building"
+            building = home.with_suffix(".building")
             shutil.rmtree(building, ignore_errors=True)
             building.mkdir()
             for name in _DESCRIPTIONS:

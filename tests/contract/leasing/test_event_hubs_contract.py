@@ -6,6 +6,7 @@ Origins: `public/blob-checkpointstore.spec.ts` of azure-sdk-for-js eventhubs-che
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -193,6 +194,22 @@ class TestOwnership:
             with pytest.raises(InvalidStateError):
                 await call
         await subject.store.create_store()
+
+    async def test_supports_cancellation(self, mine: RecordCheckpointStore) -> None:
+        """JS `supports cancellation`: each method ends at once, and what it had begun harms nobody."""
+        [claimed] = await mine.claim_ownership([_wanted("w1")])
+        for call in (
+            mine.claim_ownership([_wanted("w1", "1")]),
+            mine.update_checkpoint(_checkpoint(1, "1")),
+            mine.list_ownership(*HUB),
+            mine.list_checkpoints(*HUB),
+        ):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await call
+
+        assert list(await mine.claim_ownership([claimed]))
+        await mine.update_checkpoint(_checkpoint(2, "2"))
 
 
 class TestCheckpoints:

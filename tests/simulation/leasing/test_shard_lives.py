@@ -245,6 +245,26 @@ def test_long_batch_does_not_outlive_its_lease_unnoticed() -> None:
     run_virtual(in_world(0, play, SETTINGS))
 
 
+def test_paused_worker_delivers_nothing_when_it_wakes() -> None:
+    """What it was woken by comes before any timer that would tell it: each delivery asks the clock itself."""
+
+    async def play(world: WorkerWorld) -> None:
+        paused, heir = Script(), Script()
+        world.stream.add("a")
+        world.join("w0", paused)
+        await world.until(_called(paused, "initialize a"), seconds=30)
+        world.pause("w0")
+        world.stream.put("a", b"1")
+        world.join("w1", heir)
+        await world.until(lambda: heir.data == [b"1"], seconds=60)
+        world.go_on("w0")
+        await world.until(_called(paused, "lost a"), seconds=10)
+
+        assert paused.calls == ["initialize a", "lost a"]
+
+    run_virtual(in_world(0, play, SETTINGS))
+
+
 def test_worker_that_comes_back_under_its_name_takes_its_leases_at_once() -> None:
     """KCL testInitialize: its own rows are adopted at the start; as a new acquisition, for the old may still run."""
 

@@ -7,10 +7,10 @@ boto3 blocks while it waits for them, so each subscription has a thread of its o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import structlog
 from botocore.exceptions import BotoCoreError, ClientError
@@ -29,9 +29,6 @@ from consumer.sources.kinesis.pages import (
     place_again,
 )
 from consumer.sources.kinesis.places import AfterSequence, Place, place_arguments
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
 
 _ENDED: Final = object()
 
@@ -70,14 +67,12 @@ class FanOutReader:
         self._consumer_arn = consumer_arn
         self._fallback = fallback
 
-    async def pages(self, shard: StreamShard, place: Place) -> AsyncIterator[Page]:
+    async def pages(self, shard: StreamShard, place: Place) -> AsyncGenerator[Page, None]:
         """Yield pages until the shard ends; a page without records whenever there is nothing more to read."""
         backoff = Backoff(initial_seconds=1.0)
         while True:
             try:
-                # Declared as an iterator, and a generator.
-                subscription = cast("AsyncGenerator[Page, None]", self._subscribed(shard, place))
-                async with aclosing(subscription) as pages:
+                async with aclosing(self._subscribed(shard, place)) as pages:
                     async for page in pages:
                         backoff.reset()
                         place = (
@@ -96,13 +91,11 @@ class FanOutReader:
             except SourceError as error:
                 _log.warning("kinesis.fan_out_refused", shard=shard.id, reason=str(error))
                 break
-        async with aclosing(
-            cast("AsyncGenerator[Page, None]", self._fallback.pages(shard, place))
-        ) as pages:
+        async with aclosing(self._fallback.pages(shard, place)) as pages:
             async for page in pages:
                 yield page
 
-    async def _subscribed(self, shard: StreamShard, place: Place) -> AsyncIterator[Page]:
+    async def _subscribed(self, shard: StreamShard, place: Place) -> AsyncGenerator[Page, None]:
         """Yield the pages of one subscription."""
         client = await self._calls.client()
         thread = ThreadPoolExecutor(1, thread_name_prefix=f"subscription-{shard.id}")

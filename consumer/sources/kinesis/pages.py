@@ -7,7 +7,7 @@ again only while it is behind, and backs off when it is refused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -52,7 +52,7 @@ class Page:
 class PageReader(Protocol):
     """Reads shards."""
 
-    def pages(self, shard: StreamShard, place: Place) -> AsyncIterator[Page]:
+    def pages(self, shard: StreamShard, place: Place) -> AsyncGenerator[Page, None]:
         """Yield pages until the shard ends."""
         ...
 
@@ -92,7 +92,7 @@ class PollingReader:
         self._pace = pace
         self._records_max = records_max
 
-    async def pages(self, shard: StreamShard, place: Place) -> AsyncIterator[Page]:
+    async def pages(self, shard: StreamShard, place: Place) -> AsyncGenerator[Page, None]:
         """Yield pages until the shard ends; a page without records whenever there is nothing more to read."""
         backoff = Backoff(initial_seconds=2 * self._pace.read_interval_seconds)
         iterator: str | None = None

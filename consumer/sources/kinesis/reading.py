@@ -13,7 +13,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
-from typing import cast
 
 import structlog
 
@@ -185,9 +184,7 @@ class StreamReading:
         )
         _log.info("kinesis.shard_begun", shard=shard.id, place=str(beginning.place))
         last = resume or Resume()
-        # Declared as an iterator, and a generator.
-        batches = cast("AsyncGenerator[MessageBatch, None]", reading.batches())
-        async with aclosing(batches):
+        async with aclosing(reading.batches()) as batches:
             async for batch in batches:
                 last = decode_resume(name, batch.resumes[name])
                 await self._queue.put(batch)

@@ -7,9 +7,9 @@ A lease's key is the id of its shard, as it is for the Kinesis Client Library.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -22,7 +22,7 @@ from consumer.leasing.worker.source import RecordBatch, SourceShard
 from consumer.sources.kinesis.calls import KinesisCalls, default_client
 from consumer.sources.kinesis.fan_out import FanOutReader
 from consumer.sources.kinesis.lineage import StreamShard
-from consumer.sources.kinesis.pages import DEFAULT_PACE, Pace, Page, PageReader, PollingReader
+from consumer.sources.kinesis.pages import DEFAULT_PACE, Pace, PageReader, PollingReader
 from consumer.sources.kinesis.places import AtSequence, AtTimestamp, Latest, Place, TrimHorizon
 from consumer.sources.kinesis.records import StreamRecord
 
@@ -73,7 +73,9 @@ class KinesisRecordSource:
             raise _told(error) from error
         return tuple(_source_shard(self._shards[key]) for key in sorted(self._shards))
 
-    async def read_records(self, shard_key: str, position: Position) -> AsyncIterator[RecordBatch]:
+    async def read_records(
+        self, shard_key: str, position: Position
+    ) -> AsyncGenerator[RecordBatch, None]:
         """Yield what a shard has from a position on, and then what it gets; records of an aggregate one by one.
 
         A shard that is not there any more ends at once: what it had is past the stream's retention.
@@ -90,10 +92,8 @@ class KinesisRecordSource:
         if shard is None:
             _log.warning("kinesis.shard_gone", stream=self._calls.stream, shard=shard_key)
             return
-        # Declared as an iterator, and a generator.
-        pages = cast("AsyncGenerator[Page, None]", self._reader.pages(shard, self._place(position)))
         try:
-            async with aclosing(pages):
+            async with aclosing(self._reader.pages(shard, self._place(position))) as pages:
                 async for page in pages:
                     yield RecordBatch(
                         records=tuple(_processor_record(record) for record in page.records),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, cast
 
 from consumer.errors import SourceDataLossError
 from consumer.message.batch import MessageBatch, MessageType
@@ -13,9 +12,6 @@ from consumer.sources.kinesis.pages import Page, PageReader
 from consumer.sources.kinesis.places import Beginning, Resume
 from consumer.sources.kinesis.records import StreamRecord
 from consumer.sources.received import Payload
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
 
 
 class ShardBatches:
@@ -48,17 +44,13 @@ class ShardBatches:
         self._message_type = message_type
         self._first = True
 
-    async def batches(self) -> AsyncIterator[MessageBatch]:
+    async def batches(self) -> AsyncGenerator[MessageBatch, None]:
         """Yield batches, none of them empty, until the shard ends.
 
         Raises:
             SourceDataLossError: the record that the checkpoint names is not there any more.
         """
-        # Page readers are generators, which must be closed; the port says no more than that they are iterators.
-        pages = cast(
-            "AsyncGenerator[Page, None]", self._reader.pages(self.shard, self._beginning.place)
-        )
-        async with aclosing(pages):
+        async with aclosing(self._reader.pages(self.shard, self._beginning.place)) as pages:
             async for page in pages:
                 batch = self._batch_of(page)
                 if len(batch) > 0:

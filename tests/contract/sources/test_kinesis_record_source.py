@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
+from allocator.runtime.task_group import TaskGroup
 from consumer.errors import InvalidStateError
 from consumer.leasing.core.position import AT_TIMESTAMP, SHARD_END, TRIM_HORIZON, Position
+from consumer.leasing.sql.store import SqlRecordStore
+from consumer.leasing.worker.settings import WorkerSettings
 from consumer.leasing.worker.source_conformance import RecordSourceConformance
+from consumer.leasing.worker.worker import LeaseWorker
 from consumer.sources.kinesis.pages import Pace
 from consumer.sources.kinesis.record_source import KinesisRecordSource
+from tests.support.eventually import eventually
 from tests.support.kinesis_streams import HASH_END, TestStream
+from tests.support.scripted_processor import BlockingProcessor, Script
 
 FAST = Pace(read_interval_seconds=0.01, idle_interval_seconds=0.02)
 
@@ -66,3 +74,41 @@ async def test_positions_that_cannot_be_read_from(subject: StreamSubject) -> Non
         assert [batch async for batch in subject.source.read_records(key, Position(name))] == []
     with pytest.raises(InvalidStateError, match="at: expected a time"):
         await anext(aiter(subject.source.read_records(shard.key, Position(AT_TIMESTAMP))))
+
+
+async def test_worker_reads_a_stream_that_is_split_and_a_successor_goes_on(
+    subject: StreamSubject, tmp_path: Path
+) -> None:
+    """Leases follow the stream's shards; what one worker committed is not read by the next."""
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'leases'}")
+    store, script = SqlRecordStore(engine), Script()
+    settings = WorkerSettings(
+        lease_seconds=5.0, take_seconds=0.1, parent_poll_seconds=0.1, sync_seconds=0.2, threads=4
+    )
+
+    def worker(name: str) -> LeaseWorker:
+        return LeaseWorker(
+            name,
+            store=store,
+            source=subject.source,
+            new_processor=lambda: BlockingProcessor(script),
+            settings=settings,
+        )
+
+    try:
+        first, second = worker("w1"), worker("w2")
+        await subject.put("", b"before")
+        async with TaskGroup() as group:
+            group.start_soon(first.run(), name="w1")
+            await eventually(lambda: script.data == [b"before"])
+            await subject.split("shardId-000000000000")
+            await subject.put("", b"after")
+            await eventually(lambda: script.data == [b"before", b"after"])
+            first.stop()
+        await subject.put("", b"later")
+        async with TaskGroup() as group:
+            group.start_soon(second.run(), name="w2")
+            await eventually(lambda: script.data == [b"before", b"after", b"later"])
+            second.stop()
+    finally:
+        engine.dispose()

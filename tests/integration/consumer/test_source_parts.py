@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from consumer.message.json_type import JsonType
+from consumer.protocol.labels import label_set
 from consumer.protocol.shard_pb2 import ShardSpec
 from consumer.sources.kinesis.elsewhere import AskedByStat
 from consumer.sources.kinesis.pages import Pace
@@ -62,7 +63,10 @@ class StreamTally(JsonTally):
 
 def parts(count: int) -> list[ShardSpec]:
     """Return a shard for each part."""
-    return [shard(f"shard-{i}", **{SOURCE_PART: f"{i}/{count}"}) for i in range(count)]
+    specs = [shard(f"shard-{index}") for index in range(count)]
+    for index, spec in enumerate(specs):
+        spec.labels.CopyFrom(label_set({SOURCE_PART: f"{index}/{count}"}))
+    return specs
 
 
 async def test_child_waits_until_another_part_has_committed_its_parent(

@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 _FIRST_REV_BITS: Final = 52
 """A row begins at a random one, so that one that was deleted and created again is not taken for the first."""
 
+KNOWN_ROWS_MAX: Final = 100_000
+"""Rows that are remembered, the last read ones; a row is about 1 KB, and applications have fewer shards."""
+
 _log = structlog.get_logger()
 
 
@@ -206,7 +209,10 @@ class DynamoRecordStore:
         if record is None:
             return None
         if key not in self._known or EPOCH in item:
+            self._known.pop(key, None)
             self._known[key] = item
+            if len(self._known) > KNOWN_ROWS_MAX:
+                del self._known[next(iter(self._known))]
         fence = 0 if record.holder is None else record.epoch + 1
         guards = {name: item.get(name) for name in self._layout.guards}
         return Versioned(record=record, version=_version(fence, guards), fence=fence)

@@ -1,0 +1,63 @@
+"""What leases cost in each backend, and how soon others have those of a dead worker: `make bench BENCH=leasing`.
+
+renew_per_s, take_per_s     beside as many writes of the backend's own client
+writes_per_lease_minute     counted while four workers hold 1,000 leases and nothing happens
+rebalance_s                 from a SIGKILL of one of the four to when the others have all, each no more than its share
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import tempfile
+from pathlib import Path
+
+import structlog
+
+from bench.leasing import balance, rates
+from bench.leasing.balance import Scene
+from bench.leasing.places import BACKENDS, Place
+from bench.leasing.servers import SERVERS, NoServerError
+from bench.report import Params
+
+BENCH = "leasing"
+
+
+def main() -> None:
+    """Measure the backends that are named, or all."""
+    structlog.configure(
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+    )
+    backends = sys.argv[1:] or list(BACKENDS)
+    unknown = set(backends) - BACKENDS.keys()
+    if unknown:
+        sys.exit(f"backend: expected {', '.join(BACKENDS)}, got {', '.join(sorted(unknown))}")
+    for backend in backends:
+        try:
+            measure(backend, Scene())
+        except NoServerError as error:
+            print(f"{backend} is left out: {error}", file=sys.stderr)
+
+
+def measure(backend: str, scene: Scene, *, lease_seconds: float = 10.0) -> None:
+    """Measure one backend on a server of its own.
+
+    Args:
+        backend: Its name.
+        scene: What the workers do.
+        lease_seconds: Of the workers' leases.
+    """
+    with tempfile.TemporaryDirectory() as name, SERVERS[backend](Path(name)) as (address, server):
+        params: Params = {"backend": backend, "server": server}
+        idle = Place(backend=backend, address=address, space="bench-rates")
+        shared = Place(
+            backend=backend, address=address, space="bench-workers", lease_seconds=lease_seconds
+        )
+        asyncio.run(rates.run(BENCH, idle, scene.leases, params))
+        asyncio.run(balance.run(BENCH, shared, scene, Path(name), params))
+
+
+if __name__ == "__main__":
+    main()

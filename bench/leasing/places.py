@@ -1,0 +1,103 @@
+"""Where a benchmark's records are, in words that fit on a command line, and the store over them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import sqlalchemy as sa
+
+from allocator.etcd.client import EtcdClient, EtcdConfig
+from consumer.leasing.etcd.store import EtcdRecordStore
+from consumer.leasing.sql.store import SqlRecordStore
+from consumer.leasing.store import RecordStore
+
+if TYPE_CHECKING:
+    from types_boto3_dynamodb import DynamoDBClient
+
+CALLS_AT_ONCE: Final = 20
+"""As many as a worker renews at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A store of its own on a server."""
+
+    backend: str
+    """One of `BACKENDS`."""
+    address: str
+    """An endpoint, a URL of SQLAlchemy, or a connection string."""
+    space: str
+    """Names the root, table or container: lower-case letters, digits and hyphens."""
+    lease_seconds: float = 10.0
+    """How long a lease lives without a sign of its holder."""
+
+
+Opener: TypeAlias = Callable[[Place], AbstractAsyncContextManager[RecordStore]]
+
+
+def opened(place: Place) -> AbstractAsyncContextManager[RecordStore]:
+    """Open the store of one process."""
+    return BACKENDS[place.backend](place)
+
+
+def dynamodb_client(address: str) -> DynamoDBClient:
+    """Open a client of a moto server, which takes any key."""
+    from consumer.leasing.dynamodb.client import open_client
+
+    return open_client(
+        endpoint_url=address,
+        region_name="us-east-1",
+        aws_access_key_id="test",
+        aws_secret_access_key="test",  # noqa: S106 - moto takes any
+    )
+
+
+@asynccontextmanager
+async def _etcd(place: Place) -> AsyncIterator[RecordStore]:
+    async with (
+        EtcdClient(EtcdConfig(endpoints=(place.address,))) as client,
+        EtcdRecordStore(client, f"/{place.space}", lease_seconds=place.lease_seconds) as store,
+    ):
+        yield store
+
+
+@asynccontextmanager
+async def _sql(place: Place) -> AsyncIterator[RecordStore]:
+    engine = sa.create_engine(place.address)
+    try:
+        yield SqlRecordStore(engine, table_name=place.space)
+    finally:
+        engine.dispose()
+
+
+@asynccontextmanager
+async def _dynamodb(place: Place) -> AsyncIterator[RecordStore]:
+    from consumer.leasing.dynamodb.store import DynamoRecordStore
+
+    client = dynamodb_client(place.address)
+    try:
+        yield DynamoRecordStore(client, place.space)
+    finally:
+        client.close()
+
+
+@asynccontextmanager
+async def _azure_blob(place: Place) -> AsyncIterator[RecordStore]:
+    from azure.storage.blob.aio import ContainerClient
+
+    from consumer.leasing.azure_blob.native import BlobRecordStore
+
+    async with ContainerClient.from_connection_string(place.address, place.space) as container:
+        yield BlobRecordStore(container)
+
+
+BACKENDS: Final[dict[str, Opener]] = {
+    "etcd": _etcd,
+    "sqlite": _sql,
+    "postgresql": _sql,
+    "dynamodb": _dynamodb,
+    "azure_blob": _azure_blob,
+}

@@ -6,6 +6,7 @@ import click
 
 from consumer.cli.dev import dev
 from consumer.cli.journals import journals
+from consumer.cli.leases import leases
 from consumer.cli.logs import log_to_stderr
 from consumer.cli.moves import list_moves
 from consumer.cli.plan import explain, plan
@@ -35,6 +36,7 @@ for command in (list_moves, prune_shards, recover_shard, rewind_shard):
     shards.add_command(command)
 main.add_command(shards)
 main.add_command(journals)
+main.add_command(leases)
 main.add_command(plan)
 main.add_command(explain)
 main.add_command(serve)

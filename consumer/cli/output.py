@@ -60,12 +60,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def print_message(message: Message, output_format: OutputFormat = OutputFormat.JSON) -> None:
     """Print a protobuf message as JSON or YAML: field names as in the .proto, zero values included."""
-    _print_document(_fields_of(message), output_format)
+    print_fields(_fields_of(message), output_format)
 
 
 def print_messages(name: str, messages: Sequence[Message], output_format: OutputFormat) -> None:
     """Print protobuf messages as one JSON or YAML document, in a list called `name`."""
-    _print_document({name: [_fields_of(message) for message in messages]}, output_format)
+    print_fields({name: [_fields_of(message) for message in messages]}, output_format)
 
 
 def _fields_of(message: Message) -> dict[str, Any]:
@@ -74,7 +74,8 @@ def _fields_of(message: Message) -> dict[str, Any]:
     )
 
 
-def _print_document(fields: dict[str, Any], output_format: OutputFormat) -> None:
+def print_fields(fields: dict[str, Any], output_format: OutputFormat) -> None:
+    """Print one document of JSON or YAML."""
     if output_format is OutputFormat.YAML:
         click.echo(encode_yaml(fields), nl=False)
     else:

@@ -1,0 +1,132 @@
+"""Stores of lease records by one text each, as commands and configurations name them.
+
+    etcd:/my-application?endpoints=etcd-1:2379,etcd-2:2379
+    sql:postgresql://db.example/leases?table=my_application
+    sql:sqlite:////var/lib/leases.db
+    dynamodb:my-application?layout=kcl-java&region=eu-central-1
+    azblob:my-container?layout=eph&group=$default
+
+Secrets are not part of it: they come from the environment, as the systems' own clients read them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qsl
+
+from allocator.errors import ValidationError
+
+NATIVE: Final = "native"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """One kind of store."""
+
+    example: str
+    options: frozenset[str]
+    """What may stand behind the question mark."""
+    options_by_layout: Mapping[str, frozenset[str]]
+    """The layouts, and what may stand there besides for each."""
+
+
+_NO_MORE: Final = frozenset[str]()
+
+KINDS: Final[Mapping[str, _Kind]] = {
+    "etcd": _Kind(
+        example="etcd:/my-application",
+        options=frozenset({"endpoints", "ca_file", "cert_file", "key_file"}),
+        options_by_layout={NATIVE: _NO_MORE},
+    ),
+    "sql": _Kind(
+        example="sql:postgresql://host/database",
+        options=frozenset({"table"}),
+        options_by_layout={NATIVE: _NO_MORE},
+    ),
+    "dynamodb": _Kind(
+        example="dynamodb:my-table?layout=kcl-java",
+        options=frozenset({"layout", "region", "endpoint"}),
+        options_by_layout={NATIVE: _NO_MORE, "kcl-java": _NO_MORE, "vmware-go": _NO_MORE},
+    ),
+    "azblob": _Kind(
+        example="azblob:my-container?layout=eph",
+        options=frozenset({"layout", "connection_env"}),
+        options_by_layout={
+            NATIVE: frozenset({"prefix"}),
+            "eph": frozenset({"group", "prefix"}),
+            "eventhubs": frozenset({"scope"}),
+        },
+    ),
+}
+_SECRET: Final = re.compile(r"(://[^/@:]*):[^/@]*@|((?:password|sslpassword)=)[^&]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreAddress:
+    """An address, taken apart."""
+
+    kind: str
+    """One of `KINDS`."""
+    place: str
+    """Root, database URL, table or container."""
+    layout: str
+    options: Mapping[str, str]
+    text: str
+    """As it was written, but for passwords: to be shown."""
+
+
+def is_store_address(text: str) -> bool:
+    """Tell an address from the name of a file."""
+    return text.partition(":")[0] in KINDS
+
+
+def parse_store_address(text: str) -> StoreAddress:
+    """Take an address apart.
+
+    Raises:
+        ValidationError: it is none; the message says what is wrong, and shows one that is right.
+    """
+    kind_name, separator, rest = text.partition(":")
+    if not separator or kind_name not in KINDS:
+        forms = ", ".join(kind.example for kind in KINDS.values())
+        raise ValidationError("store", f"expected e.g. {forms}; got {_shown(text)!r:.80}")
+    kind = KINDS[kind_name]
+    place, options = _taken_apart(kind_name, rest)
+    if not place or (kind_name == "etcd" and not place.startswith("/")):
+        raise ValidationError("store", f"expected e.g. {kind.example}, got {_shown(text)!r:.80}")
+    layout = options.pop("layout", NATIVE)
+    if layout not in kind.options_by_layout:
+        known = ", ".join(kind.options_by_layout)
+        raise ValidationError(
+            "store.layout", f"{kind_name}: expected one of {known}; got {layout!r:.80}"
+        )
+    known_options = (kind.options | kind.options_by_layout[layout]) - {"layout"}
+    for name in options:
+        if name not in known_options:
+            raise ValidationError(
+                f"store.{name}",
+                f"{kind_name} with layout {layout} takes {', '.join(sorted(known_options))}",
+            )
+    return StoreAddress(
+        kind=kind_name, place=place, layout=layout, options=options, text=_shown(text)
+    )
+
+
+def _taken_apart(kind_name: str, rest: str) -> tuple[str, dict[str, str]]:
+    """Return what an address names, and its options; a database URL's own options stay with it."""
+    place, _, query = rest.partition("?")
+    pairs = parse_qsl(query, keep_blank_values=True)
+    if kind_name != "sql":
+        return place, dict(pairs)
+    parts = query.split("&") if query else []
+    own = [part for part in parts if part.partition("=")[0] not in KINDS["sql"].options]
+    options = {name: value for name, value in pairs if name in KINDS["sql"].options}
+    return "?".join([place, *(["&".join(own)] if own else [])]), options
+
+
+def _shown(text: str) -> str:
+    """Return an address without passwords."""
+    return _SECRET.sub(lambda found: f"{found[1]}@" if found[1] else f"{found[2]}…", text)

@@ -1,0 +1,141 @@
+"""What the records of each kind of store can hold, and what of it the programs of other systems see there: pure.
+
+We keep everything in every layout, beside what is theirs. What they do not know they do not see; and what they write
+over whole, they drop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Final
+
+from consumer.errors.leasing import InvalidStateError
+from consumer.leasing.core.position import Position
+from consumer.leasing.core.record import LeaseRecord
+from consumer.leasing.dynamodb.core.kcl_java import KclJavaLayout
+from consumer.leasing.dynamodb.core.vmware_go import VmwareGoLayout
+from consumer.leasing.migration.merge import said
+
+_FIELDS: Final = frozenset(each.name for each in fields(LeaseRecord)) - {"attrs"}
+"""Names that an attribute of another system must not have where records are our own JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordLayout:
+    """One layout, as an import asks about it."""
+
+    name: str
+    readers: str
+    """Whose programs read it, besides ours; empty: nobody's."""
+    refusal: Callable[[LeaseRecord], str | None]
+    """Why a record cannot be held at all; None: it can."""
+    unseen: Callable[[LeaseRecord], tuple[str, ...]]
+    """What of a record those programs do not see."""
+
+
+def _taken_names(record: LeaseRecord) -> str | None:
+    taken = sorted(_FIELDS & record.attrs.keys())
+    if not taken:
+        return None
+    return (
+        f"its further attributes {', '.join(taken)} have the names of our own fields: rename them"
+    )
+
+
+def _refused_by_kcl_java(record: LeaseRecord) -> str | None:
+    return _refused(lambda: KclJavaLayout().row(record))
+
+
+def _refused_by_vmware_go(record: LeaseRecord) -> str | None:
+    return _refused(lambda: VmwareGoLayout().row(record))
+
+
+def _refused(write: Callable[[], object]) -> str | None:
+    try:
+        write()
+    except InvalidStateError as error:
+        return str(error)
+    return None
+
+
+def _nothing(record: LeaseRecord) -> tuple[str, ...]:
+    del record
+    return ()
+
+
+def _unseen_by_kcl_java(record: LeaseRecord) -> tuple[str, ...]:
+    checkpoint = record.checkpoint
+    if checkpoint is None or checkpoint.offset is None:
+        return ()
+    return (f"the offset of its checkpoint, {checkpoint.offset}",)
+
+
+def _unseen_by_vmware_go(record: LeaseRecord) -> tuple[str, ...]:
+    checkpoint = record.checkpoint
+    unseen: list[str] = []
+    if checkpoint is not None and checkpoint.is_name and not checkpoint.is_end:
+        unseen.append(f"that it begins at {checkpoint.seq}: set it in its configuration")
+    elif checkpoint is not None and (checkpoint.sub or checkpoint.offset):
+        unseen.append(f"of its checkpoint {said(checkpoint)} more than {checkpoint.seq}")
+    unseen += _unseen_pending(record)
+    if len(record.parents) > 1:
+        unseen.append(f"other parents than {min(record.parents)}")
+    if record.children or record.hash_range is not None:
+        unseen.append("its children and hash range")
+    return tuple(unseen)
+
+
+def _unseen_by_event_hubs(record: LeaseRecord) -> tuple[str, ...]:
+    unseen: list[str] = []
+    if record.checkpoint is not None and not _is_event(record.checkpoint):
+        unseen.append(
+            f"its checkpoint {said(record.checkpoint)}: it is no event with an offset, they begin anew"
+        )
+    unseen += _unseen_pending(record)
+    if record.parents or record.children or record.hash_range is not None:
+        unseen.append("its parents, children and hash range")
+    return tuple(unseen)
+
+
+def _unseen_pending(record: LeaseRecord) -> list[str]:
+    return [] if record.pending is None else [f"its pending position {said(record.pending)}"]
+
+
+def _is_event(position: Position) -> bool:
+    return not position.is_name and not position.sub and bool(position.offset)
+
+
+NATIVE: Final = RecordLayout(name="native", readers="", refusal=_taken_names, unseen=_nothing)
+
+LAYOUTS: Final[Mapping[str, RecordLayout]] = {
+    layout.name: layout
+    for layout in (
+        NATIVE,
+        RecordLayout(
+            name="kcl-java",
+            readers="workers of the Kinesis Client Library",
+            refusal=_refused_by_kcl_java,
+            unseen=_unseen_by_kcl_java,
+        ),
+        RecordLayout(
+            name="vmware-go",
+            readers="workers of vmware-go-kcl",
+            refusal=_refused_by_vmware_go,
+            unseen=_unseen_by_vmware_go,
+        ),
+        RecordLayout(
+            name="eph",
+            readers="hosts of the Event Processor Host",
+            refusal=_taken_names,
+            unseen=_unseen_by_event_hubs,
+        ),
+        RecordLayout(
+            name="eventhubs",
+            readers="Azure's event processors",
+            refusal=_taken_names,
+            unseen=_unseen_by_event_hubs,
+        ),
+    )
+}
+"""By the name that an address has it by."""

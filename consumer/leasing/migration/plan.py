@@ -1,0 +1,158 @@
+"""What an import does to each record: pure. Records that are there, records that are wanted, and what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from typing import Final
+
+from consumer.leasing.core.record import LeaseRecord, Versioned
+from consumer.leasing.migration.layouts import RecordLayout
+from consumer.leasing.migration.merge import carried, merged
+
+_NOT_COMPARED: Final = frozenset({"counter", "owner_switches", "write_id", "claim"})
+"""What says nothing of how far a shard is processed: a record is the same without."""
+
+
+class Step(Enum):
+    """What is done with a record."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    SAME = "same"
+    CONFLICT = "conflict"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """What is done with one record, and why."""
+
+    key: str
+    step: Step
+    wanted: LeaseRecord
+    """What is to be moved."""
+    before: Versioned | None
+    """What is there."""
+    after: LeaseRecord | None = None
+    """What will be there, if it is created or updated."""
+    changed: tuple[str, ...] = ()
+    """The fields that an update changes."""
+    conflicts: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+    """What of it the programs that the layout is of cannot see, though we keep it there."""
+
+
+def plan_import(
+    wanted: Iterable[LeaseRecord],
+    there: Mapping[str, Versioned],
+    layout: RecordLayout,
+    *,
+    owners: bool = False,
+    force: bool = False,
+) -> tuple[Action, ...]:
+    """Return what to do, in the order of keys. Once it is done, the same plan has nothing to do.
+
+    Args:
+        wanted: The records to be moved; of each key one.
+        there: The records of the target by key.
+        layout: What the target can hold.
+        owners: Move owners too; without, workers take the leases anew.
+        force: Let wanted records win where those that are there are further, or say something else.
+    """
+    return tuple(
+        _action(record, there.get(record.key), layout, owners=owners, force=force)
+        for record in sorted(wanted, key=lambda record: record.key)
+    )
+
+
+def _action(
+    record: LeaseRecord,
+    before: Versioned | None,
+    layout: RecordLayout,
+    *,
+    owners: bool,
+    force: bool,
+) -> Action:
+    wanted = carried(record, owners=owners)
+    refusal = layout.refusal(wanted)
+    if refusal is not None:
+        return Action(
+            key=record.key,
+            step=Step.CONFLICT,
+            wanted=wanted,
+            before=before,
+            conflicts=(refusal,),
+        )
+    if before is None:
+        return Action(
+            key=record.key,
+            step=Step.CREATE,
+            wanted=wanted,
+            before=None,
+            after=wanted,
+            unseen=layout.unseen(wanted),
+        )
+    return _onto(wanted, before, layout, owners=owners, force=force)
+
+
+def _onto(
+    wanted: LeaseRecord,
+    before: Versioned,
+    layout: RecordLayout,
+    *,
+    owners: bool,
+    force: bool,
+) -> Action:
+    """Return what to do with a record that is there."""
+    there = before.record
+    found = merged(wanted, there)
+    target = found.record
+    acquires = owners and wanted.owner is not None
+    if acquires:
+        target = replace(target, owner=wanted.owner, handoff_from=wanted.handoff_from)
+    changed = _changed(there, target)
+    conflicts = () if force else found.conflicts
+    if (changed or conflicts) and before.fence:
+        conflicts += (f"it is held by {there.holder}: stop its workers, or evict it",)
+    step = Step.CONFLICT if conflicts else Step.UPDATE if changed else Step.SAME
+    after = None
+    if step is Step.UPDATE:
+        after = _written(wanted, there, target, acquires=acquires)
+    return Action(
+        key=wanted.key,
+        step=step,
+        wanted=wanted,
+        before=before,
+        after=after,
+        changed=changed,
+        conflicts=conflicts,
+        unseen=() if after is None else layout.unseen(after),
+    )
+
+
+def _changed(there: LeaseRecord, target: LeaseRecord) -> tuple[str, ...]:
+    return tuple(
+        each.name
+        for each in fields(LeaseRecord)
+        if each.name not in _NOT_COMPARED
+        and getattr(there, each.name) != getattr(target, each.name)
+    )
+
+
+def _written(
+    wanted: LeaseRecord, there: LeaseRecord, target: LeaseRecord, *, acquires: bool
+) -> LeaseRecord:
+    """Return a record as it is written over the one that is there, which nobody is known to hold."""
+    moved = target.checkpoint != there.checkpoint
+    written = replace(
+        target,
+        claim=None,
+        # It must move: that is how a store tells that somebody wrote.
+        counter=max(there.counter, wanted.counter) + 1,
+        owner_switches=wanted.owner_switches if moved else there.owner_switches,
+    )
+    if acquires:
+        return replace(written, epoch=max(wanted.epoch, there.epoch + 1))
+    # A dead one's: nobody shall be taken for having acquired what we write.
+    return replace(written, owner=None, handoff_from=None)

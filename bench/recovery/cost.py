@@ -44,7 +44,7 @@ class Load:
         return driven.run(self.txns)
 
 
-LOADS = (Load("full", 100, 2_000), Load("fixed", 10, 300), Load("fixed", 10_000, 12))
+LOADS = (Load("full", 1_000, 300), Load("fixed", 10, 300), Load("fixed", 10_000, 12))
 """A shard with input at hand, one that commits rarely more than a few rows, and one that catches up."""
 
 

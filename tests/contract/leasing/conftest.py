@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         pytest.param("postgresql", marks=pytest.mark.postgresql),
         pytest.param("azurite", marks=pytest.mark.azurite),
         pytest.param("kcl-java", marks=pytest.mark.moto),
-        pytest.param("vmware-go", marks=pytest.mark.moto),
     ]
 )
 async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LeaseSubject]:

@@ -22,6 +22,7 @@ from consumer.leasing.addresses import StoreAddress, is_store_address, parse_sto
 from consumer.leasing.core.record import LeaseRecord, Versioned
 from consumer.leasing.migration.carrying_out import carry_out, records_of
 from consumer.leasing.migration.layouts import LAYOUTS
+from consumer.leasing.migration.merge import below
 from consumer.leasing.migration.plan import Action, Step, plan_import
 from consumer.leasing.opening import missing_file, open_store
 
@@ -40,9 +41,21 @@ from consumer.leasing.opening import missing_file, open_store
     is_flag=True,
     help="Also where TO is further, or says something else: checkpoints may go back.",
 )
+@click.option(
+    "--key-prefix",
+    default="",
+    show_default=False,
+    help="Put this before each key, e.g. NAMESPACE/HUB/GROUP/ for Azure's own event processors.",
+)
 @format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
 def import_leases(
-    source: str, target: str, yes: bool, owners: bool, force: bool, output: str
+    source: str,
+    target: str,
+    yes: bool,
+    owners: bool,
+    force: bool,
+    key_prefix: str,
+    output: str,
 ) -> None:
     """Move leases and checkpoints from a store, or an exported file, to another store.
 
@@ -61,7 +74,7 @@ def import_leases(
         address = parse_store_address(target)
         if is_store_address(source) and parse_store_address(source) == address:
             raise ValidationError("TO", f"expected another store than FROM, got {address.text}")
-        wanted = await records_from(source)
+        wanted = [below(key_prefix, record) for record in await records_from(source)]
         actions, others = await _imported(wanted, address, yes=yes, owners=owners, force=force)
         if output != OutputFormat.TABLE.value:
             print_fields({"leases": list(map(action_fields, actions))}, OutputFormat(output))

@@ -47,7 +47,7 @@ def lease_fields(found: Versioned, *, is_free: bool | None) -> dict[str, object]
     record = found.record
     return {
         **dict.fromkeys(("key", "owner", "handoff_from", "claim", "checkpoint", "pending")),
-        **json.loads(encode(replace(record, attrs={}))),
+        **json.loads(encode(replace(record, attrs={}, write_id=""))),
         "epoch": record.epoch,
         "counter": record.counter,
         "checkpoint": _position_fields(record.checkpoint),

@@ -43,6 +43,16 @@ def carried(record: LeaseRecord, *, owners: bool) -> LeaseRecord:
     return replace(kept, claim=None, write_id="", attrs=attrs)
 
 
+def below(prefix: str, record: LeaseRecord) -> LeaseRecord:
+    """Return a record whose shards are named in a larger space, such as that of a hub among others."""
+    return replace(
+        record,
+        key=f"{prefix}{record.key}",
+        parents=frozenset(f"{prefix}{key}" for key in record.parents),
+        children=frozenset(f"{prefix}{key}" for key in record.children),
+    )
+
+
 def merged(wanted: LeaseRecord, there: LeaseRecord) -> Merged:
     """Return what the record that is there becomes.
 

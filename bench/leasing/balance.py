@@ -21,6 +21,7 @@ from bench.leasing.rates import fill
 from bench.leasing.worker_process import WorkerOptions
 from bench.report import Params, emit
 from consumer.embedded.child_process import ChildProcess
+from consumer.errors.leasing import LeasingError
 from consumer.leasing.core.record import Versioned
 from consumer.leasing.store import RecordStore
 
@@ -34,13 +35,16 @@ class Scene:
     """How many share what, and for how long they are watched."""
 
     leases: int = 1_000
+    rated_leases: int = 1_000
+    """Of the rates, which do not depend on it."""
     workers: int = 4
+    lease_seconds: float = 10.0
     take_seconds: float | None = None
     """Time between looks at all leases; None: the default."""
     quiet_seconds: float = 20.0
-    """For which writes are counted: six renewals, by default."""
+    """For which writes are counted: a whole number of renewals."""
     poll_seconds: float = 0.5
-    """Between looks of ours."""
+    """Between looks of ours, which cost the server something too."""
 
 
 async def run(bench: str, place: Place, scene: Scene, directory: Path, params: Params) -> None:
@@ -80,6 +84,7 @@ async def run(bench: str, place: Place, scene: Scene, directory: Path, params: P
                 all_held_after_s=round(held_seconds, 2),
                 most_leases=max(watcher.counts.values()),
                 fewest_leases=min(watcher.counts.values()),
+                poll_seconds=scene.poll_seconds,
                 **told,
             )
         await store.delete_store()
@@ -107,16 +112,26 @@ class Watcher:
         """Wait for a state of the workers that live; return the seconds that it took."""
         began = time.monotonic()
         while True:
-            found = await self.look()
-            # Nobody took those of epoch 0; without a fence nobody holds them.
-            holders = [each.record.holder for each in found if each.fence and each.record.epoch]
-            self.counts = Counter(holder for holder in holders if holder is not None)
+            await self._count()
             waited_seconds = time.monotonic() - began
             if is_so(workers):
                 return waited_seconds
             if waited_seconds > seconds_max:
                 raise TimeoutError(f"after {seconds_max:.0f} s the leases are {self.counts}")
             await asyncio.sleep(self._scene.poll_seconds)
+
+    async def _count(self) -> None:
+        """Count again, unless the server has no time for us just now."""
+        try:
+            found = await self.look()
+        except LeasingError as error:
+            if not error.retryable:
+                raise
+            print(f"a look failed: {error}", file=sys.stderr)
+            return
+        # Nobody took those of epoch 0; without a fence nobody holds them.
+        holders = [each.record.holder for each in found if each.fence and each.record.epoch]
+        self.counts = Counter(holder for holder in holders if holder is not None)
 
     def is_held(self, workers: Sequence[str]) -> bool:
         """Tell whether every lease is held by one of the workers."""

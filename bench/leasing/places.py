@@ -1,4 +1,7 @@
-"""Where a benchmark's records are, in words that fit on a command line, and the store over them."""
+"""Where a benchmark's records are, in words that fit on a command line, and the store over them.
+
+What a backend needs is imported when it is opened: a process starts sooner without that of the others.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-import sqlalchemy as sa
-
-from allocator.etcd.client import EtcdClient, EtcdConfig
-from consumer.leasing.etcd.store import EtcdRecordStore
-from consumer.leasing.sql.store import SqlRecordStore
 from consumer.leasing.store import RecordStore
 
 if TYPE_CHECKING:
@@ -43,6 +41,11 @@ def opened(place: Place) -> AbstractAsyncContextManager[RecordStore]:
     return BACKENDS[place.backend](place)
 
 
+def lease_keys(leases: int) -> list[str]:
+    """Return the keys of so many leases."""
+    return [f"shard-{number:06}" for number in range(leases)]
+
+
 def dynamodb_client(address: str) -> DynamoDBClient:
     """Open a client of a moto server, which takes any key."""
     from consumer.leasing.dynamodb.client import open_client
@@ -57,6 +60,9 @@ def dynamodb_client(address: str) -> DynamoDBClient:
 
 @asynccontextmanager
 async def _etcd(place: Place) -> AsyncIterator[RecordStore]:
+    from allocator.etcd.client import EtcdClient, EtcdConfig
+    from consumer.leasing.etcd.store import EtcdRecordStore
+
     async with (
         EtcdClient(EtcdConfig(endpoints=(place.address,))) as client,
         EtcdRecordStore(client, f"/{place.space}", lease_seconds=place.lease_seconds) as store,
@@ -66,6 +72,10 @@ async def _etcd(place: Place) -> AsyncIterator[RecordStore]:
 
 @asynccontextmanager
 async def _sql(place: Place) -> AsyncIterator[RecordStore]:
+    import sqlalchemy as sa
+
+    from consumer.leasing.sql.store import SqlRecordStore
+
     engine = sa.create_engine(place.address)
     try:
         yield SqlRecordStore(engine, table_name=place.space)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import cycle
 
 from bench.leasing.bare import BARE, BareClient, Texts, each_at_once
-from bench.leasing.places import CALLS_AT_ONCE, Place, opened
+from bench.leasing.places import CALLS_AT_ONCE, Place, lease_keys, opened
 from bench.report import Params, emit_pair
 from consumer.leasing.core import rules
 from consumer.leasing.core.codec import encode
@@ -54,11 +54,6 @@ async def fill(store: RecordStore, leases: int, owners: Iterator[str]) -> None:
         await store.create(record)
 
     await each_at_once(lease_keys(leases), CALLS_AT_ONCE, create)
-
-
-def lease_keys(leases: int) -> list[str]:
-    """Return the keys of so many leases."""
-    return [f"shard-{number:06}" for number in range(leases)]
 
 
 @dataclass(slots=True)

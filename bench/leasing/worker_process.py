@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from bench.leasing.places import Place, opened
-from bench.leasing.rates import lease_keys
+from bench.leasing.places import Place, lease_keys, opened
 from consumer.leasing.core.position import Position
 from consumer.leasing.record_processor.processor import AsyncRecordProcessorCheckpointer
 from consumer.leasing.record_processor.records import (

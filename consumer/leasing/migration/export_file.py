@@ -50,9 +50,8 @@ def read_export(text: str, source: str) -> tuple[LeaseRecord, ...]:
     Raises:
         ValidationError: it is no such file, or not whole; the message names the line.
     """
-    lines = text.rstrip("\n").split(
-        "\n"
-    )  # Not `splitlines`: keys may hold what that takes for an end.
+    # Not `splitlines`: keys may hold what that takes for an end.
+    lines = text.rstrip("\n").split("\n")
     header = _object(lines[0], source, 1)
     if header.get(_MARK) != VERSION:
         raise ValidationError(

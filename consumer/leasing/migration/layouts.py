@@ -66,7 +66,9 @@ def _nothing(record: LeaseRecord) -> tuple[str, ...]:
 
 def _unseen_by_kcl_java(record: LeaseRecord) -> tuple[str, ...]:
     checkpoint = record.checkpoint
-    if checkpoint is None or checkpoint.offset is None:
+    if checkpoint is None:
+        return ("a place to start, which they expect: create the lease with TRIM_HORIZON",)
+    if checkpoint.offset is None:
         return ()
     return (f"the offset of its checkpoint, {checkpoint.offset}",)
 

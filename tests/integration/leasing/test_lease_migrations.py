@@ -217,7 +217,7 @@ def test_leases_are_evicted_after_a_dry_run(sql_store: str, tmp_path: Path) -> N
         ("import orders.jsonl {sql}", "from: orders.jsonl is no file, and no store"),
         ("import {sql} {sql}", "expected another store than FROM"),
         ("import {sql} orders", "store: expected e.g. etcd:/my-application"),
-        ("list etcd:/a?endpoints=unix:/no/such/socket", "etcd"),
+        ("list etcd:/a?endpoints=nowhere", "etcd.endpoints[0]: expected host:port"),
     ],
 )
 def test_mistake_is_one_line(line: str, problem: str, sql_store: str) -> None:

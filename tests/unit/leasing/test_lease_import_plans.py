@@ -227,3 +227,10 @@ def test_what_other_programs_do_not_see_is_said(layout: str, unseen: Sequence[st
 
     assert len(action.unseen) == len(unseen)
     assert all(part in said for part, said in zip(unseen, action.unseen, strict=True))
+
+
+def test_lease_without_a_place_to_start_is_noted_for_the_kinesis_client_library() -> None:
+    """Its workers do not begin such a shard."""
+    (unseen,) = _planned(LeaseRecord(key="a"), layout="kcl-java").unseen
+
+    assert "a place to start" in unseen

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 
 from consumer.leasing.conformance.suite import RecordStoreConformance
+from consumer.leasing.core.record import LeaseRecord
 from consumer.leasing.manager import LeaseManager
 from tests.support.azure_stores import (
     AzureSubject,
@@ -54,6 +55,17 @@ class TestEventHubsRecordStore(RecordStoreConformance):
         """A container of the test's own."""
         async with event_hubs_subject(azurite) as subject:
             yield subject
+
+
+async def test_records_are_in_the_order_of_their_keys(azurite: str) -> None:
+    """Not in that of the names of their blobs, in which some letters are encoded and others are not."""
+    keys = ["a+", "a-", "a.", "a:"]
+    async with native_subject(azurite) as subject:
+        await subject.store.create_store()
+        for key in keys:
+            await subject.store.create(LeaseRecord(key=key))
+
+        assert [each.record.key async for each in subject.store.scan()] == keys
 
 
 @pytest.mark.parametrize("opened", [eph_subject, event_hubs_subject])

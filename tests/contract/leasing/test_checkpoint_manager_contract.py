@@ -1,4 +1,4 @@
-"""Checkpoints as Event Processor Host manages them, on every backend.
+"""Checkpoints as Event Processor Host manages them, on one backend of each kind.
 
 Origins are in Azure/azure-event-hubs-node `processor/tests`. Written anew, over records instead of blobs.
 """
@@ -14,6 +14,17 @@ from consumer.leasing.core.position import Position
 from consumer.leasing.core.record import LeaseRecord, Versioned
 from consumer.leasing.manager import LeaseManager
 from tests.support.lease_stores import LeaseSubject
+
+pytestmark = pytest.mark.parametrize(
+    "subject",
+    [
+        pytest.param("etcd", marks=pytest.mark.etcd),
+        "sqlite",
+        pytest.param("azurite", marks=pytest.mark.azurite),
+    ],
+    indirect=True,
+)
+"""One backend of each kind: what they promise is tested elsewhere, on all."""
 
 FIRST = Position("0", offset="0")
 SECOND = Position("7", offset="opaque")

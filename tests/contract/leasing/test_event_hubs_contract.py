@@ -1,4 +1,4 @@
-"""The checkpoint store of Azure's event processors, on every backend.
+"""The checkpoint store of Azure's event processors, on one backend of each kind.
 
 Origins: `public/blob-checkpointstore.spec.ts` of azure-sdk-for-js eventhubs-checkpointstore-blob (JS), and
 `test_in_memory_checkpointstore.py`, `test_storage_blob_partition_manager.py` of azure-sdk-for-python (PY).
@@ -16,6 +16,17 @@ from consumer.errors import InvalidPositionError, InvalidStateError, ShutdownErr
 from consumer.leasing.event_hubs import RecordCheckpointStore
 from tests.support.lease_stores import LeaseSubject
 from tests.support.stepping_clock import SteppingClock
+
+pytestmark = pytest.mark.parametrize(
+    "subject",
+    [
+        pytest.param("etcd", marks=pytest.mark.etcd),
+        "sqlite",
+        pytest.param("azurite", marks=pytest.mark.azurite),
+    ],
+    indirect=True,
+)
+"""One backend of each kind: what they promise is tested elsewhere, on all."""
 
 HUB = ("NS.servicebus.windows.net", "Clicks", "$Default")
 STARTED_SECONDS = 1_000.0

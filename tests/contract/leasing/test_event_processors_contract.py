@@ -1,4 +1,4 @@
-"""How Azure's own processors balance partitions over each backend.
+"""How Azure's own processors balance partitions over one backend of each kind.
 
 Origins are in azure-sdk-for-python sdk/eventhub/azure-eventhub, `livetest/synctests/test_eventprocessor.py`. The
 balancing is Azure's `OwnershipManager`, as it is; the partitions' ids come from memory.
@@ -16,6 +16,18 @@ from consumer.errors import InvalidStateError
 from consumer.leasing.event_hubs import RecordCheckpointStore
 from tests.support.lease_stores import LeaseSubject
 from tests.support.offline_hub import GROUP, HUB, NAMESPACE, OfflineConsumerClient, OfflineHub
+
+pytestmark = pytest.mark.parametrize(
+    "subject",
+    [
+        pytest.param("etcd", marks=pytest.mark.etcd),
+        "sqlite",
+        pytest.param("azurite", marks=pytest.mark.azurite),
+        pytest.param("kcl-java", marks=pytest.mark.moto),
+    ],
+    indirect=True,
+)
+"""One backend of each kind: what they promise is tested elsewhere, on all."""
 
 EXPIRY_SECONDS = 60.0
 

@@ -144,10 +144,11 @@ class Watcher:
 
 
 async def _writes_per_minute(place: Place, watcher: Watcher, seconds: float) -> float:
-    began, before = time.monotonic(), await _writes_so_far(place, watcher)
+    """Count between two looks, each timed at its end: a look at an emulator takes a second."""
+    before, began = await _writes_so_far(place, watcher), time.monotonic()
     await asyncio.sleep(seconds)
-    after = await _writes_so_far(place, watcher)
-    return (after - before) / (time.monotonic() - began) * 60
+    after, ended = await _writes_so_far(place, watcher), time.monotonic()
+    return (after - before) / (ended - began) * 60
 
 
 async def _writes_so_far(place: Place, watcher: Watcher) -> int:

@@ -39,6 +39,10 @@ class Texts:
     versions: tuple[Mapping[str, str], Mapping[str, str]]
     """By key; every text of the one differs from that of the other."""
 
+    def __post_init__(self) -> None:
+        first, second = self.versions
+        assert all(first[key] != second[key] for key in first), "a write must change something"
+
     @property
     def keys(self) -> list[str]:
         """Those of the records."""

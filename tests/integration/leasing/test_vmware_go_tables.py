@@ -31,6 +31,7 @@ from consumer.leasing.observer import LeaseObserver
 from consumer.leasing.shard_checkpointer import CLAIM_TIMEOUT_SECONDS, ShardCheckpointer
 from consumer.leasing.sync_shard_checkpointer import SyncShardCheckpointer
 from tests.support.dynamodb_stores import DynamoSubject, dynamodb_subject
+from tests.support.lease_histories import run_history
 from tests.support.stepping_clock import SteppingClock
 from tests.support.vmware_go_peer import VmwareGoPeer
 
@@ -408,6 +409,16 @@ async def test_active_workers_are_listed_over_pages(
     workers = await ShardCheckpointer(small).list_active_workers(shards)
 
     assert workers == {f"go-{number}": [f"shardId-{number}"] for number in range(7)}
+
+
+async def test_only_the_present_holder_commits(subject: DynamoSubject) -> None:
+    """In a random history of workers of ours, as on other backends."""
+    await run_history(
+        LeaseManager(subject.store),
+        LeaseManager(subject.rival),
+        seed=3,
+        steps=subject.history_steps,
+    )
 
 
 def test_without_an_event_loop(subject: DynamoSubject, clock: SteppingClock) -> None:

@@ -31,7 +31,7 @@ from tests.support.shardctl_runs import shardctl, shardctl_lines
 if TYPE_CHECKING:
     from consumer.embedded.etcd import EmbeddedEtcdProcess
 
-pytestmark = [pytest.mark.e2e, pytest.mark.etcd, pytest.mark.moto]
+pytestmark = [pytest.mark.e2e, pytest.mark.etcd, pytest.mark.moto, pytest.mark.azurite]
 
 Shown = dict[str, Any]  # Any: what a document defines.
 HUB = ("my-namespace.servicebus.windows.net", "clicks", "$Default")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+import sqlalchemy as sa
 
 from tests.support.foreign_leases import (
     ANNOUNCED,
@@ -136,6 +137,7 @@ def test_table_of_vmware_go_kcl_moves_to_sql_by_a_file(
 
 
 @pytest.mark.etcd
+@pytest.mark.azurite
 def test_blobs_of_event_processor_host_move_to_etcd_and_to_event_processors(
     azurite: str, azure: str, etcd_store: str
 ) -> None:
@@ -155,6 +157,25 @@ def test_blobs_of_event_processor_host_move_to_etcd_and_to_event_processors(
     assert "2 the same" in shardctl(f"shardctl leases import {etcd_store} {processors}").stderr
     rows = shardctl(f"shardctl leases list {processors}").stdout.splitlines()
     assert rows[1].split()[-3:] == ["17@4096", "-", "-"]
+
+
+@pytest.mark.postgresql
+def test_table_of_a_name_in_postgresql_is_a_store(postgresql_url: str, tmp_path: Path) -> None:
+    """The address of a database as everybody writes it, with options of its own and one of ours."""
+    table = f"leases_{uuid4().hex}"
+    url = postgresql_url.replace("postgresql+psycopg:", "postgresql:")
+    store = f"'sql:{url}&table={table}'"
+    (tmp_path / "x.jsonl").write_text('{"broadsheet_leases":1,"count":1}\n{"record":{"key":"a"}}\n')
+
+    assert "there is no such store" in shardctl(f"shardctl leases list {store}").stderr
+    done = shardctl(f"shardctl leases import x.jsonl {store} --yes", directory=tmp_path)
+    assert done.status == 0, done.stderr
+    assert list(shardctl(f"shardctl leases list {store} -o json").leases) == ["a"]
+
+    engine = sa.create_engine(postgresql_url)
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"DROP TABLE {table}"))
+    engine.dispose()
 
 
 def test_import_refuses_to_go_back_and_tells_which(sql_store: str, tmp_path: Path) -> None:
@@ -233,8 +254,6 @@ def test_mistake_is_one_line(line: str, problem: str, sql_store: str) -> None:
 
 def test_record_that_cannot_be_read_is_told(sql_store: str, tmp_path: Path) -> None:
     """It is left out of what is moved: that must not pass in silence."""
-    import sqlalchemy as sa
-
     (tmp_path / "x.jsonl").write_text('{"broadsheet_leases":1,"count":1}\n{"record":{"key":"a"}}\n')
     shardctl(f"shardctl leases import x.jsonl {sql_store} --yes", directory=tmp_path)
     engine = sa.create_engine(sql_store.removeprefix("sql:"))

@@ -13,7 +13,6 @@ Source: awslabs/amazon-kinesis-client ExtendedSequenceNumber (names and order); 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import total_ordering
 from typing import Final
 
 from consumer.errors.leasing import InvalidPositionError
@@ -31,10 +30,12 @@ SUB_MAX: Final = 2**63 - 1
 """Largest sub-sequence number: the stores that hold it have 64 bits, signed."""
 
 
-@total_ordering
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a shard; what is behind it is processed, and a successor goes on after it."""
+    """A place in a shard; what is behind it is processed, and a successor goes on after it.
+
+    Two that differ in nothing but the broker's offset are not equal, and neither comes before the other.
+    """
 
     seq: str
     """Decimal digits of any length, or one of the four names."""
@@ -71,6 +72,21 @@ class Position:
         if not isinstance(other, Position):
             return NotImplemented
         return self._rank() < other._rank()
+
+    def __le__(self, other: object) -> bool:
+        if not isinstance(other, Position):
+            return NotImplemented
+        return self._rank() <= other._rank()
+
+    def __gt__(self, other: object) -> bool:
+        if not isinstance(other, Position):
+            return NotImplemented
+        return self._rank() > other._rank()
+
+    def __ge__(self, other: object) -> bool:
+        if not isinstance(other, Position):
+            return NotImplemented
+        return self._rank() >= other._rank()
 
     def _rank(self) -> tuple[int, int, str, int]:
         """Return what positions are ordered by; of normal numbers the longer is the larger."""

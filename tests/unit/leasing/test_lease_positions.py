@@ -74,3 +74,14 @@ def test_sub_out_of_range_is_refused(sub: int) -> None:
     """Stores hold it in 64 bits, signed."""
     with pytest.raises(InvalidPositionError, match=r"position\.sub: expected"):
         Position("7", sub)
+
+
+def test_positions_of_one_number_and_two_offsets_are_neither_before_nor_after() -> None:
+    """The broker's offset says nothing about order, whichever comparison is asked."""
+    one, other = Position("7", offset="a"), Position("7", offset="b")
+
+    assert one != other
+    assert one <= other <= one
+    assert one >= other
+    assert not one < other
+    assert not one > other

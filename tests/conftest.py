@@ -118,7 +118,8 @@ def moto_endpoint() -> Iterator[str]:
     """The URL of a real moto server (DynamoDB, Kinesis) for the whole run; tests keep to names of their own."""
     from tests.support.moto import running_moto
 
-    with running_moto() as url:
+    program = Path(__file__).parent / "support" / "dynamodb_process.py"
+    with running_moto("-P", str(program)) as url:
         yield url
 
 

@@ -79,12 +79,20 @@ def installed(description: Path, cache: Path, tools: NodeTools) -> Path:
     return home / "node_modules"
 
 
+def _system_bundle() -> str | None:
+    """Return the authorities that the system trusts, which node does not look at by itself."""
+    candidates = (os.environ.get("SSL_CERT_FILE", ""), "/etc/ssl/certs/ca-certificates.crt")
+    return next((path for path in candidates if path and Path(path).is_file()), None)
+
+
 def _run_npm_ci(directory: Path, tools: NodeTools) -> None:
     command = [
         *(*tools.npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"),
         *("--no-update-notifier", "--loglevel", "error"),
     ]
     environment = dict(os.environ, PATH=f"{tools.node.parent}:{os.environ.get('PATH', '')}")
+    if "NODE_EXTRA_CA_CERTS" not in environment and (bundle := _system_bundle()):
+        environment["NODE_EXTRA_CA_CERTS"] = bundle
     try:
         done = subprocess.run(
             command,

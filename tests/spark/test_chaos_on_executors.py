@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
 
-SECONDS = 60.0
+SECONDS = 40.0
 
 
 def test_every_stream_is_summed_once_whatever_befalls_executors(

@@ -156,7 +156,7 @@ class Trials:
         until = first.at_monotonic_seconds + AFTER_SECONDS
         traffic.wait_for(after=until)
         # It stands by for a while before it leaves: the next trial needs a standby that stays.
-        psutil.wait_procs([process], timeout=READY_SECONDS_MAX)
+        process.wait(timeout=READY_SECONDS_MAX)
         return traffic.longest_gap(since=began, until=until)
 
     def _wait_until_ready(self) -> psutil.Process:

@@ -9,8 +9,9 @@ Source: gazette/core consumer/shard.go (servePrimary, completeRecovery).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeAlias
 
 import structlog
@@ -242,7 +243,7 @@ class PrimaryAttempt:
             sources = Sources(
                 shard, environment.application, store, worker=worker, journals=environment.journals
             )
-            prepare = _undo_former(rollbacks, checkpoint, group)
+            prepare = partial(_undo_former, rollbacks, checkpoint, group)
             while True:
                 self._callbacks = self._new_callbacks(store)
                 services = TxnServices(
@@ -259,7 +260,7 @@ class PrimaryAttempt:
                 if self._stopping:
                     break
                 checkpoint = await worker.run(store.restore_checkpoint, shard)
-                prepare = rollbacks.begin(checkpoint)
+                prepare = partial(rollbacks.begin, checkpoint)
             if hints is not None:
                 await hints.flush()
             group.stop()
@@ -303,7 +304,7 @@ class PrimaryAttempt:
         checkpoint: Checkpoint,
         sources: Sources,
         services: TxnServices,
-        prepare: Coroutine[None, None, None],
+        prepare: Callable[[], Awaitable[None]],
     ) -> None:
         """Run transactions from `checkpoint` on until the input ends; `prepare` comes first, while input is read."""
         spec = self._shard.spec
@@ -322,7 +323,7 @@ class PrimaryAttempt:
             async with TaskGroup() as transactions:
                 reading = self._read(checkpoint, sources, self._loop)
                 transactions.start_soon(reading, name="read sources")
-                await prepare
+                await prepare()
                 await self._loop.run()
                 transactions.stop()
         finally:

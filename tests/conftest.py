@@ -5,7 +5,7 @@ Heavy imports stay inside the fixtures, so that the pure tiers start at once.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -19,6 +19,22 @@ if TYPE_CHECKING:
     from consumer.embedded.broker import EmbeddedBroker
     from consumer.embedded.etcd import EmbeddedEtcdProcess
     from consumer.journal.client import JournalClient
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Say what failed even where the run breaks off."""
+    from tests.support.broken_runs import FailureLines
+
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FailureLines())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, object, object]:
+    """Where several processes run tests, let a report of any text reach the one that collects them."""
+    from tests.support.sendable_reports import sendable
+
+    return sendable((yield))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,4 +1,4 @@
-"""`shardctl dev` and the commands, as a person at a terminal uses them: real processes, real addresses."""
+"""The commands against a running `shardctl dev`, as a person at a terminal uses them."""
 
 from __future__ import annotations
 
@@ -6,101 +6,24 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import yaml
-from click.testing import CliRunner, Result
 
-from consumer.cli.main import main
+from tests.support.counter_cluster import CounterCluster
+from tests.support.eventually import eventually_sync
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("counter cluster"),
+]
 
-REPOSITORY = Path(__file__).resolve().parents[3]
-START_SECONDS = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class DevCluster:
-    """A running `shardctl dev`."""
-
-    addresses: tuple[str, ...]
-    pids: tuple[int, ...]
-    broker: str
-    state: Path
-
-    def shardctl(self, *arguments: str, stdin: str = "") -> Result:
-        """Run a command against the second member, which the tests never kill."""
-        environment = {"CONSUMER_ADDRESS": self.addresses[1], "BROKER_ADDRESS": self.broker}
-        return CliRunner().invoke(main, arguments, input=stdin, env=environment)
-
-    def counts(self, part: str) -> dict[str, int]:
-        """Return a counter shard's committed state."""
-        file = self.state / f"counter%2F{part}" / "state.json"
-        if not file.exists():
-            return {}
-        _, state, _ = file.read_text().splitlines()
-        counts: dict[str, int] = json.loads(state)
-        return counts
+COUNT_SECONDS = 60.0
+"""Longest wait for a count: it passes through processes that share the machine with other tests."""
 
 
-def _wait(condition: Callable[[], bool], what: str, seconds: float = START_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen within {seconds} s"
-        time.sleep(0.05)
-
-
-def _all_primary(cluster: DevCluster) -> bool:
-    rows = cluster.shardctl("shards", "list").stdout.splitlines()[1:]
-    return bool(rows) and all(row.split()[1] == "PRIMARY" for row in rows)
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
-    """One cluster for this file: etcd, broker, two members of the counter example."""
-    directory = tmp_path_factory.mktemp("dev")
-    output = directory / "output"
-    command = [sys.executable, "-m", "consumer.cli.main", "dev", "examples.counter.app:Counter"]
-    command += ["--port", "0", "--broker-port", "0", "--data-dir", str(directory / "data")]
-    command += ["--journals", "examples/counter/journals.yaml"]
-    command += ["--specs", "examples/counter/shards.yaml"]
-    with output.open("w") as stream:
-        process = subprocess.Popen(
-            command,
-            cwd=REPOSITORY,
-            env=os.environ | {"BROADSHEET_STATE_DIR": str(directory / "state")},
-            stdout=stream,
-            stderr=stream,
-        )
-    try:
-        _wait(lambda: "\ntry " in output.read_text() or process.poll() is not None, "the start")
-        text = output.read_text()
-        assert process.poll() is None, text
-        members = re.findall(r"^dev-\d +(\S+) \(pid (\d+)\)$", text, re.MULTILINE)
-        broker = re.search(r"^broker +(\S+)$", text, re.MULTILINE)
-        assert broker is not None, text
-        started = DevCluster(
-            addresses=tuple(address for address, _ in members),
-            pids=tuple(int(pid) for _, pid in members),
-            broker=broker[1],
-            state=directory / "state",
-        )
-        _wait(lambda: _all_primary(started), "a primary of each shard")
-        yield started
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=START_SECONDS) == 0, output.read_text()
-    finally:
-        process.kill()
-        process.wait()
-
-
-def test_appended_lines_are_counted_and_shown(cluster: DevCluster) -> None:
+def test_appended_lines_are_counted_and_shown(cluster: CounterCluster) -> None:
     """The way of a first evening: append lines, see the lag go to zero, read the journal back."""
     lines = "".join(json.dumps({"key": key}) + "\n" for key in "aabac")
 
@@ -108,10 +31,9 @@ def test_appended_lines_are_counted_and_shown(cluster: DevCluster) -> None:
         "journals", "append", "counter/events/part-000", "--lines", stdin=lines
     )
     assert appended.exit_code == 0, appended.stderr
-    _wait(
+    eventually_sync(
         lambda: cluster.counts("part-000").items() >= {"a": 3, "b": 1, "c": 1}.items(),
-        "the count",
-        20,
+        timeout_seconds=COUNT_SECONDS,
     )
     listed = cluster.shardctl("shards", "list", "--lag", "-r", "-L", "app")
     read = cluster.shardctl("journals", "read", "counter/events/part-000")
@@ -129,7 +51,7 @@ def test_appended_lines_are_counted_and_shown(cluster: DevCluster) -> None:
     assert lines in read.stdout
 
 
-def test_stat_waits_for_the_offsets_asked_for(cluster: DevCluster) -> None:
+def test_stat_waits_for_the_offsets_asked_for(cluster: CounterCluster) -> None:
     """Read-your-writes from a terminal: Stat through whichever member answers only when the offset was read."""
     appended = cluster.shardctl(
         "journals", "append", "counter/events/part-001", "--lines", stdin='{"key":"x"}\n'
@@ -150,7 +72,9 @@ def test_stat_waits_for_the_offsets_asked_for(cluster: DevCluster) -> None:
     assert json.loads(stat.stdout)["read_through"] == {"counter/events/part-001": str(end)}
 
 
-def test_listing_applied_again_is_accepted_and_changes_only_revisions(cluster: DevCluster) -> None:
+def test_listing_applied_again_is_accepted_and_changes_only_revisions(
+    cluster: CounterCluster,
+) -> None:
     """`list -o yaml`, edit, `apply -` is the way to change a spec; a stale file is refused by name."""
     listed = cluster.shardctl("shards", "list", "-o", "yaml").stdout
     edited = listed.replace("max_txn_duration: 1s", "max_txn_duration: 500ms")
@@ -166,7 +90,7 @@ def test_listing_applied_again_is_accepted_and_changes_only_revisions(cluster: D
     assert common["max_txn_duration"] == "500ms"
 
 
-def test_many_shards_are_applied_in_batches_and_deleted_again(cluster: DevCluster) -> None:
+def test_many_shards_are_applied_in_batches_and_deleted_again(cluster: CounterCluster) -> None:
     """300 specs exceed etcd's 128 operations: one transaction is refused with the way out, batches go through."""
     specs = {
         "common": {"max_txn_duration": "1s", "disable": True},
@@ -246,7 +170,7 @@ def test_many_shards_are_applied_in_batches_and_deleted_again(cluster: DevCluste
     ],
 )
 def test_mistakes_are_answered_with_the_field_or_the_address(
-    cluster: DevCluster, arguments: tuple[str, ...], stdin: str, problem: str
+    cluster: CounterCluster, arguments: tuple[str, ...], stdin: str, problem: str
 ) -> None:
     """One line that says what is wrong and where, on stderr, with exit status 1 and nothing on stdout."""
     result = cluster.shardctl(*arguments, stdin=stdin)
@@ -257,7 +181,7 @@ def test_mistakes_are_answered_with_the_field_or_the_address(
     assert result.stdout == ""
 
 
-def test_addresses_taken_for_each_other_are_recognised(cluster: DevCluster) -> None:
+def test_addresses_taken_for_each_other_are_recognised(cluster: CounterCluster) -> None:
     """A member's address given for the broker's, or the other way round: the answer says what to look at."""
     broker = cluster.shardctl("shards", "list", "--address", cluster.broker)
     member = cluster.shardctl("journals", "list", "--broker", cluster.addresses[1])
@@ -266,7 +190,7 @@ def test_addresses_taken_for_each_other_are_recognised(cluster: DevCluster) -> N
     assert "--address is a member's, --broker a broker's" in member.stderr
 
 
-def test_listing_of_nothing_says_so(cluster: DevCluster) -> None:
+def test_listing_of_nothing_says_so(cluster: CounterCluster) -> None:
     """An empty result is a result: the columns on stdout, a word for people on stderr, exit status 0."""
     shards = cluster.shardctl("shards", "list", "-l", "id=none")
     journals = cluster.shardctl("journals", "list", "-l", "name=none")
@@ -288,11 +212,9 @@ def test_listing_of_nothing_says_so(cluster: DevCluster) -> None:
     ],
 )
 def test_every_listing_is_there_as_json_and_as_yaml(
-    cluster: DevCluster, arguments: tuple[str, ...]
+    cluster: CounterCluster, arguments: tuple[str, ...]
 ) -> None:
     """Programs read what people read: each result parses in both formats."""
-    # A test before this one may have taken the shard's primary away.
-    _wait(lambda: cluster.shardctl(*arguments).exit_code == 0, "an answer")
     as_json = cluster.shardctl(*arguments, "-o", "json")
     as_yaml = cluster.shardctl(*arguments, "-o", "yaml")
 
@@ -301,7 +223,7 @@ def test_every_listing_is_there_as_json_and_as_yaml(
     assert isinstance(yaml.safe_load(as_yaml.stdout), dict)
 
 
-def test_journals_are_listed_with_their_content_type(cluster: DevCluster) -> None:
+def test_journals_are_listed_with_their_content_type(cluster: CounterCluster) -> None:
     """The content type decides how a journal is read: it is the first thing one looks for."""
     listed = cluster.shardctl("journals", "list").stdout.splitlines()
 
@@ -309,7 +231,7 @@ def test_journals_are_listed_with_their_content_type(cluster: DevCluster) -> Non
     assert listed[1].split()[:3] == ["counter/events/part-000", "application/x-ndjson", "1"]
 
 
-def test_dry_run_prints_the_changes_and_applies_nothing(cluster: DevCluster) -> None:
+def test_dry_run_prints_the_changes_and_applies_nothing(cluster: CounterCluster) -> None:
     """A dry run checks all that apply checks, and leaves everything as it is."""
     specs = "shards: [{id: dry/part-000, max_txn_duration: 1s}]"
 
@@ -320,7 +242,7 @@ def test_dry_run_prints_the_changes_and_applies_nothing(cluster: DevCluster) -> 
     assert "dry/part" not in cluster.shardctl("shards", "list").stdout
 
 
-def test_hints_of_a_shard_without_recovery_log_are_empty(cluster: DevCluster) -> None:
+def test_hints_of_a_shard_without_recovery_log_are_empty(cluster: CounterCluster) -> None:
     """GetHints answers for every shard; one with a remote store has none."""
     result = cluster.shardctl("shards", "hints", "counter/part-000")
 
@@ -328,7 +250,7 @@ def test_hints_of_a_shard_without_recovery_log_are_empty(cluster: DevCluster) ->
     assert json.loads(result.stdout)["status"] == "OK"
 
 
-def test_unassigned_shard_restarts_and_keeps_its_count(cluster: DevCluster) -> None:
+def test_unassigned_shard_restarts_and_keeps_its_count(cluster: CounterCluster) -> None:
     """Unassign is a restart: the state is what was committed, and counting goes on."""
     before = cluster.counts("part-001")
 
@@ -338,10 +260,12 @@ def test_unassigned_shard_restarts_and_keeps_its_count(cluster: DevCluster) -> N
     )
 
     assert unassigned.stdout == "counter/part-001\n", unassigned.stderr
-    _wait(lambda: cluster.counts("part-001") == {**before, "after": 1}, "the count", 20)
+    eventually_sync(
+        lambda: cluster.counts("part-001") == {**before, "after": 1}, timeout_seconds=COUNT_SECONDS
+    )
 
 
-def test_killed_member_is_replaced_and_its_shard_goes_on(cluster: DevCluster) -> None:
+def test_killed_member_is_replaced_and_its_shard_goes_on(cluster: CounterCluster) -> None:
     """After kill -9 of a member, its next life revokes the lease, and every message is still counted once."""
     os.kill(cluster.pids[0], signal.SIGKILL)
     for part in ("part-000", "part-001"):
@@ -349,76 +273,9 @@ def test_killed_member_is_replaced_and_its_shard_goes_on(cluster: DevCluster) ->
             "journals", "append", f"counter/events/{part}", "--lines", stdin='{"key":"k"}\n'
         )
 
-    _wait(
+    eventually_sync(
         lambda: (
             cluster.counts("part-000").get("k") == 1 and cluster.counts("part-001").get("k") == 1
         ),
-        "the count after the kill",
-        30,
+        timeout_seconds=COUNT_SECONDS,
     )
-
-
-def test_plan_of_a_drain_says_what_would_move_and_moves_nothing(cluster: DevCluster) -> None:
-    """A table for people, and the same as JSON: what the leaving member holds goes to others; nothing has moved."""
-    before = cluster.shardctl("shards", "list", "-o", "json").output
-    present = cluster.shardctl("plan")
-    leader = json.loads(cluster.shardctl("plan", "-o", "json").output)["leader"]
-    change = ("plan", "--drain", leader, "--add", "local:1")
-
-    table = cluster.shardctl(*change)
-    as_json = json.loads(cluster.shardctl(*change, "-o", "json").output)
-
-    assert "to carry it out: shardctl plan --apply" in present.output
-    assert table.exit_code == 0, table.output
-    removed = [c for c in as_json["changes"] if c["kind"] == "CHANGE_KIND_REMOVE"]
-    assert {change["member"] for change in removed} == {leader}
-    assert all(change["shard"] in table.output for change in removed)
-    after = cluster.shardctl("shards", "list", "-o", "json").output
-    assert json.loads(after)["shards"] == json.loads(before)["shards"]
-
-
-def test_plan_with_members_to_come_cannot_be_applied(cluster: DevCluster) -> None:
-    """Looking ahead is allowed; carrying it out is refused with what to do."""
-    made = json.loads(cluster.shardctl("plan", "--add", "local:2", "-o", "json").output)
-    assert not made["can_be_applied"]
-
-    refused = cluster.shardctl("plan", "--apply", made["plan_id"])
-
-    assert refused.exit_code == 1
-    assert "start them, then plan again" in refused.output
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--drain", "nobody"), "drain[0]: expected zone#suffix"),
-        (("--drain", "local#nobody"), "drain[0]: expected a member"),
-        (("--add", "local"), "--add: expected ZONE:N"),
-        (("--apply", "0123456789abcdef"), "plan again"),
-        (("--apply", "0123456789abcdef", "--drain", "local#x"), "--apply: expected no other"),
-    ],
-)
-def test_mistakes_in_plans_name_their_field(
-    cluster: DevCluster, arguments: tuple[str, ...], message: str
-) -> None:
-    """One line, the field, and what was expected."""
-    result = cluster.shardctl("plan", *arguments)
-
-    assert result.exit_code == 1
-    assert message in result.output
-
-
-def test_explanation_tells_where_a_shard_is_and_why(cluster: DevCluster) -> None:
-    """A shard at rest: its replica, that it stays, that nothing waits; the same as JSON; an unknown one is an error."""
-    listed = json.loads(cluster.shardctl("shards", "list", "-o", "json").output)["shards"]
-    shard_id = listed[0]["spec"]["id"]
-
-    table = cluster.shardctl("explain", shard_id)
-    as_json = json.loads(cluster.shardctl("explain", shard_id, "-o", "json").output)
-    unknown = cluster.shardctl("explain", "no-such-shard")
-
-    assert "nothing waits" in table.output
-    assert [replica["slot"] for replica in as_json["replicas"]] == [0]
-    assert as_json["replicas"][0]["member"] in table.output
-    assert unknown.exit_code == 1
-    assert "no-such-shard does not exist" in unknown.output

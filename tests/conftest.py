@@ -14,11 +14,13 @@ import pytest
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
+    from xdist.remote import Producer
 
     from allocator.etcd.client import EtcdClient
     from consumer.embedded.broker import EmbeddedBroker
     from consumer.embedded.etcd import EmbeddedEtcdProcess
     from consumer.journal.client import JournalClient
+    from tests.support.grouped_tests import GroupedTests
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,14 +39,19 @@ def pytest_report_to_serializable() -> Generator[None, object, object]:
     return sendable((yield))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupedTests | None:
+    """Where several processes run tests, keep those of the one Spark session together, and those with their own."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from tests.support.grouped_tests import GroupedTests
+
+    return GroupedTests(config, log)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where several processes run tests, keep those of the one Spark session together, and those with their own."""
-    for item in items:
-        if item.get_closest_marker("spark") is not None:
-            shares_session = "spark" in getattr(item, "fixturenames", ())
-            group = "spark session" if shares_session else "spark applications"
-            item.add_marker(pytest.mark.xdist_group(group))
+    """Give tests on Azurite the time to install it."""
     on_azurite = [item for item in items if item.get_closest_marker("azurite") is not None]
     if on_azurite:
         _give_time_to_install_azurite(on_azurite)

@@ -1,0 +1,31 @@
+"""Which tests of a run in several processes stay in one process, because they share what is dear to start.
+
+By their files, with a scheduler of our own: xdist's marks change a test's id, which pytest 9.2 does not let them, so
+that they are passed over in silence, and each process starts a Spark of its own.
+"""
+
+from __future__ import annotations
+
+from xdist.scheduler import LoadScopeScheduling
+
+_GROUPS = {
+    "tests/spark/": "the one Spark session",
+    "tests/spark/test_elastic_session.py": "Spark applications of their own",
+    "tests/spark/test_spark_connect.py": "Spark applications of their own",
+    "tests/spark/test_tutorial_": "Spark applications of their own",
+    "tests/e2e/cli/test_shardctl_": "the cluster of the counter example",
+}
+"""By the beginning of the test's id; the longest counts."""
+
+
+class GroupedTests(LoadScopeScheduling):
+    """Gives the tests of a group to one process, and each other test to whichever is free."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+def group_of(node_id: str) -> str:
+    """Return the name of a test's group: its own id, if it is in none."""
+    begins = [begin for begin in _GROUPS if node_id.startswith(begin)]
+    return _GROUPS[max(begins, key=len)] if begins else node_id

@@ -23,12 +23,11 @@ from confluent_kafka import (
 from consumer.sources.kafka.failures import told_apart
 from consumer.sources.kafka.places import (
     AtOffsets,
-    AtTimestamp,
     Earliest,
-    Latest,
     Start,
     TopicPartitionKey,
 )
+from consumer.sources.starts import AtTimestamp, Latest
 
 ResultT = TypeVar("ResultT")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TypeAlias
 
 import msgspec
@@ -12,27 +11,13 @@ import msgspec
 from consumer.errors import SourceDataLossError
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.sources.part import Part
+from consumer.sources.starts import AtTimestamp as AtTimestamp
+from consumer.sources.starts import Latest as Latest
 
 
 @dataclass(frozen=True, slots=True)
 class Earliest:
     """Begin with the oldest message there is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Latest:
-    """Begin with what is written from now on."""
-
-
-@dataclass(frozen=True, slots=True)
-class AtTimestamp:
-    """Begin with the first message of `at` or later; aware, milliseconds count."""
-
-    at: datetime
-
-    def __post_init__(self) -> None:
-        if self.at.tzinfo is None:
-            raise ValueError(f"at: expected a time with a zone, got {self.at!r}")
 
 
 @dataclass(frozen=True, slots=True)

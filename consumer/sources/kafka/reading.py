@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -10,6 +11,7 @@ import structlog
 from confluent_kafka import Message
 
 from allocator.runtime.clock import Clock
+from consumer.errors import SourceError
 from consumer.message.batch import MessageBatch, MessageType
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.sources.kafka.failures import is_end_of_partition, mends_itself, told_apart
@@ -23,6 +25,7 @@ from consumer.sources.kafka.places import (
     reads,
 )
 from consumer.sources.kafka.records import batch_of, marker, name_of
+from consumer.sources.metrics import UNAVAILABLE, SourceMetrics, kind_of
 from consumer.sources.part import Part
 
 _log = structlog.get_logger()
@@ -38,6 +41,7 @@ class ReadingSettings:
     sequenced: bool
     discovery_seconds: float
     clock: Clock
+    metrics: SourceMetrics
 
 
 class TopicsReading:
@@ -69,6 +73,19 @@ class TopicsReading:
 
     async def batches(self) -> AsyncGenerator[MessageBatch, None]:
         """Yield batches of one partition each, without end."""
+        metrics = self._settings.metrics
+        try:
+            async with aclosing(self._polled()) as batches:
+                async for batch in batches:
+                    yield batch
+        except SourceError as error:
+            metrics.on_error(error.source, kind_of(error))
+            raise
+        finally:
+            for key in self._next:
+                metrics.on_left(name_of(*key))
+
+    async def _polled(self) -> AsyncGenerator[MessageBatch, None]:
         clock = self._settings.clock
         next_look = clock.monotonic_seconds()
         while True:
@@ -109,6 +126,8 @@ class TopicsReading:
         if found:
             await self._reader.add(found)
             self._next |= found
+            for key in found:
+                self._settings.metrics.on_begun(name_of(*key))
             _log.info("kafka.partitions_begun", offsets={name_of(*k): v for k, v in found.items()})
 
     async def _begin(
@@ -131,7 +150,18 @@ class TopicsReading:
                 continue
             batch = batch_of(together, settings.message_type, sequenced=settings.sequenced)
             self._next[key] = batch.ends[-1]
+            self._count(key, batch)
             yield batch
+
+    def _count(self, key: TopicPartitionKey, batch: MessageBatch) -> None:
+        """Count what was read, and show what lies ahead."""
+        metrics, name = self._settings.metrics, name_of(*key)
+        metrics.on_read(
+            name, records=len(batch), record_bytes=sum(len(payload) for payload in batch.payloads)
+        )
+        end = self._reader.high_watermark(key)
+        if end is not None:
+            metrics.on_lag(name, max(0, end - self._next[key]))
 
     def _ends_of(self, events: list[Message]) -> Iterator[MessageBatch]:
         """Raise the errors among events; yield what ends of partitions lie behind the last message."""
@@ -144,10 +174,12 @@ class TopicsReading:
                 assert partition is not None
                 assert offset is not None
                 begin = self._next[topic, partition]
+                self._settings.metrics.on_lag(name_of(topic, partition), 0)
                 if offset > begin:
                     self._next[topic, partition] = offset
                     yield marker(topic, partition, begin, offset, self._settings.message_type)
             elif mends_itself(error):
+                self._settings.metrics.on_error(",".join(self._settings.topics), UNAVAILABLE)
                 _log.info("kafka.reported", reason=error.str())
             else:
                 known = topic is not None and partition is not None and partition >= 0

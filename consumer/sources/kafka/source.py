@@ -28,6 +28,7 @@ from consumer.sources.kafka.partitions import PartitionReader, checked_config
 from consumer.sources.kafka.places import Earliest, Start
 from consumer.sources.kafka.reading import ReadingSettings, TopicsReading
 from consumer.sources.kafka.replay import replayed
+from consumer.sources.metrics import SourceMetrics
 from consumer.sources.part import part_of
 
 DISCOVERY_SECONDS = 30.0
@@ -49,6 +50,7 @@ class KafkaSource:
         discovery_seconds: float = DISCOVERY_SECONDS,
         open_consumer: Callable[[dict[str, Any]], Consumer] = Consumer,
         clock: Clock | None = None,
+        metrics: SourceMetrics | None = None,
     ) -> None:
         """Describe the source; nothing is opened yet.
 
@@ -61,6 +63,7 @@ class KafkaSource:
             discovery_seconds: How often to look for new partitions.
             open_consumer: Returns a consumer of the settings given.
             clock: Tells when to look.
+            metrics: Where it counts what it reads; None: nowhere that anybody sees.
 
         Raises:
             ValueError: no topic, or a setting contradicts what is promised.
@@ -75,6 +78,7 @@ class KafkaSource:
             sequenced=sequenced,
             discovery_seconds=discovery_seconds,
             clock=clock or SystemClock(),
+            metrics=metrics or SourceMetrics(),
         )
         self._config = checked_config(config)
         self._open_consumer = open_consumer

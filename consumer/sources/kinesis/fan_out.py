@@ -19,16 +19,13 @@ from urllib3.exceptions import HTTPError
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock, SystemClock
 from consumer.errors import SourceError, SourceUnavailableError
-from consumer.sources.kinesis.calls import KinesisCalls, ThrottledError, told_apart
+from consumer.sources.kinesis.calls import KinesisCalls, told_apart
 from consumer.sources.kinesis.lineage import StreamShard
-from consumer.sources.kinesis.pages import (
-    OUTAGE_ATTEMPTS_MAX,
-    Page,
-    PageReader,
-    page_of,
-    place_again,
-)
+from consumer.sources.kinesis.page import Page, page_of
+from consumer.sources.kinesis.page_counts import PageCounts
+from consumer.sources.kinesis.pages import PageReader, may_try_again, place_again
 from consumer.sources.kinesis.places import AfterSequence, Place, place_arguments
+from consumer.sources.metrics import SourceMetrics
 
 _ENDED: Final = object()
 
@@ -53,6 +50,7 @@ class FanOutReader:
         *,
         fallback: PageReader,
         clock: Clock | None = None,
+        metrics: SourceMetrics | None = None,
     ) -> None:
         """Bind the reader.
 
@@ -61,7 +59,9 @@ class FanOutReader:
             consumer_arn: Of the consumer. Two readers of one shard need two.
             fallback: Reads where subscriptions are refused for good.
             clock: Tells when the latest records were asked for.
+            metrics: Where it counts; None: nowhere that anybody sees.
         """
+        self._counts = PageCounts(metrics, calls.stream)
         self._clock = clock or SystemClock()
         self._calls = calls
         self._consumer_arn = consumer_arn
@@ -72,25 +72,29 @@ class FanOutReader:
         backoff = Backoff(initial_seconds=1.0)
         while True:
             try:
-                async with aclosing(self._subscribed(shard, place)) as pages:
-                    async for page in pages:
-                        backoff.reset()
-                        place = (
-                            AfterSequence(page.last)
-                            if page.last
-                            else place_again(place, self._clock)
-                        )
-                        yield page
-                        if page.ended:
-                            return
-            except SourceUnavailableError as error:
-                if backoff.attempt >= OUTAGE_ATTEMPTS_MAX and not isinstance(error, ThrottledError):
-                    raise
-                _log.info("kinesis.subscription_broken", shard=shard.id, reason=str(error))
-                await backoff.sleep()
+                with self._counts.reading(shard):
+                    async with aclosing(self._subscribed(shard, place)) as pages:
+                        async for page in pages:
+                            backoff.reset()
+                            self._counts.on_page(shard, page)
+                            place = (
+                                AfterSequence(page.last)
+                                if page.last
+                                else place_again(place, self._clock)
+                            )
+                            yield page
+                            if page.ended:
+                                return
             except SourceError as error:
-                _log.warning("kinesis.fan_out_refused", shard=shard.id, reason=str(error))
-                break
+                self._counts.on_error(shard, error)
+                if may_try_again(error, backoff):
+                    _log.info("kinesis.subscription_broken", shard=shard.id, reason=str(error))
+                    await backoff.sleep()
+                elif isinstance(error, SourceUnavailableError):
+                    raise
+                else:
+                    _log.warning("kinesis.fan_out_refused", shard=shard.id, reason=str(error))
+                    break
         async with aclosing(self._fallback.pages(shard, place)) as pages:
             async for page in pages:
                 yield page
@@ -113,6 +117,7 @@ class FanOutReader:
         stream: _Events | None = None
         try:
             stream = await self._told(loop.run_in_executor(thread, subscribe))
+            self._counts.on_begun(shard)
             events = iter(stream)
             while True:
                 event = await self._told(loop.run_in_executor(thread, next, events, _ENDED))

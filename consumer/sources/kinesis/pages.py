@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import structlog
 
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock, SystemClock
-from consumer.errors import SourceUnavailableError
+from consumer.errors import SourceError, SourceUnavailableError
 from consumer.sources.kinesis.calls import ExpiredIteratorError, KinesisCalls, ThrottledError
 from consumer.sources.kinesis.lineage import StreamShard
-from consumer.sources.kinesis.places import AfterSequence, AtTimestamp, Latest, Place, time_of
-from consumer.sources.kinesis.records import KinesisMetadata, StreamRecord, user_records
+from consumer.sources.kinesis.page import Page, page_of
+from consumer.sources.kinesis.page_counts import PageCounts
+from consumer.sources.kinesis.places import AfterSequence, Place, time_of
+from consumer.sources.metrics import SourceMetrics
+from consumer.sources.starts import AtTimestamp, Latest
 
 READ_INTERVAL_SECONDS = 0.25
 """Least time between two readings of a shard: Kinesis allows five a second, and others may read it too."""
@@ -31,22 +35,6 @@ OUTAGE_ATTEMPTS_MAX = 8
 """Attempts, with pauses of up to five seconds, before an outage fails the reader."""
 
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Some records of a shard; may be none."""
-
-    records: tuple[StreamRecord, ...]
-    """As their producers meant them."""
-    first: str = ""
-    """Number of the first record of the stream; empty: there was none."""
-    last: str = ""
-    """Number of its last."""
-    behind_ms: int | None = None
-    """How old the end of the page is, compared with the end of the shard."""
-    ended: bool = False
-    """No page will follow: the shard is closed, and was read to its end."""
 
 
 class PageReader(Protocol):
@@ -78,6 +66,7 @@ class PollingReader:
         pace: Pace = DEFAULT_PACE,
         records_max: int = RECORDS_MAX,
         clock: Clock | None = None,
+        metrics: SourceMetrics | None = None,
     ) -> None:
         """Bind the reader.
 
@@ -86,7 +75,9 @@ class PollingReader:
             pace: How often to ask.
             records_max: Records of the stream in a page, 1 to 10,000.
             clock: Tells when the latest records were asked for.
+            metrics: Where it counts; None: nowhere that anybody sees.
         """
+        self._counts = PageCounts(metrics, calls.stream)
         self._clock = clock or SystemClock()
         self._calls = calls
         self._pace = pace
@@ -94,22 +85,31 @@ class PollingReader:
 
     async def pages(self, shard: StreamShard, place: Place) -> AsyncGenerator[Page, None]:
         """Yield pages until the shard ends; a page without records whenever there is nothing more to read."""
+        with self._counts.reading(shard):
+            async with aclosing(self._pages(shard, place)) as pages:
+                async for page in pages:
+                    self._counts.on_page(shard, page)
+                    yield page
+
+    async def _pages(self, shard: StreamShard, place: Place) -> AsyncGenerator[Page, None]:
         backoff = Backoff(initial_seconds=2 * self._pace.read_interval_seconds)
         iterator: str | None = None
         while True:
             try:
                 if iterator is None:
                     iterator = await self._calls.iterator(shard.id, place)
+                    self._counts.on_begun(shard)
                     place = place_again(place, self._clock)
                 got = await self._calls.get_records(iterator, self._records_max)
-            except ExpiredIteratorError:
-                iterator = None
-                continue
-            except SourceUnavailableError as error:
-                if backoff.attempt >= OUTAGE_ATTEMPTS_MAX and not isinstance(error, ThrottledError):
+            except SourceError as error:
+                self._counts.on_error(shard, error)
+                if isinstance(error, ExpiredIteratorError):
+                    iterator = None
+                elif may_try_again(error, backoff):
+                    _log.info("kinesis.refused", shard=shard.id, reason=str(error))
+                    await backoff.sleep()
+                else:
                     raise
-                _log.info("kinesis.refused", shard=shard.id, reason=str(error))
-                await backoff.sleep()
                 continue
             backoff.reset()
             iterator = got.next_iterator
@@ -125,35 +125,17 @@ class PollingReader:
             )
 
 
+def may_try_again(error: SourceError, backoff: Backoff) -> bool:
+    """Tell whether a reader waits and goes on: when it is refused always, in an outage a few times."""
+    if isinstance(error, ThrottledError):
+        return True
+    return isinstance(error, SourceUnavailableError) and backoff.attempt < OUTAGE_ATTEMPTS_MAX
+
+
 def place_again(place: Place, clock: Clock) -> Place:
     """Return where to begin anew if a reading breaks off before it brought anything: not at what is the latest then."""
     return (
         AtTimestamp(time_of(int(clock.wall_seconds() * 1000)))
         if isinstance(place, Latest)
         else place
-    )
-
-
-def page_of(shard: StreamShard, records: list[Any], *, behind_ms: int | None, ended: bool) -> Page:
-    """Return records as boto3 gives them as a page, aggregates taken apart."""
-    found: list[StreamRecord] = []
-    for record in records:
-        metadata = KinesisMetadata(
-            shard_id=shard.id,
-            sequence_number=record["SequenceNumber"],
-            partition_key=record["PartitionKey"],
-            arrived_at=record.get("ApproximateArrivalTimestamp"),
-        )
-        parts = user_records(metadata, record["Data"], shard.hashes)
-        if not parts:
-            _log.warning(
-                "kinesis.misplaced_aggregate", shard=shard.id, sequence=record["SequenceNumber"]
-            )
-        found += parts
-    return Page(
-        tuple(found),
-        first=records[0]["SequenceNumber"] if records else "",
-        last=records[-1]["SequenceNumber"] if records else "",
-        behind_ms=behind_ms,
-        ended=ended,
     )

@@ -21,6 +21,8 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from consumer.errors import SourceDataLossError
+from consumer.sources.starts import AtTimestamp as AtTimestamp
+from consumer.sources.starts import Latest as Latest
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -28,22 +30,6 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 @dataclass(frozen=True, slots=True)
 class TrimHorizon:
     """Begin with the oldest record there is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Latest:
-    """Begin with what is put from now on."""
-
-
-@dataclass(frozen=True, slots=True)
-class AtTimestamp:
-    """Begin with the first record that arrived at `at` or later; aware, milliseconds count."""
-
-    at: datetime
-
-    def __post_init__(self) -> None:
-        if self.at.tzinfo is None:
-            raise ValueError(f"at: expected a time with a zone, got {self.at!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,10 @@ from consumer.sources.kinesis.calls import KinesisCalls, default_client
 from consumer.sources.kinesis.fan_out import FanOutReader
 from consumer.sources.kinesis.lineage import StreamShard
 from consumer.sources.kinesis.pages import DEFAULT_PACE, Pace, PageReader, PollingReader
-from consumer.sources.kinesis.places import AtSequence, AtTimestamp, Latest, Place, TrimHorizon
+from consumer.sources.kinesis.places import AtSequence, Place, TrimHorizon
 from consumer.sources.kinesis.records import StreamRecord
+from consumer.sources.metrics import SourceMetrics
+from consumer.sources.starts import AtTimestamp, Latest
 
 if TYPE_CHECKING:
     from types_boto3_kinesis.client import KinesisClient
@@ -43,6 +45,7 @@ class KinesisRecordSource:
         consumer_arn: str = "",
         at: AtTimestamp | None = None,
         pace: Pace = DEFAULT_PACE,
+        metrics: SourceMetrics | None = None,
     ) -> None:
         """Describe the source; nothing is opened yet.
 
@@ -52,11 +55,14 @@ class KinesisRecordSource:
             consumer_arn: Of a registered consumer, to be read with enhanced fan-out. Empty: by asking.
             at: What the position `AT_TIMESTAMP` means.
             pace: How often to ask.
+            metrics: Where it counts what it reads; None: nowhere that anybody sees.
         """
         self._calls = KinesisCalls(stream, open_client)
-        self._reader: PageReader = PollingReader(self._calls, pace=pace)
+        self._reader: PageReader = PollingReader(self._calls, pace=pace, metrics=metrics)
         if consumer_arn:
-            self._reader = FanOutReader(self._calls, consumer_arn, fallback=self._reader)
+            self._reader = FanOutReader(
+                self._calls, consumer_arn, fallback=self._reader, metrics=metrics
+            )
         self._at = at
         self._shards: dict[str, StreamShard] = {}
 

@@ -27,8 +27,6 @@ from consumer.sources.kinesis.elsewhere import END_SUFFIX, Elsewhere
 from consumer.sources.kinesis.fan_out import FanOutReader
 from consumer.sources.kinesis.pages import DEFAULT_PACE, Pace, PageReader, PollingReader
 from consumer.sources.kinesis.places import (
-    AtTimestamp,
-    Latest,
     Resume,
     Start,
     TrimHorizon,
@@ -36,7 +34,9 @@ from consumer.sources.kinesis.places import (
     time_of,
 )
 from consumer.sources.kinesis.reading import ReadingSettings, StreamReading
+from consumer.sources.metrics import SourceMetrics
 from consumer.sources.part import part_of
+from consumer.sources.starts import AtTimestamp, Latest
 
 if TYPE_CHECKING:
     from types_boto3_kinesis.client import KinesisClient
@@ -60,6 +60,7 @@ class KinesisSource:
         pace: Pace = DEFAULT_PACE,
         discovery_seconds: float = 30.0,
         clock: Clock | None = None,
+        metrics: SourceMetrics | None = None,
     ) -> None:
         """Describe the source; nothing is opened yet.
 
@@ -73,11 +74,14 @@ class KinesisSource:
             pace: How often to ask.
             discovery_seconds: How often the stream's shards are listed.
             clock: Tells what "latest" means at the very beginning.
+            metrics: Where it counts what it reads; None: nowhere that anybody sees.
         """
         self._calls = KinesisCalls(stream, open_client)
-        self._reader: PageReader = PollingReader(self._calls, pace=pace)
+        self._reader: PageReader = PollingReader(self._calls, pace=pace, metrics=metrics)
         if consumer_arn:
-            self._reader = FanOutReader(self._calls, consumer_arn, fallback=self._reader)
+            self._reader = FanOutReader(
+                self._calls, consumer_arn, fallback=self._reader, metrics=metrics
+            )
         self._start = start or TrimHorizon()
         self._message_type = message_type
         self._elsewhere = elsewhere

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
-from functools import partial
 from typing import Any, TypeAlias
 
 import structlog
@@ -220,30 +219,35 @@ class PrimaryAttempt:
         await prove_assignment(environment.etcd, self._assignment())
         deaths = await environment.deaths.admit(shard.id)
         worker = self._worker = environment.new_worker(shard.id)
-        hints = await take_over() if take_over is not None else None
-        store = await worker.run(self._new_store)
-        checkpoint: Checkpoint = await worker.run(store.restore_checkpoint, shard)
-        self.progress.update(read_through_of(checkpoint), {})
-        self.ready_at_monotonic_seconds = environment.clock.monotonic_seconds()
-        self.ready.set_result(None)
+        sources = Sources(
+            shard, environment.application, worker=worker, journals=environment.journals
+        )
         room_bytes = environment.config.publish_bytes_max
         copies = CopyRegister.of(shard.fqn, environment.random_bytes)
         appends = AppendService(environment.journals, room_bytes=room_bytes, copies=copies)
         recovered = AppendService(environment.journals, room_bytes=room_bytes)
-        rollbacks = self._new_rollbacks(recovered)
+        rollbacks = Rollbacks.of_attempt(
+            environment, shard.id, self._assignment, appends=recovered, progress=self.progress
+        )
+        async with TaskGroup() as group:
+            group.start_soon(sources.prefetch(), name=f"prefetch {shard.id}")
+            hints = await take_over() if take_over is not None else None
+            store, checkpoint = await self._restored(worker, rollbacks, fenced=hints is not None)
+            group.stop()
+        self.progress.update(read_through_of(checkpoint), {})
+        self.ready_at_monotonic_seconds = environment.clock.monotonic_seconds()
+        self.ready.set_result(None)
         async with TaskGroup() as group:
             group.start_soon(appends.run(), name=f"append {shard.id}")
             group.start_soon(recovered.run(), name=f"re-acknowledge {shard.id}")
-            group.start_soon(_awaited(on_ready()), name=f"ready {shard.id}")
+            group.start_soon(_called(on_ready), name=f"ready {shard.id}")
             if hints is not None:
                 group.start_soon(hints.run(), name=f"hints {shard.id}")
             group.start_soon(rollbacks.run(), name=f"rollbacks {shard.id}")
             if deaths.members:
                 group.start_soon(self._outlive(), name=f"outlive {shard.id}")
-            sources = Sources(
-                shard, environment.application, store, worker=worker, journals=environment.journals
-            )
-            prepare = partial(_undo_former, rollbacks, checkpoint, group)
+            begun = rollbacks.begin(checkpoint)
+            group.start_soon(rollbacks.undo(begun), name=f"undo {shard.id}")
             while True:
                 self._callbacks = self._new_callbacks(store)
                 services = TxnServices(
@@ -251,31 +255,20 @@ class PrimaryAttempt:
                     callbacks=self._callbacks,
                     appends=appends,
                     recovered_appends=recovered,
+                    begun=begun,
                     keep_rollbacks=rollbacks.keep,
                     clock=environment.clock,
                     observer=self._achievements,
                     read_replay=sources.replay,
                 )
-                await self._run_transactions(checkpoint, sources, services, prepare)
+                await self._run_transactions(store, checkpoint, sources, services)
                 if self._stopping:
                     break
                 checkpoint = await worker.run(store.restore_checkpoint, shard)
-                prepare = partial(rollbacks.begin, checkpoint)
+                begun = rollbacks.begin(checkpoint)
             if hints is not None:
                 await hints.flush()
             group.stop()
-
-    def _new_rollbacks(self, appends: AppendService) -> Rollbacks:
-        environment = self._environment
-        return Rollbacks(
-            environment.rollbacks,
-            shard_id=self._shard.id,
-            assignment=self._assignment,
-            appends=appends,
-            progress=self.progress,
-            clock=environment.clock,
-            again_seconds=environment.config.rollback_again_seconds,
-        )
 
     async def _outlive(self) -> None:
         """Serve for long enough, then clear the shard of the suspicion that it kills its primaries."""
@@ -299,14 +292,26 @@ class PrimaryAttempt:
             dead_letters=self._dead_letters,
         )
 
+    async def _restored(
+        self, worker: ShardWorker, rollbacks: Rollbacks, *, fenced: bool
+    ) -> tuple[Store, Checkpoint]:
+        """Return the store and its checkpoint, with the rollbacks of former producers read.
+
+        They are read beside it if those producers are `fenced` already; else it is the restore that fences them.
+        """
+        async with TaskGroup() as group:
+            if fenced:
+                group.start_soon(rollbacks.take_over(), name=f"former {self._shard.id}")
+            store = await worker.run(self._new_store)
+            checkpoint: Checkpoint = await worker.run(store.restore_checkpoint, self._shard)
+        if not fenced:
+            await rollbacks.take_over()
+        return store, checkpoint
+
     async def _run_transactions(
-        self,
-        checkpoint: Checkpoint,
-        sources: Sources,
-        services: TxnServices,
-        prepare: Callable[[], Awaitable[None]],
+        self, store: Store, checkpoint: Checkpoint, sources: Sources, services: TxnServices
     ) -> None:
-        """Run transactions from `checkpoint` on until the input ends; `prepare` comes first, while input is read."""
+        """Run transactions from `checkpoint` of `store` on until the input ends."""
         spec = self._shard.spec
         self._achievements.sequenced_to = read_through_of(checkpoint)
         ring_messages = spec.ring_buffer_size or RING_MESSAGES
@@ -321,18 +326,19 @@ class PrimaryAttempt:
             self._loop.post(tx.StopRequested())
         try:
             async with TaskGroup() as transactions:
-                reading = self._read(checkpoint, sources, self._loop)
+                reading = self._read(store, checkpoint, sources, self._loop)
                 transactions.start_soon(reading, name="read sources")
-                await prepare()
                 await self._loop.run()
                 transactions.stop()
         finally:
             self._loop = None
 
-    async def _read(self, checkpoint: Checkpoint, sources: Sources, loop: TransactionLoop) -> None:
+    async def _read(
+        self, store: Store, checkpoint: Checkpoint, sources: Sources, loop: TransactionLoop
+    ) -> None:
         try:
             async with TaskGroup() as self._reading:
-                sources.start(checkpoint, loop, self._reading)
+                sources.start(store, checkpoint, loop, self._reading)
         finally:
             self._reading = None
 
@@ -389,12 +395,5 @@ class PrimaryAttempt:
             _log.error("shard.store_not_destroyed", shard=self._shard.id, error=str(error))
 
 
-async def _undo_former(rollbacks: Rollbacks, checkpoint: Checkpoint, group: TaskGroup) -> None:
-    """Take over what former producers left, and begin to roll it back."""
-    await rollbacks.take_over()
-    await rollbacks.begin(checkpoint)
-    group.start_soon(rollbacks.undo(), name="undo")
-
-
-async def _awaited(wait: Awaitable[None]) -> None:
-    await wait
+async def _called(function: Callable[[], Awaitable[None]]) -> None:
+    await function()

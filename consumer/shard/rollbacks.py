@@ -1,11 +1,13 @@
 """Sees to it that no producer of a shard leaves messages pending for ever (`consumer.message.rollback`).
 
-    restored ─► take_over: what former producers had on file ─► begin: bring it forward to the checkpoint
-                                                                  │
-    first publish into a journal ─► keep ─► on file ─► append     ├─► undo: append it ─► publish_at is known
-    (every later one)                 ──────────────► append      └─► once more, late ─► drop what is superseded
+    fenced ─► take_over: what former producers had on file ─► begin: bring it forward to the checkpoint ─► on file
+                                                                                                             │
+    first publish into a journal ─► keep ─► on file ─► append                undo: append it ◄───────────────┤
+    (every later one)                 ──────────────► append                   └─► publish_at is known        └─► commit
+                                                                                   and, late, once more;
+                                                                                   drop what is superseded
 
-Only the first append of a producer in a journal waits, for one write to etcd; nothing else does.
+Of a producer, the first append into a journal and the first commit wait, for one write to etcd; nothing else does.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Self
 
 import structlog
 
@@ -29,8 +32,10 @@ from consumer.journal.append_service import AppendService
 from consumer.message.clock import unix_seconds_of
 from consumer.message.rollback import Rollback, brought_forward
 from consumer.message.sequencer import PRUNE_HORIZON_SECONDS
+from consumer.op_future import completed
 from consumer.protocol.journal_pb2 import AppendResponse
 from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.shard.environment import ShardEnvironment
 from consumer.shard.progress import UNDONE, Progress
 from consumer.shard.rollback_records import RollbackRecords
 
@@ -41,6 +46,8 @@ _log = structlog.get_logger()
 class _Keeping:
     """Rollbacks on their way to etcd."""
 
+    forward: list[Rollback] = field(default_factory=list)
+    """Of former producers."""
     rollbacks: list[Rollback] = field(default_factory=list)
     kept: Future[None] = field(default_factory=Future)
 
@@ -89,27 +96,52 @@ class Rollbacks:
         self._keeping = _Keeping()
         self._wake = asyncio.Event()
 
+    @classmethod
+    def of_attempt(
+        cls,
+        environment: ShardEnvironment,
+        shard_id: str,
+        assignment: Callable[[], Assignment],
+        *,
+        appends: AppendService,
+        progress: Progress,
+    ) -> Self:
+        """Return those of an attempt to serve a shard, with the services and limits of this process."""
+        return cls(
+            environment.rollbacks,
+            shard_id=shard_id,
+            assignment=assignment,
+            appends=appends,
+            progress=progress,
+            clock=environment.clock,
+            again_seconds=environment.config.rollback_again_seconds,
+        )
+
     async def take_over(self) -> None:
         """Read what the shard's former producers had on file.
 
         Requires:
-            The store was restored: none of them can commit any more.
+            None of them can commit any more: its recovery log is ours, or the store was restored.
         """
         self._left = await self._records.of_shard(self._shard_id)
 
-    async def begin(self, checkpoint: Checkpoint) -> None:
-        """Make ready for a new producer, which goes on from `checkpoint`.
+    def begin(self, checkpoint: Checkpoint) -> Future[None]:
+        """Make ready for a new producer, which goes on from `checkpoint`; its commits wait for the future.
 
-        What is on file is brought forward first: the new producer's checkpoints do not tell what the old committed.
+        What is on file is brought forward: the new producer's checkpoints do not tell what the old committed.
         """
         finished = self._finished | self._current
         before = [*self._left, *finished.values()]
         after = brought_forward(before, checkpoint.ack_intents)
         changed = [new for old, new in zip(before, after, strict=True) if new != old]
-        await self._records.write(self._assignment(), keep=changed)
         self._left = after[: len(self._left)]
         self._finished = {each.journal: each for each in after[len(self._left) :]}
         self._current = {}
+        if not changed:
+            return completed()
+        self._keeping.forward.extend(changed)
+        self._wake.set()
+        return self._keeping.kept
 
     def keep(self, rollbacks: Sequence[Rollback]) -> Future[None]:
         """Put rollbacks of the current producer on file; the future succeeds once they are."""
@@ -119,7 +151,7 @@ class Rollbacks:
         return self._keeping.kept
 
     async def run(self) -> None:
-        """Do what `keep` asks for, until cancelled.
+        """Do what `begin` and `keep` ask for, until cancelled.
 
         Raises:
             AssignmentLostError: the shard is no longer ours. Nothing was appended that waited.
@@ -131,14 +163,19 @@ class Rollbacks:
             kept = keeping.rollbacks
             # Of a producer that finished well nothing is pending: the new record stands for both.
             drop = [self._finished[each.journal] for each in kept if each.journal in self._finished]
-            await self._records.write(self._assignment(), keep=kept, drop=drop)
+            forward = [each for each in keeping.forward if each not in drop]
+            await self._records.write(self._assignment(), keep=[*forward, *kept], drop=drop)
             for each in drop:
                 del self._finished[each.journal]
             keeping.kept.set_result(None)
 
-    async def undo(self) -> None:
-        """Roll back what former producers left, now and once more later; then drop what is not needed any more."""
+    async def undo(self, begun: Future[None]) -> None:
+        """Roll back what former producers left, once what `begin` asked for is done, and once more later.
+
+        Then drop what is not needed any more.
+        """
         left = list(self._left)
+        await asyncio.wrap_future(begun)
         await self._append(left)
         self._progress.told(UNDONE)
         if not left:

@@ -10,6 +10,8 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
+import structlog
+
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Application, MessageProducer, Shard, Store
@@ -24,6 +26,8 @@ from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.shard.transaction import TransactionLoop
 from consumer.shard.worker import ShardWorker
 
+_log = structlog.get_logger()
+
 FRUITLESS_PAUSE_SECONDS_MAX = 1.0
 """Longest pause before an application that brings its messages is asked to go on from the same place again: it and the
 store would spin."""
@@ -37,7 +41,6 @@ class Sources:
         shard: Shard,
         # The store's type is between the application and itself.
         application: Application[Any],
-        store: Store,
         *,
         worker: ShardWorker,
         journals: JournalClient,
@@ -47,27 +50,40 @@ class Sources:
         Args:
             shard: Whose sources.
             application: Knows the message types, or brings the messages itself.
-            store: Given to an application that brings its messages.
             worker: Runs the application's callbacks.
             journals: Reads.
         """
         self._shard = shard
         self._application = application
-        self._store = store
+        self._store: Store | None = None
         self._worker = worker
         self._journals = journals
+        self._specs: dict[str, JournalSpec] = {}
         self._sources: dict[str, MessageSource] = {}
         self._pause = Backoff(max_seconds=FRUITLESS_PAUSE_SECONDS_MAX)
         self._restored: bytes | None = None
         """The checkpoint that an application was last asked to go on from."""
 
-    def start(self, checkpoint: Checkpoint, loop: TransactionLoop, group: TaskGroup) -> None:
-        """Feed `loop` from `checkpoint` on, by tasks of `group`; an error of one ends `loop`."""
+    async def prefetch(self) -> None:
+        """Fetch the specs of the sources, before there is anything to read them for; what fails is asked again then."""
+        if isinstance(self._application, MessageProducer):
+            return
+        for source in self._shard.spec.sources:
+            try:
+                await self._spec(source.journal)
+            except ConsumerError as error:
+                _log.info("sources.not_prefetched", journal=source.journal, cause=str(error))
+
+    def start(
+        self, store: Store, checkpoint: Checkpoint, loop: TransactionLoop, group: TaskGroup
+    ) -> None:
+        """Feed `loop` from `checkpoint` of `store` on, by tasks of `group`; an error of one ends `loop`."""
         application = self._application
+        self._store = store
         if isinstance(application, MessageProducer):
             batches = self._owned(
                 "read_messages",
-                partial(application.read_messages, self._shard, self._store, checkpoint),
+                partial(application.read_messages, self._shard, store, checkpoint),
             )
             restored = checkpoint.SerializeToString(deterministic=True)
             again, self._restored = restored == self._restored, restored
@@ -130,14 +146,20 @@ class Sources:
                 yield batch
 
     async def _source(self, journal: str) -> MessageSource:
-        """Return how to read a journal: its spec is fetched, and the application asked, once an attempt."""
+        """Return how to read a journal: the application is asked once an attempt."""
         known = self._sources.get(journal)
         if known is None:
-            spec = (await self._journals.get(journal)).spec
+            spec = await self._spec(journal)
             message_type = await self._worker.run(self._ask_message_type, spec)
             known = MessageSource(self._journals, journal, spec=spec, message_type=message_type)
             self._sources[journal] = known
         return known
+
+    async def _spec(self, journal: str) -> JournalSpec:
+        """Return the spec of a journal, fetched once an attempt."""
+        if journal not in self._specs:
+            self._specs[journal] = (await self._journals.get(journal)).spec
+        return self._specs[journal]
 
     def _ask_message_type(self, spec: JournalSpec) -> MessageType:
         try:

@@ -72,6 +72,8 @@ class TxnServices:
     appends: AppendService
     recovered_appends: AppendService
     """For the acknowledgements of the restored checkpoint: a journal deleted since must not fail later appends."""
+    begun: Future[None]
+    """Of the rollbacks of former producers; commits wait for it."""
     keep_rollbacks: Callable[[Sequence[Rollback]], Future[None]]
     """Puts rollbacks where a successor finds them; the first appends of a producer into a journal wait for it."""
     clock: Clock
@@ -211,9 +213,7 @@ class TransactionLoop:
                 self._call(services.callbacks.finalize, then=self._on_finalized)
             case tx.StartCommit(checkpoint):
                 start = services.callbacks.start_commit
-                # Futures are invariant in their result, which nobody looks at here.
-                pending = cast("frozenset[Future[object]]", services.appends.pending())
-                self._call(partial(start, checkpoint, pending), then=self._on_commit_started)
+                self._call(partial(start, checkpoint, self._due()), then=self._on_commit_started)
             case tx.AppendAcks(intents, recovered):
                 self._append_acks(intents, recovered=recovered)
             case tx.StartReplay():
@@ -228,6 +228,12 @@ class TransactionLoop:
                 self._end = instruction
             case _:
                 assert_never(instruction)
+
+    def _due(self) -> frozenset[Future[object]]:
+        """Return what has to be done before a commit."""
+        begun = () if self._services.begun.done() else (self._services.begun,)
+        # Futures are invariant in their result, which nobody looks at here.
+        return cast("frozenset[Future[object]]", self._services.appends.pending().union(begun))
 
     def _call(self, function: Callable[[], ResultT], *, then: Callable[[ResultT], Event]) -> None:
         """Run a callback on the worker thread, and post its answer."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 from allocator.runtime.clock import SystemClock
@@ -19,6 +20,7 @@ from consumer.message.reader import read_batches
 from consumer.message.rollback import Rollback
 from consumer.message.sequencer import Sequencer
 from consumer.message.uuid import new_producer_id
+from consumer.op_future import completed
 from consumer.shard.callbacks import Callbacks
 from consumer.shard.dead_letters import DeadLetters
 from consumer.shard.transaction import TransactionLoop, TxnServices
@@ -61,15 +63,12 @@ class Noted:
         """Nothing."""
 
 
-async def test_first_append_waits_until_its_rollback_is_on_file(
-    journals: JournalClient, tmp_path: Path
-) -> None:
-    """A whole transaction is consumed and finalized, and nothing of it reaches the new journal before the record is
-    kept: else a crash would leave messages that nobody knows of. Then everything goes on.
-    """
-    await create_journals(journals, OUTPUT)
-    other = Producer(journals)
-    shard, application, noted = FixedShard(), Counting(tmp_path, output=OUTPUT), Noted()
+@asynccontextmanager
+async def one_transaction(
+    journals: JournalClient, directory: Path, noted: Noted, *, begun: Future[None]
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Run a shard's loop over one message until its transaction is finalized, and yield the task that goes on."""
+    shard, application = FixedShard(), Counting(directory, output=OUTPUT)
     store = application.new_store(shard)
     worker = Worker(shard.id)
     appends = AppendService(journals)
@@ -91,6 +90,7 @@ async def test_first_append_waits_until_its_rollback_is_on_file(
             callbacks=callbacks,
             appends=appends,
             recovered_appends=AppendService(journals),
+            begun=begun,
             keep_rollbacks=noted.keep,
             clock=SystemClock(),
             observer=noted,
@@ -105,6 +105,22 @@ async def test_first_append_waits_until_its_rollback_is_on_file(
         group.start_soon(appends.run(), name="appends")
         running = group.start_soon(loop.run(), name="loop")
         await eventually(lambda: len(application.finished) == 1)
+        yield running
+        group.stop()
+    await worker.run(store.destroy)
+    worker.close()
+    assert await worker.join(timeout_seconds=10)
+
+
+async def test_first_append_waits_until_its_rollback_is_on_file(
+    journals: JournalClient, tmp_path: Path
+) -> None:
+    """A whole transaction is consumed and finalized, and nothing of it reaches the new journal before the record is
+    kept: else a crash would leave messages that nobody knows of. Then everything goes on.
+    """
+    await create_journals(journals, OUTPUT)
+    other, noted = Producer(journals), Noted()
+    async with one_transaction(journals, tmp_path, noted, begun=completed()) as running:
         for _ in range(5):  # Whatever was on its way would come before these.
             await other.publish(OUTPUT, ["other"])
         assert len(await written(journals, OUTPUT)) == 5
@@ -112,8 +128,25 @@ async def test_first_append_waits_until_its_rollback_is_on_file(
 
         noted.kept.set_result(None)
         await running
-        group.stop()
     assert [m["key"] for m in await committed(journals, OUTPUT)] == ["other"] * 5 + ["a"]
-    await worker.run(store.destroy)
-    worker.close()
-    assert await worker.join(timeout_seconds=10)
+
+
+async def test_commit_waits_until_former_rollbacks_are_brought_forward(
+    journals: JournalClient, tmp_path: Path
+) -> None:
+    """A transaction's messages are appended, and not committed before the former producers' records tell what those
+    committed: with the next checkpoint nobody could tell any more.
+    """
+    await create_journals(journals, OUTPUT)
+    other, noted = Producer(journals), Noted()
+    noted.kept.set_result(None)
+    begun: Future[None] = Future()
+    async with one_transaction(journals, tmp_path, noted, begun=begun) as running:
+        await eventually(lambda: written(journals, OUTPUT))
+        for _ in range(5):
+            await other.publish(OUTPUT, ["other"])
+        assert [m["key"] for m in await committed(journals, OUTPUT)] == ["other"] * 5
+
+        begun.set_result(None)
+        await running
+    assert sorted(m["key"] for m in await committed(journals, OUTPUT)) == ["a"] + ["other"] * 5

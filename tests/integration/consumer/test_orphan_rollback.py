@@ -28,7 +28,7 @@ from consumer.message.outcome import Outcome
 from consumer.message.publisher import Publisher
 from consumer.message.rollback import Rollback
 from consumer.protocol.journal_pb2 import ApplyRequest
-from consumer.protocol.shard_pb2 import ReplicaStatus
+from consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
 from consumer.shard.environment import ShardConfig
 from consumer.shard.live_shard import LiveShard
 from consumer.shard.progress import UNDONE, Progress
@@ -341,7 +341,7 @@ async def test_journal_that_cannot_be_appended_to_holds_up_answers_for_a_while_o
     await rollbacks.take_over()
     ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
     async with TaskGroup() as group:
-        group.start_soon(rollbacks.undo(), name="undo")
+        group.start_soon(rollbacks.undo(rollbacks.begin(Checkpoint())), name="undo")
 
         assert await progress.wait_for({SOURCE: 5}, ended=ended)
         group.stop()

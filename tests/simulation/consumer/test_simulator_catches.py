@@ -105,7 +105,7 @@ def _late_copies(patch: pytest.MonkeyPatch) -> None:
 
 
 def _undoes_nothing(patch: pytest.MonkeyPatch) -> None:
-    async def nothing(_: Rollbacks) -> None:
+    async def nothing(_: Rollbacks, __: Future[None]) -> None:
         return
 
     patch.setattr(Rollbacks, "undo", nothing)

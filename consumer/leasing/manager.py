@@ -24,6 +24,7 @@ from consumer.leasing.core.verdict import (
     verdict_of_overseer,
     verdict_of_taker,
 )
+from consumer.leasing.metrics import LeaseMetrics, metered
 from consumer.leasing.store import RecordStore
 from consumer.leasing.writing import swap
 
@@ -41,16 +42,19 @@ class LeaseManager:
         *,
         clock: Clock | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        metrics: LeaseMetrics | None = None,
     ) -> None:
         """Manage what is in a store.
 
         Args:
             store: The records; stays the caller's.
-            clock: Measures the wait for the store.
+            clock: Measures the wait for the store, and operations.
             sleep: Waits, for a number of seconds.
+            metrics: Where operations are counted; None: nowhere.
         """
         self._store = store
-        self._clock = clock or SystemClock()
+        self.clock = clock or SystemClock()
+        self.metrics = metrics
         self._sleep = sleep
         self._created_store = False
 
@@ -68,22 +72,25 @@ class LeaseManager:
         self, *, poll_seconds: float = POLL_SECONDS, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> bool:
         """Wait for somebody to create the store. False if nobody did in time."""
-        deadline = self._clock.monotonic_seconds() + timeout_seconds
+        deadline = self.clock.monotonic_seconds() + timeout_seconds
         while not await self._store.exists():
-            left_seconds = deadline - self._clock.monotonic_seconds()
+            left_seconds = deadline - self.clock.monotonic_seconds()
             if left_seconds <= 0:
                 return False
             await self._sleep(min(poll_seconds, left_seconds))
         return True
 
+    @metered
     async def list_leases(self) -> tuple[Versioned, ...]:
         """Return all leases in the order of their keys, without those that cannot be read."""
         return tuple([found async for found in self._store.scan()])
 
+    @metered
     async def list_leases_of(self, worker: str) -> tuple[Versioned, ...]:
         """Return the leases that a worker owns, in the order of their keys; in a hand-off, those that it will get."""
         return tuple([found async for found in self._store.scan(worker)])
 
+    @metered
     async def create_lease(self, record: LeaseRecord) -> bool:
         """Write a new lease. False if there is one with its key."""
         written = replace(record, write_id=uuid4().hex)
@@ -101,10 +108,12 @@ class LeaseManager:
             return _is_write(current, written)
         return True
 
+    @metered
     async def get_lease(self, key: str) -> Versioned | None:
         """Return a lease as it is now."""
         return await self._store.get(key)
 
+    @metered
     async def renew(self, held: Versioned) -> Versioned | None:
         """Show that the holder lives, and learn what others asked of it meanwhile: a claim, a hand-off.
 
@@ -122,6 +131,7 @@ class LeaseManager:
             return None
         return current
 
+    @metered
     async def take(self, seen: Versioned, owner: str) -> Versioned | None:
         """Acquire a lease for a worker of this process, whoever holds it: whether it may is the caller's policy.
 
@@ -133,6 +143,7 @@ class LeaseManager:
             self._store, seen, lambda record: rules.take(record, owner), verdict_of_taker
         )
 
+    @metered
     async def assign(
         self, seen: Versioned, owner: str, *, graceful: bool = False
     ) -> Versioned | None:
@@ -159,6 +170,7 @@ class LeaseManager:
             verdict_of_overseer,
         )
 
+    @metered
     async def evict(self, seen: Versioned) -> Versioned | None:
         """Take a lease from its holder, however often it renewed it; in a hand-off the next owner holds it then.
 
@@ -167,6 +179,7 @@ class LeaseManager:
         """
         return await swap(self._store, seen, rules.evict, verdict_of_overseer)
 
+    @metered
     async def update(
         self, held: Versioned, change: Callable[[LeaseRecord], LeaseRecord]
     ) -> Versioned | None:
@@ -187,6 +200,7 @@ class LeaseManager:
             self._store, held, lambda record: rules.update(record, change), verdict_of_holder
         )
 
+    @metered
     async def note_children(
         self,
         key: str,
@@ -209,6 +223,7 @@ class LeaseManager:
             verdict_of_anybody,
         )
 
+    @metered
     async def delete(self, key: str) -> bool:
         """Remove a lease, whoever holds it. False if there is none."""
         return await self._store.delete(key)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from typing import Protocol, TypeVar, cast
 
 from consumer.leasing.core.record import LeaseRecord
 from consumer.leasing.record_processor.checkpointer import Change, LeaseCheckpointer
-from consumer.leasing.record_processor.held_lease import HeldLease
 from consumer.leasing.record_processor.processor import AsyncRecordProcessor, RecordProcessor
 from consumer.leasing.record_processor.records import (
     InitializeInput,
@@ -54,27 +53,30 @@ class ProcessorCalls(Protocol):
 
 
 def calls_of(
-    processor: AnyProcessor, progress: ShardProgress, lease: HeldLease, threads: Executor
+    processor: AnyProcessor,
+    progress: ShardProgress,
+    write: Callable[[Change], Coroutine[object, object, LeaseRecord]],
+    threads: Executor,
 ) -> ProcessorCalls:
     """Return how to call a processor in an assignment.
 
     Args:
         processor: Its methods are coroutines, or block.
         progress: Of the assignment.
-        lease: Of the assignment.
+        write: `HeldLease.update` of the assignment.
         threads: Where blocking methods run; not the event loop's own, which their checkpoints may need.
     """
     if inspect.iscoroutinefunction(processor.process_records):
         # The two protocols differ in nothing else, which types cannot tell.
         not_blocking = cast("AsyncRecordProcessor", processor)
-        return _AsyncCalls(not_blocking, LeaseCheckpointer(progress, lease.update))
+        return _AsyncCalls(not_blocking, LeaseCheckpointer(progress, write))
     blocking = cast("RecordProcessor", processor)
     loop = asyncio.get_running_loop()
 
-    def write(change: Change) -> LeaseRecord:
-        return asyncio.run_coroutine_threadsafe(lease.update(change), loop).result()
+    def write_on_loop(change: Change) -> LeaseRecord:
+        return asyncio.run_coroutine_threadsafe(write(change), loop).result()
 
-    return _ThreadCalls(blocking, SyncLeaseCheckpointer(progress, write), threads)
+    return _ThreadCalls(blocking, SyncLeaseCheckpointer(progress, write_on_loop), threads)
 
 
 class _AsyncCalls:

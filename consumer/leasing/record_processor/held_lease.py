@@ -63,6 +63,7 @@ class HeldLease:
         self._lock = asyncio.Lock()
         self._in_doubt = False
         self._ended = False
+        self._given_up = False
 
     @property
     def record(self) -> LeaseRecord:
@@ -73,6 +74,11 @@ class HeldLease:
     def ended(self) -> bool:
         """Whether the holder has ended it, or was told that it lost it."""
         return self._ended
+
+    @property
+    def given_up(self) -> bool:
+        """Whether its holder passed it on, or is about to: nobody took it."""
+        return self._given_up
 
     @property
     def deadline_monotonic_seconds(self) -> float:
@@ -155,7 +161,7 @@ class HeldLease:
         async with self._lock:
             if self._ended:
                 return
-            self._ended = True
+            self._ended = self._given_up = True
             # A hand-off may have begun since; evicting then makes the next owner the holder.
             if await self._settle():
                 await self._manager.evict(self._held)

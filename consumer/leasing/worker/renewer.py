@@ -11,6 +11,7 @@ from allocator.runtime.task_group import TaskGroup
 from consumer.errors.leasing import LeasingError
 from consumer.leasing.manager import LeaseManager
 from consumer.leasing.store import RecordStore
+from consumer.leasing.worker.metrics import WorkerMetrics
 from consumer.leasing.worker.shard_consumer import Reason, ShardConsumer
 
 ATTEMPTS = 2
@@ -27,6 +28,8 @@ class Renewer:
         store: RecordStore,
         consumers: Mapping[str, ShardConsumer],
         *,
+        manager: LeaseManager,
+        metrics: WorkerMetrics,
         worker: str,
         at_once: int,
         clock: Clock,
@@ -36,12 +39,15 @@ class Renewer:
         Args:
             store: The leases.
             consumers: Those that run, by the keys of their leases.
+            manager: Of the store.
+            metrics: The worker's.
             worker: Whose they are.
             at_once: Renewals under way at a time.
             clock: The worker's.
         """
         self._store = store
-        self._manager = LeaseManager(store)
+        self._manager = manager
+        self._metrics = metrics
         self._consumers = consumers
         self._worker = worker
         self._at_once = at_once
@@ -49,19 +55,25 @@ class Renewer:
 
     async def renew_all(self) -> None:
         """Renew each lease, and hand on what comes of it. A store that fails leaves them as they are."""
-        if self._store.tells_who_lives:
-            await self._look()
-        else:
-            queue = iter(tuple(self._consumers.values()))
-            async with TaskGroup() as group:
-                for number in range(min(self._at_once, len(self._consumers))):
-                    group.start_soon(self._renew_some(queue), name=f"renew {number}")
+        if not self._consumers:
+            return
+        with self._metrics.renewal():
+            if self._store.tells_who_lives:
+                await self._look()
+            else:
+                await self._renew_each()
 
     def end_expired(self) -> None:
         """Tell the consumers whose leases have ended by the clock, whoever has them."""
         for consumer in tuple(self._consumers.values()):
             if not consumer.lease.is_held:
                 consumer.request(Reason.LEASE_LOST)
+
+    async def _renew_each(self) -> None:
+        queue = iter(tuple(self._consumers.values()))
+        async with TaskGroup() as group:
+            for number in range(min(self._at_once, len(self._consumers))):
+                group.start_soon(self._renew_some(queue), name=f"renew {number}")
 
     async def _renew_some(self, queue: Iterator[ShardConsumer]) -> None:
         for consumer in queue:
@@ -73,6 +85,7 @@ class Renewer:
             try:
                 self._hand_on(consumer, held=await consumer.lease.renew())
             except LeasingError as error:
+                self._metrics.on_renewal_failed(error)
                 _log.warning(
                     "leasing.renewal_failed",
                     key=consumer.lease.record.key,
@@ -87,12 +100,11 @@ class Renewer:
     async def _look(self) -> None:
         """Learn of all leases at once: the store itself keeps them alive, with the process."""
         consumers = tuple(self._consumers.values())
-        if not consumers:
-            return
         asked_seconds = self._clock.monotonic_seconds()
         try:
             found = {each.record.key: each for each in await self._manager.list_leases()}
         except LeasingError as error:
+            self._metrics.on_renewal_failed(error, leases=len(consumers))
             _log.warning("leasing.renewal_failed", cause=str(error))
             return
         for consumer in consumers:
@@ -102,7 +114,10 @@ class Renewer:
             self._hand_on(consumer, held=held)
 
     def _hand_on(self, consumer: ShardConsumer, *, held: bool) -> None:
+        if consumer.lease.given_up:
+            return  # While the renewal waited for its turn.
         record = consumer.lease.record
+        self._metrics.on_renewed(held=held)
         if not held:
             consumer.request(Reason.LEASE_LOST)
         elif record.handoff_from is not None or record.claim not in (None, self._worker):

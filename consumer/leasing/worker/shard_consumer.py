@@ -24,12 +24,15 @@ from allocator.runtime.backoff import Backoff
 from allocator.runtime.task_group import TaskGroup
 from consumer.errors.leasing import LeasingError, ShutdownError
 from consumer.leasing.core.position import Position
+from consumer.leasing.core.record import LeaseRecord
 from consumer.leasing.core.rules import blocking_parents
 from consumer.leasing.manager import LeaseManager
 from consumer.leasing.record_processor.calls import AnyProcessor, ProcessorCalls, calls_of
+from consumer.leasing.record_processor.checkpointer import Change
 from consumer.leasing.record_processor.held_lease import HeldLease
 from consumer.leasing.record_processor.records import InitializeInput
 from consumer.leasing.record_processor.shard_progress import ShardProgress
+from consumer.leasing.worker.metrics import LeftWhy, WorkerMetrics
 from consumer.leasing.worker.settings import WorkerSettings
 from consumer.leasing.worker.source import RecordBatch, RecordSource
 from consumer.leasing.worker.stream_sync import StreamSync
@@ -59,6 +62,7 @@ class ShardParts:
     source: RecordSource
     sync: StreamSync
     settings: WorkerSettings
+    metrics: WorkerMetrics
     threads: Executor
     """Where blocking processors run."""
     new_processor: Callable[[], AnyProcessor]
@@ -80,12 +84,22 @@ class ShardConsumer:
         """Whether it ended because the processor raised, or its source cannot be read."""
         self._parts = parts
         self._settings = parts.settings
+        self._metrics = parts.metrics
         self._key = lease.record.key
         self._progress = ShardProgress(lease.record.checkpoint or parts.settings.start)
         self._calls: ProcessorCalls | None = None
         self._reason = Reason.NONE
         self._over = asyncio.Event()
         self._calling = asyncio.Lock()
+
+    @property
+    def left_why(self) -> LeftWhy:
+        """Why it ended, once it did."""
+        if self.failed:
+            return LeftWhy.FAILED
+        if self._progress.is_ended:
+            return LeftWhy.ENDED
+        return LeftWhy.REQUESTED if self.lease.given_up else LeftWhy.LOST
 
     def request(self, reason: Reason) -> None:
         """Ask it to stop, for a reason. Idempotent."""
@@ -135,7 +149,7 @@ class ShardConsumer:
     async def _initialize(self) -> None:
         record = self.lease.record
         calls = calls_of(
-            self._parts.new_processor(), self._progress, self.lease, self._parts.threads
+            self._parts.new_processor(), self._progress, self._write, self._parts.threads
         )
         async with self._calling:
             self._calls = calls
@@ -172,9 +186,12 @@ class ShardConsumer:
     async def _deliver(self, batch: RecordBatch) -> None:
         async with self._calling:
             calls = self._held_calls()
+            if batch.millis_behind_latest is not None:
+                self._metrics.on_behind(self._key, batch.millis_behind_latest / 1000)
             records = self._progress.deliver(batch.records)
             if records:
-                await _called(calls.process_records(records, batch.millis_behind_latest))
+                with self._metrics.processing(self._key, records):
+                    await _called(calls.process_records(records, batch.millis_behind_latest))
 
     async def _end_shard(self) -> None:
         """Create the children's leases, and call the processor until it commits the end."""
@@ -187,6 +204,10 @@ class ShardConsumer:
                 return
             _log.warning("leasing.shard_end_not_checkpointed", key=self._key)
             await asyncio.sleep(self._settings.end_retry_seconds)
+
+    async def _write(self, change: Change) -> LeaseRecord:
+        """Write a checkpoint."""
+        return await self._metrics.checkpointed(lambda: self.lease.update(change))
 
     def _held_calls(self) -> ProcessorCalls:
         if not self.lease.is_held or self._calls is None:

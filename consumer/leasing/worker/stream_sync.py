@@ -25,16 +25,24 @@ _log = structlog.get_logger()
 class StreamSync:
     """Any number of workers may do this at once: leases are created if absent and deleted if unchanged."""
 
-    def __init__(self, store: RecordStore, source: RecordSource, *, start: Position) -> None:
+    def __init__(
+        self,
+        store: RecordStore,
+        source: RecordSource,
+        *,
+        start: Position,
+        manager: LeaseManager,
+    ) -> None:
         """Know nothing yet.
 
         Args:
             store: The leases.
             source: The shards.
             start: Where an application begins that was never run.
+            manager: Of the store.
         """
         self._store = store
-        self._manager = LeaseManager(store)
+        self._manager = manager
         self._source = source
         self._start = start
         self._unlisted: frozenset[str] = frozenset()

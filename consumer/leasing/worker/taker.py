@@ -13,6 +13,7 @@ from consumer.leasing.store import RecordStore
 from consumer.leasing.worker.asking import ask_for
 from consumer.leasing.worker.core.outlook import Look, Memory, Observer, Outlook, outlook
 from consumer.leasing.worker.core.shares import ShareLimits, plan_shares
+from consumer.leasing.worker.metrics import TakenHow, WorkerMetrics
 from consumer.leasing.worker.settings import StealWay, WorkerSettings
 
 _log = structlog.get_logger()
@@ -26,6 +27,8 @@ class Taker:
         worker: str,
         store: RecordStore,
         *,
+        manager: LeaseManager,
+        metrics: WorkerMetrics,
         settings: WorkerSettings,
         clock: Clock,
         dice: Callable[[], float],
@@ -35,13 +38,16 @@ class Taker:
         Args:
             worker: Who takes.
             store: The leases.
+            manager: Of the store.
+            metrics: The worker's.
             settings: The worker's.
             clock: Measures how long leases do not move.
             dice: Returns numbers in [0, 1).
         """
         self._worker = worker
         self._store = store
-        self._manager = LeaseManager(store)
+        self._manager = manager
+        self._metrics = metrics
         self._settings = settings
         self._clock = clock
         self._dice = dice
@@ -73,18 +79,19 @@ class Taker:
         found = {each.record.key: each for each in look.found if each.record.key not in left_alone}
         for key in seen.due:
             if key in found:
-                await self._take(found[key], on_taken)
+                await self._take(found[key], on_taken, TakenHow.DUE)
         shares = plan_shares(
             [lease for lease in seen.leases if lease.key not in left_alone],
             me=self._worker,
             limits=self._limits,
             dice=self._dice,
         )
+        self._metrics.on_look(seen.leases, share=shares.target)
         room = shares.take_max
         for key in shares.to_take:
             if not room:
                 break
-            room -= await self._take(found[key], on_taken)
+            room -= await self._take(found[key], on_taken, TakenHow.FREE)
         for key in shares.to_steal:
             await self._steal(found[key], on_taken)
 
@@ -109,12 +116,15 @@ class Taker:
         self.is_asking = seen.is_asking
         return seen
 
-    async def _take(self, seen: Versioned, on_taken: Callable[[Versioned, float], None]) -> bool:
+    async def _take(
+        self, seen: Versioned, on_taken: Callable[[Versioned, float], None], how: TakenHow
+    ) -> bool:
         """Take a lease if nothing changed since it was seen."""
         asked_seconds = self._clock.monotonic_seconds()
         taken = await self._manager.take(seen, self._worker)
         if taken is None:
             return False
+        self._metrics.on_taken(how)
         on_taken(taken, asked_seconds)
         return True
 
@@ -122,9 +132,10 @@ class Taker:
         """Take a lease from its holder, in the way that was agreed on."""
         way = self._settings.steal
         if way is StealWay.AT_ONCE:
-            await self._take(seen, on_taken)
+            await self._take(seen, on_taken, TakenHow.STOLEN)
         elif await ask_for(self._store, seen, self._worker, way) is not None:
             self.is_asking = True
+            self._metrics.on_asked_for(way.value)
             _log.info(
                 "leasing.lease_asked_for",
                 worker=self._worker,

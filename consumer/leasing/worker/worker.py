@@ -24,9 +24,11 @@ from allocator.runtime.task_group import TaskGroup
 from consumer.errors.leasing import LeasingError
 from consumer.leasing.core.record import Versioned
 from consumer.leasing.manager import LeaseManager
+from consumer.leasing.metrics import LeaseMetrics
 from consumer.leasing.record_processor.calls import AnyProcessor
 from consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
 from consumer.leasing.store import RecordStore
+from consumer.leasing.worker.metrics import WorkerMetrics
 from consumer.leasing.worker.renewer import Renewer
 from consumer.leasing.worker.settings import WorkerSettings
 from consumer.leasing.worker.shard_consumer import Reason, ShardConsumer, ShardParts
@@ -55,6 +57,7 @@ class LeaseWorker:
         settings: WorkerSettings | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
+        metrics: LeaseMetrics | None = None,
     ) -> None:
         """Describe the worker; `run` starts it.
 
@@ -66,14 +69,17 @@ class LeaseWorker:
             settings: The same for all workers of the application.
             clock: Measures leases; asyncio's timers must run with it.
             random: Decides what is tried first.
+            metrics: Where it counts, under its name; None: in a registry of its own.
         """
         self.name = name
         self._settings = settings or WorkerSettings()
         self._store = store
         self._clock = clock or SystemClock()
         self._random = random or Random()
-        self._manager = LeaseManager(store)
-        self._sync = StreamSync(store, source, start=self._settings.start)
+        self.metrics = metrics or LeaseMetrics()
+        self._counts = WorkerMetrics(self.metrics, name, self._clock)
+        self._manager = LeaseManager(store, clock=self._clock, metrics=self.metrics)
+        self._sync = StreamSync(store, source, start=self._settings.start, manager=self._manager)
         self._threads = ThreadPoolExecutor(
             self._settings.threads, thread_name_prefix=f"processor of {name}"
         )
@@ -82,6 +88,7 @@ class LeaseWorker:
             source=source,
             sync=self._sync,
             settings=self._settings,
+            metrics=self._counts,
             threads=self._threads,
             new_processor=new_processor,
         )
@@ -91,12 +98,20 @@ class LeaseWorker:
         self._renewer = Renewer(
             store,
             self._consumers,
+            manager=self._manager,
+            metrics=self._counts,
             worker=name,
             at_once=self._settings.renewals_at_once,
             clock=self._clock,
         )
         self._taker = Taker(
-            name, store, settings=self._settings, clock=self._clock, dice=self._random.random
+            name,
+            store,
+            manager=self._manager,
+            metrics=self._counts,
+            settings=self._settings,
+            clock=self._clock,
+            dice=self._random.random,
         )
 
     @property
@@ -161,11 +176,14 @@ class LeaseWorker:
         )
         while not self._stopping.is_set():
             async with _retryable("leasing.round_failed", self.name):
-                await self._taker.round(
-                    held=self._consumers.keys(),
-                    left_alone=self._keys_left_alone(),
-                    on_taken=lambda taken, asked_seconds: self._start(group, taken, asked_seconds),
-                )
+                with self._counts.round():
+                    await self._taker.round(
+                        held=self._consumers.keys(),
+                        left_alone=self._keys_left_alone(),
+                        on_taken=lambda lease, asked_seconds: self._start(
+                            group, lease, asked_seconds
+                        ),
+                    )
             # A holder that was asked lets go at its next renewal.
             most = self._settings.renew_every_seconds if self._taker.is_asking else usual_seconds
             await self._pause(min(usual_seconds, most))
@@ -190,6 +208,7 @@ class LeaseWorker:
         )
         consumer = ShardConsumer(lease, self._parts)
         self._consumers[taken.record.key] = consumer
+        self._counts.on_held(len(self._consumers))
         group.start_soon(self._consume(consumer), name=f"consume {taken.record.key}")
         if self._stopping.is_set():
             consumer.request(Reason.REQUESTED)
@@ -203,6 +222,8 @@ class LeaseWorker:
             await consumer.run()
         finally:
             del self._consumers[key]
+            self._counts.on_held(len(self._consumers))
+            self._counts.on_left(key, consumer.left_why)
         if consumer.failed:
             self._left_alone[key] = self._clock.monotonic_seconds() + self._settings.retry_seconds
         _log.info(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from allocator.runtime.task_group import TaskGroup
 from consumer.leasing.core.position import Position
 from consumer.leasing.manager import LeaseManager
+from consumer.leasing.metrics import LeaseMetrics
 from consumer.leasing.store import RecordStore
 from consumer.leasing.worker.settings import StealWay, WorkerSettings
 from consumer.leasing.worker.worker import LeaseWorker
@@ -29,7 +30,12 @@ def _settings(way: StealWay) -> WorkerSettings:
 
 
 def _worker(
-    name: str, store: RecordStore, stream: MemoryStream, script: Script, way: StealWay
+    name: str,
+    store: RecordStore,
+    stream: MemoryStream,
+    script: Script,
+    way: StealWay,
+    metrics: LeaseMetrics,
 ) -> LeaseWorker:
     return LeaseWorker(
         name,
@@ -37,6 +43,7 @@ def _worker(
         source=stream,
         new_processor=lambda: BlockingProcessor(script),
         settings=_settings(way),
+        metrics=metrics,
     )
 
 
@@ -45,16 +52,17 @@ async def test_workers_share_hand_over_and_give_back(
 ) -> None:
     """One has all, a second claims its half, and gets what is given back; the first comes again, by hand-offs.
 
-    Their processors block; they prepare and commit.
+    Their processors block; they prepare and commit. What they count agrees with what they do.
     """
+    metrics = LeaseMetrics()
     stream = MemoryStream(poll_seconds=0.05)
     stream.add(*SHARDS)
     for key in SHARDS:
         stream.put(key, key.encode())
     script = Script()
-    first = _worker("w1", subject.store, stream, script, StealWay.CLAIM)
-    second = _worker("w2", subject.rival, stream, script, StealWay.CLAIM)
-    again = _worker("w1", subject.store, stream, script, StealWay.HAND_OFF)
+    first = _worker("w1", subject.store, stream, script, StealWay.CLAIM, metrics)
+    second = _worker("w2", subject.rival, stream, script, StealWay.CLAIM, metrics)
+    again = _worker("w1", subject.store, stream, script, StealWay.HAND_OFF, metrics)
 
     async with TaskGroup() as group:
         group.start_soon(first.run(), name="w1")
@@ -83,6 +91,46 @@ async def test_workers_share_hand_over_and_give_back(
     checkpoints = {found.record.key: found.record.checkpoint for found in left}
     assert checkpoints["s1"] == stream.positions("s1")[-1]
     assert checkpoints["s4"] == Position("TRIM_HORIZON")
+    _check(metrics)
+
+
+def _check(metrics: LeaseMetrics) -> None:
+    """Compare what was counted with the story: leases that came also went, none was lost, each record is there once."""
+
+    def shown(name: str, **labels: str) -> float:
+        return metrics.registry.get_sample_value(f"broadsheet_{name}", labels) or 0.0
+
+    def leases(name: str, worker: str, *kinds: tuple[str, str]) -> float:
+        return sum(shown(name, worker=worker, **{label: kind}) for label, kind in kinds)
+
+    requested, ended, lost, failed = (
+        ("reason", reason) for reason in ("requested", "ended", "lost", "failed")
+    )
+    free, due, stolen = (("how", how) for how in ("free", "due", "stolen"))
+    for worker, way in (("w1", "hand-off"), ("w2", "claim")):
+        assert shown("leases_held", worker=worker) == 0
+        assert shown("leases_asked_for_total", worker=worker, way=way) >= 2
+        assert shown("lease_renewals_total", worker=worker, outcome="done") > 0
+        assert shown("lease_round_seconds_count", worker=worker) > 1
+        taken = leases("leases_taken_total", worker, free, due)
+        assert taken == leases("leases_left_total", worker, requested, ended) >= 4
+        assert leases("leases_left_total", worker, lost, failed) == 0
+        assert leases("leases_taken_total", worker, due) >= 2
+        assert leases("leases_taken_total", worker, stolen) == 0
+        assert shown("lease_renewals_total", worker=worker, outcome="declined") == 0
+    records = [
+        shown("processor_records_total", worker=worker, shard=key)
+        for worker in ("w1", "w2")
+        for key in SHARDS
+    ]
+    assert sum(records) == 2 * len(SHARDS)
+    written = [
+        shown("lease_checkpoints_total", worker=worker, outcome="done") for worker in ("w1", "w2")
+    ]
+    assert sum(written) >= 4 * len(SHARDS)  # Each is announced, then committed.
+    assert shown("lease_operation_seconds_count", operation="take", outcome="done") == sum(
+        leases("leases_taken_total", worker, free, due) for worker in ("w1", "w2")
+    )
 
 
 async def _has(worker: LeaseWorker, count: int) -> bool:

@@ -1,0 +1,140 @@
+"""What one worker counts: `consumer.leasing.metrics` under its name."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum
+from typing import TypeVar
+
+from prometheus_client import Histogram
+
+from allocator.runtime.clock import Clock
+from consumer.errors.leasing import LeasingError
+from consumer.leasing.metrics import DECLINED, DONE, LeaseMetrics, outcome_of
+from consumer.leasing.record_processor.records import ProcessorRecord
+from consumer.leasing.worker.core.shares import LeaseView
+
+T = TypeVar("T")
+
+
+class TakenHow(Enum):
+    """How a worker came to a lease."""
+
+    FREE = "free"
+    """Nobody held it."""
+    DUE = "due"
+    """It was asked for or given, or was the worker's before that began anew."""
+    STOLEN = "stolen"
+    """From a holder that was not asked."""
+
+
+class LeftWhy(Enum):
+    """Why a worker does not process a lease any more."""
+
+    ENDED = "ended"
+    """The shard was processed to its end."""
+    REQUESTED = "requested"
+    """Another worker asked for it, or this one stops."""
+    LOST = "lost"
+    """Another took it, or it was not renewed in time."""
+    FAILED = "failed"
+    """Its processor raised, or it cannot be read."""
+
+
+class WorkerMetrics:
+    """The worker tells it what happens."""
+
+    def __init__(self, metrics: LeaseMetrics, worker: str, clock: Clock) -> None:
+        """Count under a worker's name.
+
+        Args:
+            metrics: Of the process.
+            worker: Its name.
+            clock: The worker's.
+        """
+        self._all = metrics
+        self._worker = worker
+        self._clock = clock
+
+    @contextmanager
+    def round(self) -> Iterator[None]:
+        """Time a look at all leases, and what it leads to."""
+        try:
+            with self._timed(self._all.round_seconds):
+                yield
+        except LeasingError:
+            self._all.rounds_failed.labels(self._worker).inc()
+            raise
+
+    @contextmanager
+    def renewal(self) -> Iterator[None]:
+        """Time a renewal of all that is held."""
+        with self._timed(self._all.renewal_seconds):
+            yield
+
+    @contextmanager
+    def processing(self, shard: str, records: tuple[ProcessorRecord, ...]) -> Iterator[None]:
+        """Time a processor's call; the records count if it does not raise."""
+        with self._timed(self._all.processor_seconds):
+            yield
+        self._all.records.labels(self._worker, shard).inc(len(records))
+        self._all.record_bytes.labels(self._worker, shard).inc(
+            sum(len(record.binary_data) for record in records)
+        )
+
+    def on_look(self, leases: tuple[LeaseView, ...], *, share: int) -> None:
+        """Show what a worker saw of the leases that are not finished."""
+        workers = {lease.bound_for for lease in leases} | {self._worker}
+        self._all.unfinished.labels(self._worker).set(len(leases))
+        self._all.free.labels(self._worker).set(sum(lease.held_by is None for lease in leases))
+        self._all.share.labels(self._worker).set(share)
+        self._all.workers.labels(self._worker).set(len(workers - {None}))
+
+    def on_renewed(self, *, held: bool) -> None:
+        """Count a lease that is, or is not, the worker's still."""
+        self._all.renewals.labels(self._worker, DONE if held else DECLINED).inc()
+
+    def on_renewal_failed(self, error: LeasingError, *, leases: int = 1) -> None:
+        """Count leases of which nobody knows."""
+        self._all.renewals.labels(self._worker, outcome_of(error)).inc(leases)
+
+    def on_taken(self, how: TakenHow) -> None:
+        """Count a lease that the worker got."""
+        self._all.taken.labels(self._worker, how.value).inc()
+
+    def on_asked_for(self, way: str) -> None:
+        """Count a lease that it asked another for."""
+        self._all.asked_for.labels(self._worker, way).inc()
+
+    def on_held(self, leases: int) -> None:
+        """Show how many it processes."""
+        self._all.held.labels(self._worker).set(leases)
+
+    def on_left(self, shard: str, why: LeftWhy) -> None:
+        """Count a lease that it does not process any more: how far that is behind, others say from now on."""
+        self._all.left.labels(self._worker, why.value).inc()
+        with suppress(KeyError):
+            self._all.behind_seconds.remove(self._worker, shard)
+
+    def on_behind(self, shard: str, seconds: float) -> None:
+        """Show how far it is behind."""
+        self._all.behind_seconds.labels(self._worker, shard).set(seconds)
+
+    async def checkpointed(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Make a write of a checkpoint, and count what became of it."""
+        try:
+            written = await write()
+        except LeasingError as error:
+            self._all.checkpoints.labels(self._worker, outcome_of(error)).inc()
+            raise
+        self._all.checkpoints.labels(self._worker, DONE).inc()
+        return written
+
+    @contextmanager
+    def _timed(self, durations: Histogram) -> Iterator[None]:
+        began_seconds = self._clock.monotonic_seconds()
+        try:
+            yield
+        finally:
+            durations.labels(self._worker).observe(self._clock.monotonic_seconds() - began_seconds)

@@ -72,6 +72,14 @@ class SqlRecords:
             sa.Column("epoch", sa.BigInteger, nullable=False),
             sa.Column("record", sa.Text, nullable=False),
         )
+        # Built once: building and hashing a statement costs more than sending it.
+        columns = self.table.c
+        self._get = sa.select(columns.version, columns.record).where(
+            columns.lease_key == sa.bindparam("key")
+        )
+        self._replace = {(held, False): self._replacing(held=held) for held in (True, False)} | {
+            (held, True): self._replacing(held=held).where(_limits_wait()) for held in (True, False)
+        }
 
     def get(self, connection: Connection, key: str) -> Versioned | None:
         """Return a record as the transaction sees it.
@@ -79,10 +87,8 @@ class SqlRecords:
         Raises:
             InvalidStateError: it cannot be read, or there is no table.
         """
-        columns = self.table.c
-        query = sa.select(columns.version, columns.record).where(columns.lease_key == key)
         with translated():
-            row = connection.execute(query).one_or_none()
+            row = connection.execute(self._get, {"key": key}).one_or_none()
         return None if row is None else StoredRecord(key, row.version, row.record).read()
 
     def page(
@@ -131,21 +137,38 @@ class SqlRecords:
         return _versioned(record, version)
 
     def replace(
-        self, connection: Connection, record: LeaseRecord, expected: Versioned
+        self,
+        connection: Connection,
+        record: LeaseRecord,
+        expected: Versioned,
+        *,
+        lock_wait_milliseconds: int | None = None,
     ) -> Versioned:
         """Update a record.
+
+        Args:
+            connection: In a transaction; or, on PostgreSQL, without one.
+            record: What it is then.
+            expected: What it must be.
+            lock_wait_milliseconds: Without a transaction: for how long the row may be locked.
 
         Raises:
             RecordConflictError: it was changed, or is gone.
         """
         version = int(expected.version) + 1
-        update = (
-            sa.update(self.table)
-            .where(*self._is(record.key, expected))
-            .values(version=version, **_fields_of(record))
-        )
-        with translated():
-            done = connection.execute(update)
+        alone = lock_wait_milliseconds is not None
+        given = {
+            "key": record.key,
+            "seen": int(expected.version),
+            "new_version": version,
+            **{f"new_{name}": value for name, value in _fields_of(record).items()},
+        }
+        if expected.fence:
+            given["seen_epoch"] = _epoch_of(expected.fence)
+        if alone:
+            given["lock_wait"] = f"{lock_wait_milliseconds}ms"
+        with translated(outcome_unknown=alone):
+            done = connection.execute(self._replace[bool(expected.fence), alone], given)
         if done.rowcount != 1:
             raise RecordConflictError(record.key, self.get(connection, record.key))
         return _versioned(record, version)
@@ -184,6 +207,29 @@ class SqlRecords:
             raise RecordConflictError(key, current)
         return False
 
+    def _replacing(self, *, held: bool) -> sa.Update:
+        """Return the statement that replaces a record which somebody holds, or nobody."""
+        columns = self.table.c
+        holder = (
+            (columns.owner.is_not(None), columns.epoch == sa.bindparam("seen_epoch"))
+            if held
+            else (columns.owner.is_(None),)
+        )
+        return (
+            sa.update(self.table)
+            .where(
+                columns.lease_key == sa.bindparam("key"),
+                columns.version == sa.bindparam("seen"),
+                *holder,
+            )
+            .values(
+                {
+                    name: sa.bindparam(f"new_{name}")
+                    for name in ("version", "owner", "epoch", "record")
+                }
+            )
+        )
+
     def _is(self, key: str, expected: Versioned | None) -> list[sa.ColumnElement[bool]]:
         conditions = [self.table.c.lease_key == key]
         if expected is not None:
@@ -196,6 +242,14 @@ class SqlRecords:
         if not fence:
             return [columns.owner.is_(None)]
         return [columns.owner.is_not(None), columns.epoch == _epoch_of(fence)]
+
+
+def _limits_wait() -> sa.ColumnElement[bool]:
+    """Return a condition that is true, and bounds a statement's wait for the lock of a row that meets it.
+
+    PostgreSQL locks a row once all conditions are met, so the limit is set then; it ends with the transaction.
+    """
+    return sa.func.set_config("lock_timeout", sa.bindparam("lock_wait"), True).is_not(None)
 
 
 def _fields_of(record: LeaseRecord) -> dict[str, object]:

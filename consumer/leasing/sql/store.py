@@ -7,14 +7,16 @@ can be part of another transaction (`consumer.leasing.sql.records.SqlRecords`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import sqlalchemy as sa
 import structlog
 from sqlalchemy.engine import Connection, Engine
 
-from consumer.errors.leasing import InvalidStateError
+from consumer.errors.leasing import InvalidStateError, ThrottlingError
 from consumer.leasing.core.record import LeaseRecord, Versioned
 from consumer.leasing.sql.failures import translated
 from consumer.leasing.sql.records import TABLE_NAME, SqlRecords
@@ -56,6 +58,9 @@ class SqlRecordStore:
             engine, lock_wait_seconds=lock_wait_seconds, takeover_seconds=lock_wait_seconds
         )
         self._page_rows = page_rows
+        self._lock_wait_seconds = lock_wait_seconds
+        self._is_postgresql = engine.dialect.name == "postgresql"
+        self._turn = threading.Lock()
         self.records = SqlRecords(table_name)
         """The same table, for transactions of the caller's."""
 
@@ -117,7 +122,9 @@ class SqlRecordStore:
         return await self._write(lambda connection: self.records.create(connection, record))
 
     async def replace(self, record: LeaseRecord, expected: Versioned) -> Versioned:
-        """Update a record."""
+        """Update a record: what holders do all the time."""
+        if self._is_postgresql:
+            return await asyncio.to_thread(self._replace_alone, record, expected)
         return await self._write(
             lambda connection: self.records.replace(connection, record, expected)
         )
@@ -141,10 +148,39 @@ class SqlRecordStore:
 
     async def _write(self, write: Callable[[Connection], T]) -> T:
         def run() -> T:
-            with translated(), self._dialect.begin_write() as connection:
+            with self._in_turn(), translated(), self._dialect.begin_write() as connection:
                 written = write(connection)
                 with translated(outcome_unknown=True):
                     connection.commit()
                 return written
 
         return await asyncio.to_thread(run)
+
+    def _replace_alone(self, record: LeaseRecord, expected: Versioned) -> Versioned:
+        """Update a record in one statement and no other: each more is another round trip.
+
+        Where the server's default is not READ COMMITTED, a rival's write is a failed call instead of a conflict.
+        """
+        with (
+            translated(),
+            self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
+        ):
+            return self.records.replace(
+                connection,
+                record,
+                expected,
+                lock_wait_milliseconds=int(self._lock_wait_seconds * 1000),
+            )
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        """Let one thread write at a time in SQLite: it would let one, too, and the others sleep for too long."""
+        if self._is_postgresql:
+            yield
+            return
+        if not self._turn.acquire(timeout=self._lock_wait_seconds):
+            raise ThrottlingError("other threads of this process write to the file")
+        try:
+            yield
+        finally:
+            self._turn.release()

@@ -10,6 +10,9 @@ from typing import TypeVar, cast, overload
 
 T = TypeVar("T")
 
+DEADLINE_SECONDS = 30.0
+"""A wait ends when its condition holds; this is for what never will, on a machine that has other things to do."""
+
 
 @overload
 async def eventually(
@@ -34,7 +37,7 @@ async def eventually(
 async def eventually(
     condition: Callable[[], T | Coroutine[object, object, T]],
     *,
-    timeout_seconds: float = 10.0,
+    timeout_seconds: float = DEADLINE_SECONDS,
     interval_seconds: float = 0.01,
     message: str = "",
 ) -> T:
@@ -71,7 +74,7 @@ async def eventually(
 def eventually_sync(
     condition: Callable[[], T],
     *,
-    timeout_seconds: float = 10.0,
+    timeout_seconds: float = DEADLINE_SECONDS,
     interval_seconds: float = 0.02,
     message: str = "",
 ) -> T:

@@ -340,7 +340,7 @@ async def test_leadership_etcd_killed_in_the_middle_of_a_pass_goes_on_where_it_w
                 assert len(members[1].key_space.assignments) < items, "it was over already"
                 await asyncio.to_thread(server.start)
 
-                await eventually(lambda: is_settled(members[1], items), timeout_seconds=20.0)
+                await eventually(lambda: is_settled(members[1], items))
                 assert sum(leads(member) for member in members) == 1
 
 

@@ -62,7 +62,7 @@ async def test_etcd3_reads_what_we_wrote_and_we_what_it_wrote(
         read = await client.get_range(theirs, prefix_range_end(theirs))
         events: list[WatchEvent] = []
         watch = client.watch(theirs, start_revision=rewritten + 1)
-        async with asyncio.timeout(10), aclosing(watch) as batches:
+        async with asyncio.timeout(30), aclosing(watch) as batches:
             async for batch in batches:
                 events.extend(batch.events)
                 if len(events) >= 5:

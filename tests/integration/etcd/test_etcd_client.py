@@ -67,7 +67,7 @@ async def test_close_ends_calls_and_watches_under_way(etcd_server: EmbeddedEtcdP
         except EtcdUnavailableError as error:
             ended.append(error)
 
-    async with TaskGroup() as group, asyncio.timeout(10), client:
+    async with TaskGroup() as group, asyncio.timeout(30), client:
         start = await client.put(b"/close/k", b"")
         group.start_soon(watch(), name="watch")
         await opened.wait()

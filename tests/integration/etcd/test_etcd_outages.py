@@ -147,7 +147,7 @@ async def test_call_to_no_etcd_fails_in_time_and_names_the_endpoints() -> None:
             with pytest.raises(EtcdUnavailableError) as failure:
                 await client.put(b"/k", b"v")
 
-    assert time.monotonic() - started < 2.0
+    assert time.monotonic() - started < 4.0
     assert endpoint in str(failure.value)
     assert "unix:/nowhere" in str(failure.value)
     assert "connect" in failure.value.detail
@@ -167,7 +167,7 @@ async def test_dead_endpoints_stall_no_call(server: EmbeddedEtcd) -> None:
                 await client.put(b"/k", b"v")
                 durations.append(time.monotonic() - started)
 
-    assert max(durations) < 1.0
+    assert max(durations) < 2.5
 
 
 async def test_silent_endpoint_is_left_for_another(server: EmbeddedEtcd) -> None:
@@ -196,7 +196,7 @@ async def test_silent_endpoint_is_left_for_another(server: EmbeddedEtcd) -> None
             started = time.monotonic()
             for _ in range(6):
                 await client.get_range(b"/k")
-            assert time.monotonic() - started < 0.5
+            assert time.monotonic() - started < 1.5
             await eventually(
                 lambda: proxy.connections >= 3, message="the silent stream is given up"
             )

@@ -162,4 +162,4 @@ async def test_revoke_without_etcd_gives_up_in_time(
     async with asyncio.timeout(5):
         assert not await keeper.revoke()
 
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 4

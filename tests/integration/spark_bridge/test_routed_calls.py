@@ -141,7 +141,7 @@ async def test_deadline_error_says_who_was_asked_and_why(
     with pytest.raises(ShardNotServedError) as caught:
         await ask(resolver, SHARD)
 
-    assert 0.4 < time.monotonic() - began < 3.0
+    assert 0.4 < time.monotonic() - began < 15.0
     assert isinstance(caught.value, TimeoutError)
     assert caught.value.shard_id == SHARD
     assert "/test.AskedTally/Count of shard ask-0 was not answered within 0.5 s" in str(

@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.support.documents import REPOSITORY
 from tests.support.eventually import eventually_sync
 
-START_SECONDS = 60.0
+START_SECONDS = 90.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,12 +34,12 @@ from tests.support.members import (
 from tests.support.tally import json_counts_in
 from tests.support.unruly import APPLICATION, DIRECTORY_VARIABLE, PROCEED
 
-pytestmark = [pytest.mark.e2e, pytest.mark.etcd, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.etcd, pytest.mark.timeout(300)]
 
 SOURCE = "serve/source"
 DEAD_LETTERS = "serve/dead-letters"
 SHARD = "serve-shard"
-START_SECONDS = 60.0
+START_SECONDS = 90.0
 FOUND_DEAD = "broadsheet_member_peers_found_dead_total"
 
 
@@ -80,7 +80,7 @@ class Terminal:
             assert not missing, f"{missing} not in {shown}"
             return True
 
-        await eventually(all_there, timeout_seconds=20, interval_seconds=0.1)
+        await eventually(all_there, interval_seconds=0.1)
         return shown
 
 

@@ -1,13 +1,10 @@
-"""Recovery logs from a terminal: members are killed, the log is pruned, recovered and rewound; all real processes."""
+"""Recovery logs from a terminal: members are killed, the log is pruned, recovered and rewound; real members."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sqlite3
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
+from consumer.cli.main import main
 from consumer.client import ShardClient
 from consumer.embedded.broker import EmbeddedBroker
 from consumer.embedded.etcd import EmbeddedEtcdProcess
@@ -28,7 +27,7 @@ from tests.support.pruned_logs import create_small_log, fragments_of
 from tests.support.recorded_app import APPLICATION
 from tests.support.recorded_tally import LOGS, recorded
 
-pytestmark = [pytest.mark.e2e, pytest.mark.etcd, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.etcd, pytest.mark.timeout(300)]
 
 SOURCE = "recovery/source"
 SHARD = "recovery-shard"
@@ -47,10 +46,11 @@ class Terminal:
 
     @contextmanager
     def serve(self, name: str) -> Iterator[str]:
-        """Run `shardctl serve` and give its address; kill -9 it at the end."""
+        """Run `shardctl serve` and give its address; kill -9 it at the end. The next one need not await its lease."""
         arguments = ["--etcd", self.etcd, "--broker", self.broker, "--root", self.root]
-        arguments += ["--suffix", f"member-{name}", "--port", "0", "--log-level", "warning"]
-        arguments += ["--lease-ttl", "2", "--state-dir", str(self.directory / name)]
+        arguments += ["--suffix", f"member-{name}", "--replaces", "member-"]
+        arguments += ["--port", "0", "--log-level", "warning"]
+        arguments += ["--state-dir", str(self.directory / name)]
         member = EmbeddedMemberProcess(
             APPLICATION, arguments, log_file=self.directory / f"{name}.log"
         )
@@ -59,24 +59,20 @@ class Terminal:
         finally:
             member.kill()
 
-    async def type(self, address: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    async def type(self, address: str, *arguments: str) -> Result:
         """Run `shardctl shards ...` against a member, without a terminal's width or colours."""
-        # On a thread: the broker is on this loop.
+        # On a thread: the broker is on this loop, and the command brings its own.
         return await asyncio.to_thread(
-            subprocess.run,
-            [sys.executable, "-m", "consumer.cli.main", "shards", *arguments],
-            env=os.environ | {"CONSUMER_ADDRESS": address, "BROKER_ADDRESS": self.broker},
-            cwd=self.directory,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
+            CliRunner().invoke,
+            main,
+            ["shards", *arguments],
+            env={"CONSUMER_ADDRESS": address, "BROKER_ADDRESS": self.broker},
         )
 
     async def done(self, address: str, *arguments: str) -> str:
         """Run a command that must succeed; return its result."""
         completed = await self.type(address, *arguments)
-        assert completed.returncode == 0, completed.stderr
+        assert completed.exit_code == 0, completed.stderr
         return completed.stdout
 
 
@@ -111,18 +107,18 @@ async def test_log_is_pruned_recovered_and_rewound_between_kills(
                 counts.update(KEYS)
                 await client.stat(SHARD, read_through={SOURCE: end}, timeout_seconds=20)
 
-    for name in ("a", "b"):
+    for name in ("1", "2"):
         with terminal.serve(name) as address:
             async with ShardClient(address) as client:
-                if name == "a":
+                if name == "1":
                     spec = recorded(shard(SHARD, SOURCE), terminal.root, hint_backups=1)
                     await client.apply(upserts(spec))
             await served_by(address, name)
             await work(address, 5)
             await hinted(address)
 
-    with terminal.serve("c") as address:
-        await served_by(address, "c")
+    with terminal.serve("3") as address:
+        await served_by(address, "3")
         await hinted(address)
         before = await fragments_of(journals, LOG)
         plan = json.loads(
@@ -136,18 +132,19 @@ async def test_log_is_pruned_recovered_and_rewound_between_kills(
         shown = await terminal.done(address, "prune", "--delay", "0s")
         assert f"{log['removed']['fragments']} (" in shown
         assert len(await fragments_of(journals, LOG)) < len(before)
-        assert await recovered(terminal, address, "first") == counts
-        refused = await terminal.type(address, "recover", SHARD, "--dir", "first")
-        assert (refused.returncode, refused.stdout) == (1, "")
+        first = terminal.directory / "first"
+        assert await recovered(terminal, address, first) == counts
+        refused = await terminal.type(address, "recover", SHARD, "--dir", str(first))
+        assert (refused.exit_code, refused.stdout) == (1, "")
         assert "expected an empty directory" in refused.stderr
 
         await terminal.done(address, "rewind", SHARD, "--backup", "0", "--force")
-        await served_by(address, "c")
+        await served_by(address, "3")
         await work(address, 1)
-    with terminal.serve("d") as address:
-        await served_by(address, "d")
+    with terminal.serve("4") as address:
+        await served_by(address, "4")
         await work(address, 1)
-        assert await recovered(terminal, address, "second") == counts
+        assert await recovered(terminal, address, terminal.directory / "second") == counts
 
 
 async def served_by(address: str, name: str) -> None:
@@ -160,11 +157,16 @@ async def served_by(address: str, name: str) -> None:
     await eventually(serves, timeout_seconds=30, interval_seconds=0.2)
 
 
-async def recovered(terminal: Terminal, address: str, directory: str) -> Counter[str]:
+async def recovered(terminal: Terminal, address: str, directory: Path) -> Counter[str]:
     """Recover the shard's files, and count what is in its database."""
-    shown = await terminal.done(address, "recover", SHARD, "--dir", directory)
+    shown = await terminal.done(address, "recover", SHARD, "--dir", str(directory))
     assert "SQLite database" in shown
-    (database,) = (terminal.directory / directory).rglob("state.db")
+    return counts_below(directory)
+
+
+def counts_below(directory: Path) -> Counter[str]:
+    """Return what the only database below a directory has counted."""
+    (database,) = directory.rglob("state.db")
     connection = sqlite3.connect(database)
     try:
         return Counter(dict(connection.execute("SELECT key, count FROM counts")))

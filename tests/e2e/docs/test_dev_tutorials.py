@@ -11,7 +11,7 @@ from tests.support.dev_cluster import DevProcess, running_dev
 from tests.support.documents import REPOSITORY, Block, blocks_of, missing_line
 from tests.support.eventually import eventually_sync
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 TUTORIALS = REPOSITORY / "docs" / "tutorials"
 DEV_0 = re.compile(r"^dev-0 .*\(pid (\d+)\)", re.MULTILINE)
@@ -50,4 +50,4 @@ def _run(dev: DevProcess, block: Block, script: str) -> None:
     if any(change in script for change in CHANGES):
         shows()
     else:
-        eventually_sync(shows, timeout_seconds=30, interval_seconds=0.2)
+        eventually_sync(shows, timeout_seconds=60, interval_seconds=0.2)

@@ -1,9 +1,9 @@
-"""Record processors as shards: they count keys in the shard's SQLite file."""
+"""Record processors as shards: they count keys in the shard's database."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +30,7 @@ from tests.support.tally import database_of
 
 ADD = sa.text(
     "INSERT INTO counts VALUES (:key, :count)"
-    " ON CONFLICT (key) DO UPDATE SET count = count + excluded.count"
+    " ON CONFLICT (key) DO UPDATE SET count = counts.count + excluded.count"
 )
 
 
@@ -42,6 +42,8 @@ class Lives:
     delivered: Counter[int] = field(default_factory=Counter)
     """How often each message was given to a processor."""
     lost: int = 0
+    fails_after: set[int] = field(default_factory=set)
+    """Messages whose checkpoint was written, and whose transaction then fails, once each."""
 
 
 class CountingProcessor:
@@ -68,12 +70,17 @@ class CountingProcessor:
             if self._counted.total() == self._every:
                 connection = self._context.store.connection
                 connection.execute(
-                    sa.text("CREATE TABLE IF NOT EXISTS counts (key, count, UNIQUE (key))")
+                    sa.text(
+                        "CREATE TABLE IF NOT EXISTS counts (key TEXT PRIMARY KEY, count INTEGER NOT NULL)"
+                    )
                 )
                 rows = [{"key": key, "count": count} for key, count in self._counted.items()]
                 connection.execute(ADD, rows)
                 process_records_input.checkpointer.checkpoint(record)
                 self._counted.clear()
+                if message["n"] in self._lives.fails_after:
+                    self._lives.fails_after.discard(message["n"])
+                    raise OSError("as the test asked for, before the commit")
 
     def lease_lost(self, lease_lost_input: LeaseLostInput, /) -> None:
         """Count it."""
@@ -94,13 +101,27 @@ class CountingProcessor:
 
 @asynccontextmanager
 async def counting_member(
-    cluster: Cluster, name: str, lives: Lives, *, checkpoint_every: int
+    cluster: Cluster,
+    name: str,
+    lives: Lives,
+    *,
+    checkpoint_every: int,
+    open_engine: Callable[[], sa.Engine] | None = None,
 ) -> AsyncIterator[Service]:
-    """A ready member; it ends as one that crashes does."""
+    """A ready member; it ends as one that crashes does.
+
+    Args:
+        cluster: Where.
+        name: Of the member.
+        lives: Where its processors note what they see.
+        checkpoint_every: Records between checkpoints.
+        open_engine: Opens the database of all shards; None: each has a file.
+    """
     engines: list[sa.Engine] = []
 
     def new_engine(shard: Shard) -> sa.Engine:
-        engines.append(sa.create_engine(f"sqlite:///{database_of(cluster.directory, shard.id)}"))
+        address = f"sqlite:///{database_of(cluster.directory, shard.id)}"
+        engines.append(open_engine() if open_engine else sa.create_engine(address))
         return engines[-1]
 
     application = RecordProcessorApplication(

@@ -156,7 +156,7 @@ async def test_read_committed_blocking_waits_for_the_acknowledgement(
                 if seen[-1] is None:
                     complete.set()
 
-    async with TaskGroup() as group, asyncio.timeout(10):
+    async with TaskGroup() as group, asyncio.timeout(30):
         group.start_soon(follow(), name="follow")
         await publish(journals, publisher, 1, 2)
         await acknowledge(journals, publisher)

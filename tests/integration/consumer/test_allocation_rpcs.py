@@ -97,8 +97,8 @@ async def test_plan_of_a_drain_changes_nothing_and_is_carried_out_exactly(
         async def arrived() -> bool:
             return await _holders(shards) == expected
 
-        await eventually(arrived, timeout_seconds=20)
-    await eventually(lambda: not second.is_ready, timeout_seconds=20)
+        await eventually(arrived)
+    await eventually(lambda: not second.is_ready)
 
 
 async def test_plan_is_refused_once_the_cluster_has_changed(
@@ -317,7 +317,7 @@ async def test_who_may_list_may_plan_and_who_may_apply_may_apply_also_over_a_hop
 
             await applies.apply_plan(plan.plan_id)
 
-        await eventually(lambda: not follower.is_ready, timeout_seconds=20)
+        await eventually(lambda: not follower.is_ready)
         assert leader.is_ready
 
 

@@ -92,7 +92,7 @@ async def test_member_a_changed_weight_moves_shards(cluster: Cluster) -> None:
             now = await wait_for_primaries(client, *names)
             return Counter(now.values())[now["heavy-shard"]] == 1
 
-        await eventually(stands_alone, timeout_seconds=15.0)
+        await eventually(stands_alone)
 
 
 async def test_weight_that_is_none_is_refused_by_name(cluster: Cluster) -> None:

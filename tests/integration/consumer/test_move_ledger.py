@@ -50,7 +50,7 @@ async def _placed(client: ShardClient, *expected: str) -> None:
         found = await statuses(client)
         return [suffix for suffix, _ in found["shard-a"]] == list(expected)
 
-    await eventually(are_there, timeout_seconds=15.0)
+    await eventually(are_there)
 
 
 async def test_moves_tell_who_did_what_and_why(cluster: Cluster, etcd: EtcdClient) -> None:

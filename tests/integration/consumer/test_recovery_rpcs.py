@@ -198,7 +198,7 @@ async def test_rewind_heals_a_shard_whose_hints_are_garbage(lives: Lives, etcd: 
         async def failed() -> bool:
             return (await statuses(client))[SHARD] == [("member-c", "FAILED")]
 
-        await eventually(failed, timeout_seconds=15)
+        await eventually(failed)
         pruned = await shardctl(member, broker, "prune", "--delay", "0s")
         assert "cannot be read, and may need any log" in pruned.output
         assert f"rewind {SHARD} sets them aside" in pruned.output

@@ -194,7 +194,7 @@ async def test_watch_sees_each_change_of_the_listing(journals: JournalClient) ->
             ]
         )
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         async for snapshot in journals.watch_list(parse_selector("prefix=test/")):
             seen.append([(item.spec.name, item.mod_revision) for item in snapshot.journals])
             if len(seen) == 1:
@@ -288,7 +288,7 @@ async def test_closing_ends_what_waits(broker: EmbeddedBroker, closing: str) -> 
         async for snapshot in client.watch_list():
             snapshots.append(snapshot)  # noqa: PERF401 - seen from outside while it grows
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         reading, watching = asyncio.gather(read(), return_exceptions=True), asyncio.gather(watch())
         await eventually(lambda: reader.write_head and snapshots)
         if closing == "reader":

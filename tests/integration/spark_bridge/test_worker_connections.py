@@ -73,7 +73,7 @@ async def test_idle_connection_closes_by_itself_and_the_next_call_opens_it(
 
         await asyncio.to_thread(listing)
         assert connections_to([member.address]) == before + 1
-        await eventually(lambda: connections_to([member.address]) == before, timeout_seconds=10.0)
+        await eventually(lambda: connections_to([member.address]) == before)
         await asyncio.to_thread(listing)
         assert connections_to([member.address]) == before + 1
         worker.close()

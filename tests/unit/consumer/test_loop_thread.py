@@ -13,7 +13,7 @@ import pytest
 from consumer.client.loop_thread import LoopThread
 from tests.support.eventually import eventually_sync
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture
@@ -44,12 +44,12 @@ def test_close_ends_the_calls_of_other_threads(loop: LoopThread) -> None:
 
     waiting = threading.Thread(target=call, daemon=True)
     waiting.start()
-    assert started.wait(5)
+    assert started.wait(20)
 
     loop.close()
 
     with pytest.raises(RuntimeError, match="closed"):
-        outcome.result(5)
+        outcome.result(20)
     assert cleaned_up.is_set()
 
 
@@ -79,7 +79,7 @@ def test_call_in_a_forked_child_fails_at_once(loop: LoopThread) -> None:
         return os.waitpid(child, os.WNOHANG)[0] == child
 
     try:
-        eventually_sync(child_ended, timeout_seconds=5)
+        eventually_sync(child_ended)
     except AssertionError:
         os.kill(child, 9)
         os.waitpid(child, 0)

@@ -83,7 +83,7 @@ async def test_worker_runs_calls_in_order_on_one_thread() -> None:
 
     assert [number for number, _ in seen] == list(range(100))
     assert len({thread for _, thread in seen}) == 1
-    assert await worker.join(timeout_seconds=5)
+    assert await worker.join(timeout_seconds=20)
     with pytest.raises(ShardStoppedError):
         worker.submit(lambda: None)
 
@@ -108,8 +108,8 @@ async def test_worker_join_tells_of_a_stuck_call() -> None:
 
     assert not await worker.join(timeout_seconds=0.05)
     released.set()
-    assert call.result(5)
-    assert await worker.join(timeout_seconds=5)
+    assert call.result(20)
+    assert await worker.join(timeout_seconds=20)
 
 
 async def test_input_queue_makes_readers_wait_in_turn() -> None:

@@ -6,24 +6,29 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeVar
+from functools import wraps
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from consumer.client.loop_thread import LoopThread
 from consumer.leasing.store import RecordStore
 
+FacadeT = TypeVar("FacadeT")
+P = ParamSpec("P")
 T = TypeVar("T")
+
+OpenStore = Callable[[], AbstractAsyncContextManager[RecordStore]]
+"""Opens a store; e.g. `lambda: nullcontext(SqlRecordStore(engine))`."""
 
 
 class StoreThread:
     """Opens a store on its thread, and runs there what is asked of it. For any thread, but not for forked processes."""
 
-    def __init__(
-        self, open_store: Callable[[], AbstractAsyncContextManager[RecordStore]], *, name: str
-    ) -> None:
+    def __init__(self, open_store: OpenStore, *, name: str) -> None:
         """Open the store.
 
         Args:
-            open_store: Called on the thread once; e.g. `lambda: nullcontext(SqlRecordStore(engine))`.
+            open_store: Called on the thread once.
             name: Of the thread, for debuggers.
 
         Raises:
@@ -63,9 +68,7 @@ class StoreThread:
         finally:
             self._thread.close()
 
-    async def _keep_open(
-        self, open_store: Callable[[], AbstractAsyncContextManager[RecordStore]]
-    ) -> None:
+    async def _keep_open(self, open_store: OpenStore) -> None:
         """Enter and leave the store in one task, as groups of tasks demand."""
         async with open_store() as store:
             self._opened.set_result(store)
@@ -79,3 +82,51 @@ class StoreThread:
         if not self._opened.done():
             error = None if ended.cancelled() else ended.exception()
             self._opened.set_exception(error or RuntimeError("the store was closed as it opened"))
+
+
+class OnStoreThread(Generic[FacadeT]):
+    """What the façades without an event loop have in common: a store's thread, and what is built on the store there."""
+
+    def __init__(
+        self, open_store: OpenStore, new_facade: Callable[[RecordStore], FacadeT], *, name: str
+    ) -> None:
+        """Open the store on a thread.
+
+        Args:
+            open_store: Called there once.
+            new_facade: Returns what has the operations.
+            name: Of the thread.
+        """
+        self._thread = StoreThread(open_store, name=name)
+        self._facade = new_facade(self._thread.store)
+
+    def close(self) -> None:
+        """Close the store, and end the thread. Idempotent.
+
+        Raises:
+            BaseException: what the store raised at its end.
+        """
+        self._thread.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def blocking(
+    operation: Callable[Concatenate[FacadeT, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[OnStoreThread[FacadeT], P], T]:
+    """Return an operation as a method that blocks until its answer, and raises the same."""
+
+    @wraps(operation)
+    def call(self: OnStoreThread[FacadeT], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._thread.call(operation(self._facade, *args, **kwargs))
+
+    return call

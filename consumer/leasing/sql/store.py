@@ -46,7 +46,7 @@ class SqlRecordStore:
         Args:
             engine: PostgreSQL or SQLite (a file). Stays the application's own.
             table_name: Of the table; one for each application that shares the database.
-            lock_wait_seconds: Longest wait for a lock, after which a call raises `ThrottlingError`.
+            lock_wait_seconds: Longest wait for the lock of a record, after which a call raises `ThrottlingError`.
             page_rows: Rows that a scan reads at a time.
 
         Raises:

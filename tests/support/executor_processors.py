@@ -1,0 +1,77 @@
+"""A record processor as an application would ship it to Spark: it counts keys, and checkpoints in the same call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import sqlalchemy as sa
+
+from consumer.application import Shard
+from consumer.leasing.record_processor.application import RecordProcessorApplication
+from consumer.leasing.record_processor.processor import RecordProcessorCheckpointer
+from consumer.leasing.record_processor.processor_store import ProcessorContext
+from consumer.leasing.record_processor.records import (
+    InitializeInput,
+    LeaseLostInput,
+    ProcessRecordsInput,
+    ShardEndedInput,
+    ShutdownRequestedInput,
+)
+from consumer.message.json_type import JsonType
+from tests.support.tally import database_of
+
+_TABLE = sa.text("CREATE TABLE IF NOT EXISTS counts (key TEXT PRIMARY KEY, count INTEGER NOT NULL)")
+_ADD = sa.text(
+    "INSERT INTO counts VALUES (:key, :count)"
+    " ON CONFLICT (key) DO UPDATE SET count = counts.count + excluded.count"
+)
+
+
+class KeyCounter:
+    """Implements `RecordProcessor`."""
+
+    def __init__(self, context: ProcessorContext) -> None:
+        self._store = context.store
+
+    def initialize(self, initialize_input: InitializeInput, /) -> None:
+        """Nothing is kept in memory."""
+
+    def process_records(
+        self, process_records_input: ProcessRecordsInput[RecordProcessorCheckpointer], /
+    ) -> None:
+        """Add to the counts, and checkpoint."""
+        keys = (
+            msgspec.json.decode(record.binary_data)["key"]
+            for record in process_records_input.records
+        )
+        connection = self._store.connection
+        connection.execute(_TABLE)
+        for key, count in Counter(keys).items():
+            connection.execute(_ADD, {"key": key, "count": count})
+        process_records_input.checkpointer.checkpoint()
+
+    def lease_lost(self, lease_lost_input: LeaseLostInput, /) -> None:
+        """Whoever has the lease goes on from the checkpoint."""
+
+    def shard_ended(
+        self, shard_ended_input: ShardEndedInput[RecordProcessorCheckpointer], /
+    ) -> None:
+        """Journals do not end."""
+
+    def shutdown_requested(
+        self, shutdown_requested_input: ShutdownRequestedInput[RecordProcessorCheckpointer], /
+    ) -> None:
+        """All is checkpointed."""
+
+
+def key_counters(directory: Path) -> RecordProcessorApplication:
+    """Return the application; each shard has a database in `directory`."""
+
+    def new_engine(shard: Shard) -> sa.Engine:
+        return sa.create_engine(f"sqlite:///{database_of(directory, shard.id)}")
+
+    return RecordProcessorApplication(
+        new_engine=new_engine, new_processor=KeyCounter, message_type=JsonType()
+    )

@@ -69,8 +69,9 @@ def publish(services: Services, keys: list[str]) -> None:
 def test_processors_on_executors_count_each_record_once_over_a_kill(
     services: Services, cluster: ShardCluster, directory: Path
 ) -> None:
-    """The process of a primary is killed as the second lot of records comes: a processor goes on elsewhere from what the
-    first one checkpointed, and each record is counted once.
+    """The process of a primary is killed as the second lot of records comes.
+
+    A processor goes on elsewhere from what the first one checkpointed, and each record is counted once.
     """
 
     def counted(expected: Counter[str]) -> bool:

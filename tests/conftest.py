@@ -14,7 +14,6 @@ import pytest
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
-    from xdist.remote import Producer
 
     from allocator.etcd.client import EtcdClient
     from consumer.embedded.broker import EmbeddedBroker
@@ -40,7 +39,7 @@ def pytest_report_to_serializable() -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupedTests | None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> GroupedTests | None:
     """Where several processes run tests, keep those of the one Spark session together, and those with their own."""
     if config.getvalue("dist") != "loadgroup":
         return None

@@ -6,7 +6,7 @@ that they are passed over in silence, and each process starts a Spark of its own
 
 from __future__ import annotations
 
-from xdist.scheduler import LoadScopeScheduling
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it has no types
 
 _GROUPS = {
     "tests/spark/": "the one Spark session",
@@ -18,7 +18,7 @@ _GROUPS = {
 """By the beginning of the test's id; the longest counts."""
 
 
-class GroupedTests(LoadScopeScheduling):
+class GroupedTests(LoadScopeScheduling):  # type: ignore[misc]  # as above
     """Gives the tests of a group to one process, and each other test to whichever is free."""
 
     def _split_scope(self, nodeid: str) -> str:

@@ -68,21 +68,32 @@ class JsonLines:
 
     def encode(self, rows: pa.RecordBatch, stretches: Stretches, stamper: Stamper) -> Encoded:
         """Return the lines of each stretch of rows, and how many they are."""
-        lines = self.lines_of(rows, stamper)
+        lines, tail = self._lines_behind_tails(rows, stamper)
         return Encoded(
-            [bytes(content_of(lines.slice(begin, end - begin))) for begin, end in stretches],
+            [
+                b"".join((content_of(lines.slice(begin, end - begin))[len(tail) :], tail))
+                for begin, end in stretches
+            ],
             [end - begin for begin, end in stretches],
         )
 
-    def lines_of(self, rows: pa.RecordBatch, stamper: Stamper) -> pa.StringArray:
-        """Return a line for each row."""
-        uuids = stamper.stamp_messages(rows.num_rows)
-        before, after = _HEAD
-        parts: list[Part] = [fixed_width_texts(uuid_texts(uuids, before=before, after=after))]
+    def _lines_behind_tails(
+        self, rows: pa.RecordBatch, stamper: Stamper
+    ) -> tuple[pa.StringArray, bytes]:
+        """Return a line for each row and what all lines end with, which stands at their beginning instead.
+
+        So it is written with the UUID, as is what stands between that and the first value: a join costs by the part.
+        """
+        parts: list[Part] = []
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             parts.extend(self._field(name, column))
-        parts.append("}\n")
-        return _join(parts, nulls="")
+        parts = _merged([*parts, "}\n"])
+        tail = parts.pop().encode()
+        common = parts.pop(0).encode() if parts and isinstance(parts[0], str) else b""
+        before, after = _HEAD
+        uuids = stamper.stamp_messages(rows.num_rows)
+        heads = uuid_texts(uuids, before=tail + before, after=after + common)
+        return _join([fixed_width_texts(heads), *parts], nulls=""), tail
 
     def acknowledgement(self, uuid: bytes) -> bytes:
         """Return the line that acknowledges, given its UUID."""
@@ -145,17 +156,23 @@ def _joined_lists(column: Any, texts: Any) -> Any:
 
 def _join(parts: Sequence[Part], *, nulls: str | None = None) -> Any:
     """Join parts line by line; a line with a null part is null, or that part is `nulls`."""
+    merged = _merged(parts)
+    if len(merged) == 1 and not isinstance(merged[0], str):
+        return merged[0] if nulls is None else pc.fill_null(merged[0], nulls)
+    if nulls is None:
+        return pc.binary_join_element_wise(*merged, "")
+    return pc.binary_join_element_wise(*merged, "", null_handling="replace", null_replacement=nulls)
+
+
+def _merged(parts: Sequence[Part]) -> list[Part]:
+    """Return the parts, with strings that follow each other made one."""
     merged: list[Part] = []
     for part in parts:
         if isinstance(part, str) and merged and isinstance(merged[-1], str):
             merged[-1] += part
         else:
             merged.append(part)
-    if len(merged) == 1 and not isinstance(merged[0], str):
-        return merged[0] if nulls is None else pc.fill_null(merged[0], nulls)
-    if nulls is None:
-        return pc.binary_join_element_wise(*merged, "")
-    return pc.binary_join_element_wise(*merged, "", null_handling="replace", null_replacement=nulls)
+    return merged
 
 
 def _quoted(name: str) -> str:

@@ -24,6 +24,9 @@ _TIME_LOW_BYTES: Final = 4
 _HEX_PAIRS: Final = np.frombuffer(
     b"".join(b"%02x" % value for value in range(256)), dtype=np.uint16
 )
+_HEX_QUADS: Final = np.frombuffer(
+    b"".join(b"%04x" % value for value in range(65536)), dtype=np.uint32
+)
 # (first digit, digits, place in the text) of each group of a UUID's text.
 _GROUPS: Final = ((0, 8, 0), (8, 4, 9), (12, 4, 14), (16, 4, 19), (20, 12, 24))
 
@@ -84,13 +87,17 @@ def uuid_texts(uuids: Bytes, *, before: bytes = b"", after: bytes = b"") -> Byte
     """
     template = np.empty(len(before) + UUID_CHARACTERS + len(after), dtype=np.uint8)
     template[:] = np.frombuffer(before + b"-" * UUID_CHARACTERS + after, dtype=np.uint8)
-    texts = np.empty((len(uuids), len(template)), dtype=np.uint8)
+    place = len(before)
     # UUIDs of one batch mostly differ in their first bytes alone: the others are written once for all.
     varying = _varying_bytes(uuids)
     if varying < _UUID_BYTES:
-        _write_digits(template[None, :], uuids[:1], place=len(before))
-    texts[:] = template
-    _write_digits(texts, uuids[:, :varying], place=len(before))
+        _write_digits(template[None, :], uuids[:1], place=place)
+    texts = np.empty((len(uuids), len(template)), dtype=np.uint8)
+    texts.view(f"V{len(template)}")[:] = template.view(f"V{len(template)}")
+    if varying < _UUID_BYTES:
+        _write_first_digits(texts, uuids, place=place)
+    else:
+        _write_digits(texts, uuids, place=place)
     return texts
 
 
@@ -101,10 +108,17 @@ def _varying_bytes(uuids: Bytes) -> int:
     return _TIME_LOW_BYTES
 
 
+def _write_first_digits(texts: Bytes, uuids: Bytes, *, place: int) -> None:
+    """Write the 8 digits of the first 4 bytes of UUIDs into texts from `place` on, each as one number."""
+    count, width = texts.shape
+    numbers = np.ascontiguousarray(uuids[:, :_TIME_LOW_BYTES]).view(">u2")
+    digits = _HEX_QUADS[numbers].view(np.uint64).reshape(count)
+    np.ndarray((count,), np.uint64, texts, place, (width,))[:] = digits
+
+
 def _write_digits(texts: Bytes, uuids: Bytes, *, place: int) -> None:
-    """Write the digits of leading bytes of UUIDs, shape (N, 4 or 16), into texts from `place` on."""
+    """Write the digits of UUIDs, shape (N, 16), into texts from `place` on."""
     digits = _HEX_PAIRS[uuids].view(np.uint8)
     for first, count, group_place in _GROUPS:
-        if first < digits.shape[1]:
-            begin = place + group_place
-            texts[:, begin : begin + count] = digits[:, first : first + count]
+        begin = place + group_place
+        texts[:, begin : begin + count] = digits[:, first : first + count]

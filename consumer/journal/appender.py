@@ -4,13 +4,17 @@ The answer may come before everything was sent, and is then a refusal. Once the 
 leaves the outcome unknown, which is an error of its own (`AppendOutcomeUnknownError`): repeating such an append may
 write its bytes twice. Every other error means that nothing was written.
 
+    connected, and at most `CHUNK_BYTES`    one message, if the broker takes that: most appends are, and cost half
+    else                                    a stream: parameters, chunks, commit
+
 Source: gazette/core broker/client/appender.go.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TypeVar
 
 import grpc
 
@@ -25,8 +29,14 @@ from consumer.errors import (
     RegisterMismatchError,
 )
 from consumer.journal.outcomes import error_of_rpc, error_of_status
-from consumer.journal.transport import JournalTransport, Peer, cancelled_by_peer, patiently
-from consumer.journal.wire import encode_append_chunk
+from consumer.journal.transport import (
+    JournalTransport,
+    Peer,
+    RpcMetadata,
+    cancelled_by_peer,
+    patiently,
+)
+from consumer.journal.wire import encode_append_chunk, encode_append_whole
 from consumer.protocol.alphabet import require
 from consumer.protocol.auth import TOKEN_LIFE_SECONDS, Capability
 from consumer.protocol.journal_pb2 import AppendRequest, AppendResponse, Status
@@ -43,6 +53,8 @@ APPEND_TIMEOUT_SECONDS = 60.0
 """Longest wait for one append, beside the time that its content takes at `APPEND_BYTES_PER_SECOND_MIN`."""
 APPEND_BYTES_PER_SECOND_MIN = 64 << 10
 """Brokers abort slower senders, so nothing is gained by waiting longer."""
+
+CallT = TypeVar("CallT", bound=grpc.aio.Call)
 
 # These end a request before a broker acts on it, even where the commit was already sent.
 _REFUSING_CODES = (
@@ -115,6 +127,8 @@ class _Append:
         self._content = content
         self._commit_sent = False
 
+        self._size = sum(map(len, content))
+
     @property
     def _journal(self) -> str:
         return self._request.journal
@@ -122,9 +136,33 @@ class _Append:
     async def run(self) -> AppendResponse:
         await self._transport.channels.sweep()
         peer = self._transport.peer_for(self._journal, primary=True)
-        call = self._open(peer)
+        if self._goes_whole(peer):
+            response = await self._exchanged(peer, self._open_whole(peer), self._exchange_whole)
+            if response is not None:
+                return self._checked(peer, response)
+            peer.bulk.append_whole = None
+            self._commit_sent = False
+        response = await self._exchanged(peer, self._open(peer), self._exchange)
+        assert response is not None, "a stream has an answer, or fails"
+        return self._checked(peer, response)
+
+    def _goes_whole(self, peer: Peer) -> bool:
+        # Of a connection that is yet to be made, only a stream tells whether anything was sent.
+        return (
+            self._size <= CHUNK_BYTES
+            and peer.bulk.append_whole is not None
+            and self._transport.channels.state(peer.endpoint) is grpc.ChannelConnectivity.READY
+        )
+
+    async def _exchanged(
+        self,
+        peer: Peer,
+        call: CallT,
+        exchange: Callable[[CallT], Awaitable[AppendResponse | None]],
+    ) -> AppendResponse | None:
+        """Return the answer of a call, or raise what its failure means."""
         try:
-            response = await self._exchange(call)
+            return await exchange(call)
         except grpc.aio.AioRpcError as error:
             self._transport.note_failure(self._journal, error)
             raise self._translated(peer, error) from error
@@ -134,18 +172,41 @@ class _Append:
                 raise
             lost = EndpointError(peer.endpoint, "the broker cancelled the append")
             raise (self._unknown(str(lost)) if self._commit_sent else lost) from error
-        return self._checked(peer, response)
 
     def _open(self, peer: Peer) -> grpc.aio.StreamUnaryCall[AppendRequest | bytes, AppendResponse]:
-        size = sum(map(len, self._content))
-        metadata = self._transport.journal_metadata(
-            Capability.APPEND, self._journal, life_seconds=TOKEN_LIFE_SECONDS
-        )
-        call = peer.bulk.append(
-            metadata=metadata, timeout=APPEND_TIMEOUT_SECONDS + size / APPEND_BYTES_PER_SECOND_MIN
+        call = peer.bulk.append(metadata=self._metadata(), timeout=self._timeout_seconds)
+        self._transport.channels.track(peer.endpoint, call)
+        return call
+
+    def _open_whole(self, peer: Peer) -> grpc.aio.UnaryUnaryCall[bytes, AppendResponse]:
+        assert peer.bulk.append_whole is not None, "asked before"
+        message = encode_append_whole(self._request, b"".join(self._content))
+        call = peer.bulk.append_whole(
+            message, metadata=self._metadata(), timeout=self._timeout_seconds
         )
         self._transport.channels.track(peer.endpoint, call)
         return call
+
+    @property
+    def _timeout_seconds(self) -> float:
+        return APPEND_TIMEOUT_SECONDS + self._size / APPEND_BYTES_PER_SECOND_MIN
+
+    def _metadata(self) -> RpcMetadata:
+        return self._transport.journal_metadata(
+            Capability.APPEND, self._journal, life_seconds=TOKEN_LIFE_SECONDS
+        )
+
+    async def _exchange_whole(
+        self, call: grpc.aio.UnaryUnaryCall[bytes, AppendResponse]
+    ) -> AppendResponse | None:
+        """Return the answer; None if the broker does not know such appends."""
+        self._commit_sent = True
+        try:
+            return await call
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                return None
+            raise
 
     async def _exchange(
         self, call: grpc.aio.StreamUnaryCall[AppendRequest | bytes, AppendResponse]

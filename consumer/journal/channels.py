@@ -22,8 +22,9 @@ import grpc
 from allocator.errors import ValidationError
 from allocator.runtime.clock import Clock, SystemClock
 from consumer.errors import RpcFailedError
-from consumer.journal.wire import ReadChunk, decode_read, serialize
+from consumer.journal.wire import APPEND_SERVICE, ReadChunk, decode_read, serialize
 from consumer.protocol.alphabet import shown
+from consumer.protocol.appends_pb2 import AppendWholeResponse
 from consumer.protocol.journal_pb2 import (
     AppendRequest,
     AppendResponse,
@@ -86,12 +87,14 @@ def parse_endpoint(endpoint: str) -> Target:
     return Target(f"{bracketed}:{port or _DEFAULT_PORTS[url.scheme]}", tls=url.scheme == "https")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BulkStub:
-    """The two methods that carry content, with its messages coded by hand."""
+    """The methods that carry content, with its messages coded by hand."""
 
     append: grpc.aio.StreamUnaryMultiCallable[AppendRequest | bytes, AppendResponse]
     read: grpc.aio.UnaryStreamMultiCallable[ReadRequest, ReadChunk | ReadResponse]
+    append_whole: grpc.aio.UnaryUnaryMultiCallable[bytes, AppendResponse] | None = None
+    """An append in one message; None once the broker is known not to have it."""
 
 
 def _bulk_stub(channel: grpc.aio.Channel) -> BulkStub:
@@ -105,6 +108,10 @@ def _bulk_stub(channel: grpc.aio.Channel) -> BulkStub:
             "/protocol.Journal/Read",
             request_serializer=serialize,
             response_deserializer=decode_read,
+        ),
+        channel.unary_unary(
+            f"/{APPEND_SERVICE}/AppendWhole",
+            response_deserializer=lambda message: AppendWholeResponse.FromString(message).append,
         ),
     )
 

@@ -1,8 +1,8 @@
-"""The two messages that carry bulk bytes, coded by hand; everything else is left to protobuf.
+"""The messages that carry bulk bytes, coded by hand; everything else is left to protobuf.
 
 Both sides of the journal service use it: protobuf copies content twice where once is enough.
 
-Source: consumer/protocol/journal.proto (field numbers); protobuf's wire format (varints, length-delimited fields).
+Source: consumer/protocol/journal.proto, appends.proto (field numbers); protobuf's wire format (varints, lengths).
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ from google.protobuf.message import DecodeError, Message
 
 from consumer.protocol.journal_pb2 import AppendRequest, ReadResponse
 
+APPEND_SERVICE = "broadsheet.v1.AppendService"
+"""The service of brokers that take an append in one message; see consumer/protocol/appends.proto."""
 _READ_OFFSET_TAG = b"\x18"  # ReadResponse field 3, varint
 _READ_CONTENT_TAG = b"\x3a"  # ReadResponse field 7, length-delimited
 _APPEND_CONTENT_TAG = 0x22  # AppendRequest field 4, length-delimited
 _APPEND_CONTENT_HEAD = bytes([_APPEND_CONTENT_TAG])
+_WHOLE_PARAMETERS_HEAD = b"\x0a"  # AppendWholeRequest field 1, length-delimited
+_WHOLE_CONTENT_HEAD = b"\x12"  # field 2, length-delimited
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,21 @@ def decode_read(message: bytes) -> ReadChunk | ReadResponse:
 def encode_append_chunk(content: bytes | memoryview) -> bytes:
     """Return the AppendRequest that carries nothing but content, which must not be empty."""
     return b"".join((_APPEND_CONTENT_HEAD, _varint(len(content)), content))
+
+
+def encode_append_whole(request: AppendRequest, content: bytes) -> bytes:
+    """Return the AppendWholeRequest that carries parameters and all content, which may be empty."""
+    parameters = request.SerializeToString()
+    return b"".join(
+        (
+            _WHOLE_PARAMETERS_HEAD,
+            _varint(len(parameters)),
+            parameters,
+            _WHOLE_CONTENT_HEAD,
+            _varint(len(content)),
+            content,
+        )
+    )
 
 
 def append_content(message: bytes) -> memoryview | None:

@@ -18,7 +18,6 @@ from consumer.journal.broker.config import BrokerConfig
 from consumer.journal.broker.faults import Context, RpcFault, answered, stream_fault
 from consumer.journal.broker.flow_control import MinimumRate, StalledSenderError
 from consumer.journal.broker.journal import LiveJournal
-from consumer.journal.broker.journals import Served
 from consumer.journal.broker.preconditions import (
     content_refusal,
     is_suspended,
@@ -29,6 +28,7 @@ from consumer.journal.broker.resolution import Resolution, Resolver
 from consumer.journal.broker.staging import StagedContent, StagingArea
 from consumer.journal.broker.sums import sha1_sum
 from consumer.journal.wire import append_content, parse_append
+from consumer.protocol.appends_pb2 import AppendWholeRequest, AppendWholeResponse
 from consumer.protocol.auth import Capability
 from consumer.protocol.journal_pb2 import (
     AppendRequest,
@@ -73,11 +73,23 @@ class AppendHandler:
         """Serve one append. Messages are read as raw bytes, see `wire`."""
         del requests  # read from the context, which can be cut off by a deadline
         async with answered(context):
-            return await self._append(context)
+            return await self._append(context, await self._first_request(context), None)
         raise AssertionError("an aborted call has ended")
 
-    async def _append(self, context: Context) -> AppendResponse:
-        request = await self._first_request(context)
+    async def append_whole(
+        self, request: AppendWholeRequest, context: Context
+    ) -> AppendWholeResponse:
+        """Serve an append whose content came with its parameters."""
+        async with answered(context):
+            parameters, whole = request.parameters, request.content
+            validate_append_request(parameters, first=True)
+            return AppendWholeResponse(append=await self._append(context, parameters, whole))
+        raise AssertionError("an aborted call has ended")
+
+    async def _append(
+        self, context: Context, request: AppendRequest, whole: bytes | None
+    ) -> AppendResponse:
+        """Append what follows the request, or `whole` if that is all."""
         claims = self._resolver.authorize(context, Capability.APPEND)
         resolution = await self._resolver.resolve(
             request.journal,
@@ -98,7 +110,23 @@ class AppendHandler:
         async with served.journal.admission:
             content = StagedContent(self._staging)
             try:
-                return await self._receive_and_commit(context, request, resolution, served, content)
+                counts = _Counts()
+                if whole is None:
+                    refused = await self._receive_at_pace(
+                        context, request, served.journal, content, counts
+                    )
+                else:
+                    refused = await self._take_whole(
+                        request, served.journal, content, whole, counts
+                    )
+                if refused is not None:
+                    return self._response(resolution, refused)
+                if not content.length and updates_registers(request):
+                    raise stream_fault(
+                        "registers change only with content, but the append has none"
+                    )
+                outcome = await served.committer.commit(request, content)
+                return self._response(resolution, outcome, content=content, counts=counts)
             finally:
                 if not content.handed_over:
                     content.discard()
@@ -134,28 +162,43 @@ class AppendHandler:
         # If another writer was faster, the committer judges by what that one wrote.
         await self._catalogue.apply([change])
 
-    async def _receive_and_commit(
+    async def _take_whole(
+        self,
+        request: AppendRequest,
+        journal: LiveJournal,
+        content: StagedContent,
+        whole: bytes,
+        counts: _Counts,
+    ) -> Outcome | None:
+        """Stage content that is all there; return a refusal met on the way."""
+        counts.total = 2 if whole else 1  # As if it had come in a stream.
+        if not whole:
+            return None
+        status = content_refusal(request, journal.entry.spec)
+        if status != Status.OK:
+            return Outcome(status, journal.view.position.registers)
+        await content.add(memoryview(whole))
+        self._require_bounded(content)
+        await self._throttle(journal, len(whole), counts)
+        await content.settle()
+        return None
+
+    async def _receive_at_pace(
         self,
         context: Context,
         request: AppendRequest,
-        resolution: Resolution,
-        served: Served,
+        journal: LiveJournal,
         content: StagedContent,
-    ) -> AppendResponse:
-        journal, counts = served.journal, _Counts()
+        counts: _Counts,
+    ) -> Outcome | None:
+        """Do as `_receive`, and give up on a sender that is too slow."""
         try:
             async with MinimumRate(
                 self._clock, bytes_per_second=self._config.min_append_rate
             ) as pace:
-                refused = await self._receive(context, request, journal, content, pace, counts)
+                return await self._receive(context, request, journal, content, pace, counts)
         except StalledSenderError as error:
             raise stream_fault(str(error)) from error
-        if refused is not None:
-            return self._response(resolution, refused)
-        if not content.length and updates_registers(request):
-            raise stream_fault("registers change only with content, but the append has none")
-        outcome = await served.committer.commit(request, content)
-        return self._response(resolution, outcome, content=content, counts=counts)
 
     async def _receive(
         self,
@@ -187,14 +230,17 @@ class AppendHandler:
             if status != Status.OK:
                 return Outcome(status, journal.view.position.registers)
             await content.add(chunk)
-            if content.exceeds_bound:
-                bound = self._config.append_bytes_max
-                raise RpcFault(
-                    grpc.StatusCode.RESOURCE_EXHAUSTED, f"an append may have {bound} bytes at most"
-                )
+            self._require_bounded(content)
             await self._throttle(journal, len(chunk), counts)
             pace.earn(len(chunk))
             pace.resume()
+
+    def _require_bounded(self, content: StagedContent) -> None:
+        if content.exceeds_bound:
+            bound = self._config.append_bytes_max
+            raise RpcFault(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"an append may have {bound} bytes at most"
+            )
 
     async def _throttle(self, journal: LiveJournal, length: int, counts: _Counts) -> None:
         rate = journal.entry.spec.max_append_rate

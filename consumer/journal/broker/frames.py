@@ -12,6 +12,7 @@ valid behind it was never acknowledged; bad bytes *followed by* valid frames are
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
@@ -28,6 +29,10 @@ FRAME_HEADER = struct.Struct("<III")
 FRAME_MAGIC = 0x9E6C_57B1
 MAGIC_BYTES = struct.pack("<I", FRAME_MAGIC)
 GENERATION_DIGITS = 10
+AHEAD_FRAMES = 16
+AHEAD_BYTES_MIN, AHEAD_BYTES_MAX = 64 << 10, 1 << 20
+"""After so many frames, zeros are written ahead for as many like the last one, within these bounds. Of a growing file
+the file system must note the length, too, and a sync takes twice as long as one of blocks that are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +137,10 @@ class LogWriter:
         self.path = path
         self.fd = fd
         self.size = size
-        """Bytes written so far."""
+        """Bytes written so far, zeros ahead not counted."""
+        self._prepared = size
+        """Where zeros written ahead end, bytes."""
+        self._frames = 0
 
     @staticmethod
     def create(disk: Disk, path: Path, checkpoint: bytes) -> LogWriter:
@@ -150,9 +158,26 @@ class LogWriter:
             raise
         return LogWriter(disk, path, fd, seed=seed, size=size)
 
-    def append(self, body: bytes) -> None:
-        """Write one frame; durable only after `sync`."""
-        self.size = self._disk.write_at(self.fd, [encode_frame(self._seed, body)], self.size)
+    def append(self, body: bytes, *, ahead: bool = False) -> None:
+        """Write one frame; durable only after `sync`.
+
+        Args:
+            body: Of the frame.
+            ahead: Prepare the file for more of the kind, each synced before the next: zeros follow the last frame.
+        """
+        frame = encode_frame(self._seed, body)
+        self._frames += 1
+        if ahead and self._frames > AHEAD_FRAMES and self.size + len(frame) > self._prepared:
+            self._prepare(len(frame))
+        self.size = self._disk.write_at(self.fd, [frame], self.size)
+
+    def _prepare(self, frame_bytes: int) -> None:
+        wanted = min(max(AHEAD_FRAMES * frame_bytes, AHEAD_BYTES_MIN), AHEAD_BYTES_MAX)
+        if frame_bytes > wanted:
+            return
+        # A disk that is full is found full by the frame itself, or takes it without room ahead.
+        with contextlib.suppress(OSError):
+            self._prepared = self._disk.write_at(self.fd, [bytes(wanted)], self.size)
 
     def sync(self) -> None:
         """Force what was written to the disk."""
@@ -161,7 +186,7 @@ class LogWriter:
     def truncate(self, size: int) -> None:
         """Take back what was written after `size` bytes."""
         os.ftruncate(self.fd, size)
-        self.size = size
+        self.size = self._prepared = size
 
     def close(self) -> None:
         """Close the file. Idempotent, because a descriptor's number is soon another file's."""

@@ -28,7 +28,12 @@ from consumer.journal.broker.list_apply import ApplyHandler, ListHandler
 from consumer.journal.broker.maintenance import Maintenance
 from consumer.journal.broker.read import ReadHandler
 from consumer.journal.broker.resolution import Resolver
-from consumer.journal.broker.service import Handlers, fragment_handler, generic_handler
+from consumer.journal.broker.service import (
+    Handlers,
+    fragment_handler,
+    generic_handler,
+    whole_append_handler,
+)
 from consumer.journal.broker.staging import StagingArea
 from consumer.protocol.auth import KeyedAuth, NoAuth
 
@@ -106,7 +111,7 @@ class Broker:
         self.address = f"http://{_bracketed(self._config.host)}:{port}"
         handlers = self._handlers(root)
         self._server.add_generic_rpc_handlers(
-            (generic_handler(handlers), fragment_handler(handlers))
+            (generic_handler(handlers), fragment_handler(handlers), whole_append_handler(handlers))
         )
         await self._server.start()
         maintenance = Maintenance(site, self._journals)

@@ -15,7 +15,8 @@ from consumer.journal.broker.delete_fragments import DeletionHandler
 from consumer.journal.broker.fragments_api import FragmentsHandler
 from consumer.journal.broker.list_apply import ApplyHandler, ListHandler
 from consumer.journal.broker.read import ReadHandler
-from consumer.journal.wire import serialize
+from consumer.journal.wire import APPEND_SERVICE, serialize
+from consumer.protocol.appends_pb2 import AppendWholeRequest
 from consumer.protocol.fragments_pb2 import DeleteFragmentsRequest
 from consumer.protocol.journal_pb2 import (
     ApplyRequest,
@@ -47,6 +48,14 @@ def fragment_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
         handlers.deletions.delete, DeleteFragmentsRequest.FromString, serialize
     )
     return grpc.method_handlers_generic_handler(FRAGMENT_SERVICE, {"DeleteFragments": delete})
+
+
+def whole_append_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
+    """Return the service of appends in one message, for a server."""
+    append = grpc.unary_unary_rpc_method_handler(
+        handlers.appends.append_whole, AppendWholeRequest.FromString, serialize
+    )
+    return grpc.method_handlers_generic_handler(APPEND_SERVICE, {"AppendWhole": append})
 
 
 def generic_handler(handlers: Handlers) -> grpc.GenericRpcHandler:

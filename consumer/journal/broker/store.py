@@ -15,6 +15,7 @@ import errno
 import hashlib
 import os
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from hashlib import _Hash as Hash  # the stubs' name for what hashlib returns
 
 LOG_STEM = "commit"
+INLINE_HASH_BYTES_MAX = 16 * 1024
 INLINE_BYTES_MAX = 128 * 1024
 """A batch up to this travels inside its record: one sync instead of two, at the price of writing it twice."""
 LOG_BYTES_MAX = 64 << 20
@@ -104,6 +106,11 @@ class JournalStore:
         return self.state.head - self.open_begin
 
     @property
+    def log_bytes(self) -> int:
+        """Length of what stands in the log, bytes; the file may be longer."""
+        return self._log.size
+
+    @property
     def log_is_long(self) -> bool:
         """Whether the log has grown so much that the fragment should be closed."""
         return self._log.size > LOG_BYTES_MAX
@@ -134,15 +141,19 @@ class JournalStore:
         begin = self.state.head
         end = begin + sum(content.length for content in batch.contents)
         sha1 = self._sha1.copy()
-        # The fragment's own sum is needed only when readers look: it is made while the disk works.
-        hashing = self._disk.start_hashing(lambda: _hash_all(sha1, batch.contents))
+        # The fragment's own sum is needed only when readers look: it is made while the disk works, or at once if that
+        # takes less than to tell another thread.
+        if end - begin <= INLINE_HASH_BYTES_MAX:
+            hashing = _done(_hash_all(sha1, batch.contents))
+        else:
+            hashing = self._disk.start_hashing(lambda: _hash_all(sha1, batch.contents))
         try:
             inlined = end - begin <= INLINE_BYTES_MAX
             written = self._write_content(batch.contents, begin - self.open_begin)
             # Before the record, which would make it so.
             _require_length(written, end - self.open_begin)
             record = self._record(batch, begin, end, inlined=inlined)
-            self._log.append(encode_record(record))
+            self._log.append(encode_record(record), ahead=self.state.synced)
             self._make_durable(inlined=inlined)
         finally:
             hashed = hashing.result()
@@ -376,6 +387,12 @@ def _hash_all(sha1: Hash, contents: Sequence[Content]) -> int:
                 sha1.update(buffer)
                 length += len(buffer)
     return length
+
+
+def _done(length: int) -> Future[int]:
+    hashed: Future[int] = Future()
+    hashed.set_result(length)
+    return hashed
 
 
 def _joined(contents: Sequence[Content]) -> bytes:

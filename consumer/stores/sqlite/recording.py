@@ -7,6 +7,11 @@
 A log that ends anywhere replays to a committed state. Frames of a commit that is cut off do not check out, and SQLite
 passes over them. A checkpoint that is cut off left every frame in place, and frames come before the pages of the file.
 
+A life goes on with the write-ahead log that it finds, behind the last frame that SQLite took for committed: to copy it
+into the file first, and to record that, would make whoever takes over wait. What was cut off behind that frame is
+written over; of what is left of it no frame checks out, because each checksum goes on from the frame before, and that
+is another one now, or would have been committed. Here it is cut off at once: its frames look like ours.
+
 The descriptors here are open for the store's life: closing one would drop SQLite's own locks on the file, which belong
 to the process (sqlite.org/howtocorrupt.html, 2.2).
 """
@@ -25,9 +30,17 @@ from consumer.stores.recorded_files import (
     remove_if_there,
     replace_file,
 )
-from consumer.stores.sqlite.wal import HEADER_BYTES, committed_frames, pages_in, parse_header
+from consumer.stores.sqlite.wal import (
+    HEADER_BYTES,
+    INDEX_HEADER_BYTES,
+    committed_frames,
+    committed_in_index,
+    pages_in,
+    parse_header,
+)
 
 DATABASE, NEXT, WAL = "state.db", "state.db.next", "state.db-wal"
+_INDEX = "state.db-shm"
 
 REWRITE_RATIO = 2.0
 """Bytes of pages recorded, by the length of the database, after which it is recorded anew as a whole. The log that
@@ -64,7 +77,10 @@ class SqliteRecording:
         wal = directory / WAL
         self._wal_in_log = wal.exists()
         self._wal_path = wal
-        self._pages: set[int] = set(pages_in(wal.read_bytes())) if self._wal_in_log else set()
+        self._pages: set[int] = set()
+        self._are_pages_known = True
+        """Whether `_pages` has those of frames that an earlier life recorded."""
+        self._index_file = -1
         self.knows_database = (directory / DATABASE).exists()
         """Whether the log has the database at all."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -76,6 +92,25 @@ class SqliteRecording:
         self._page_bytes = 0
         self._pages_recorded_bytes = 0
 
+    def take_over_wal(self) -> None:
+        """Go on behind the committed frames that SQLite found in the write-ahead log.
+
+        Requires:
+            SQLite has read the database, nobody has written to it.
+        """
+        if not self._wal_in_log:
+            return
+        if self.wal_end_bytes < HEADER_BYTES:
+            os.truncate(self._wal_path, 0)
+            return
+        header = parse_header(os.pread(self._wal_file, HEADER_BYTES, 0))
+        self._index_file = os.open(self._wal_path.with_name(_INDEX), os.O_RDONLY | os.O_CLOEXEC)
+        frames = committed_in_index(os.pread(self._index_file, INDEX_HEADER_BYTES, 0))
+        if header is not None and frames:
+            self._wal_length = HEADER_BYTES + frames * header.frame_bytes
+            self._are_pages_known = False
+        os.truncate(self._wal_path, self._wal_length)
+
     @property
     def wal_end_bytes(self) -> int:
         """Length of the write-ahead log as it is now, recorded or not; 0 if there is none yet."""
@@ -86,8 +121,8 @@ class SqliteRecording:
                 return 0
         return os.fstat(self._wal_file).st_size
 
-    def record_commit(self, end: int | None = None) -> None:
-        """Record the frames of the transactions committed since the last call.
+    def record_commit(self, end: int | None = None) -> bool:
+        """Record the frames of the transactions committed since the last call; tell whether there were any.
 
         Args:
             end: Length of the write-ahead log when the commit was done, if more may have been written since: a
@@ -95,26 +130,37 @@ class SqliteRecording:
         """
         end = self.wal_end_bytes if end is None else end
         if not end:
-            return
+            return False
         header = parse_header(os.pread(self._wal_file, HEADER_BYTES, 0))
         if header is None:
-            return
+            return False
         self._page_bytes = header.page_bytes
+        self._learn_pages()
         begin = self._wal_length or HEADER_BYTES
         frames = _read(self._wal_file, begin, end)
         committed = committed_frames(header, frames)
         if committed is None:
-            return
+            return False
         if self._wal_length == 0:
+            if self._wal_in_log:  # Of an earlier life, with nothing committed in it.
+                self._recorder.remove(recorded_path(WAL))
             self._recorder.create(recorded_path(WAL))
             self._wal_in_log = True
             self._recorder.write(recorded_path(WAL), 0, os.pread(self._wal_file, HEADER_BYTES, 0))
         record_write(self._recorder, WAL, begin, frames[: committed.length_bytes])
         self._wal_length = begin + committed.length_bytes
         self._pages.update(committed.pages)
+        return True
 
     def record_checkpoint(self) -> None:
-        """Record what a checkpoint did that copied every frame, and after which the write-ahead log is empty."""
+        """Record what a checkpoint did that copied every frame, and after which the write-ahead log is empty.
+
+        Requires:
+            `record_commit` was called before it, if there was a write-ahead log.
+        """
+        assert self._are_pages_known, (
+            "pages of frames that an earlier life recorded were copied unseen"
+        )
         length = os.fstat(self._file).st_size
         if self._must_rewrite(length):
             replace_file(self._recorder, DATABASE, self._content(length), by_way_of=NEXT)
@@ -135,10 +181,16 @@ class SqliteRecording:
         Requires:
             SQLite has closed them.
         """
-        for descriptor in (self._file, self._wal_file):
+        for descriptor in (self._file, self._wal_file, self._index_file):
             if descriptor >= 0:
                 os.close(descriptor)
-        self._file = self._wal_file = -1
+        self._file = self._wal_file = self._index_file = -1
+
+    def _learn_pages(self) -> None:
+        """Note which pages the frames hold that an earlier life recorded."""
+        if not self._are_pages_known:
+            self._are_pages_known = True
+            self._pages |= pages_in(_read(self._wal_file, 0, self._wal_length))
 
     def _must_rewrite(self, length: int) -> bool:
         if not self.knows_database or length < self._file_length:

@@ -29,6 +29,7 @@ from consumer.errors import StoreClosedError, StoreError
 from consumer.local_state import LocalState, local_state_of
 from consumer.op_future import OpFuture
 from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.recoverylog.file_recorder import FileRecorder
 from consumer.state_tables import TableScan, picked, require_table
 from consumer.stores.commit_thread import CommitThread
 from consumer.stores.directory_lock import DirectoryLock
@@ -230,22 +231,29 @@ class SqliteStore:
         self._writer = open_writer(
             self._path, fqn=self._fqn, durable=recorder is None, cache_bytes=self._cache_bytes
         )
-        # A life begins with an empty write-ahead log: whatever an earlier one left in it is done with.
-        known = self._recording is None or self._recording.knows_database
-        if known:
+        if self._recording is None or recorder is None:
+            # A life begins with an empty write-ahead log: whatever an earlier one left in it is done with.
             self._checkpoint()
-        self._set_up()
-        if not known:
-            self._checkpoint()  # The log gets the database as a whole, with its tables.
-        elif self._recording is not None:
-            self._recording.record_commit()
-        if recorder is not None:
-            recorder.barrier().result()
+            self._set_up()
+        else:
+            self._open_recorded(recorder, self._recording)
         self._readers.advance()
+
+    def _open_recorded(self, recorder: FileRecorder, recording: SqliteRecording) -> None:
+        fence = recorder.barrier()  # Under way while the files are opened.
+        self._set_up()
+        if not recording.knows_database:
+            self._checkpoint()  # The log gets the database as a whole, with its tables.
+            fence = recorder.barrier()
+        elif recording.record_commit():
+            fence = recorder.barrier()
+        fence.result()
 
     def _set_up(self) -> None:
         assert self._writer is not None
         self._writer.execute_own(BEGIN)
+        if self._recording is not None:
+            self._recording.take_over_wal()
         for statement in (_CREATE_CHECKPOINT, *_statements(self._schema)):
             self._writer.execute(statement)
         self._writer.execute_own(COMMIT)

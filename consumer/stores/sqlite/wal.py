@@ -6,7 +6,10 @@
 
 Frames whose salts are not the header's are left from before the log began anew.
 
-Source: sqlite.org/fileformat2.html, section 4 (the format).
+The index (`-shm`) is in memory that processes share; its header says, at byte 16 and in the machine's own byte order,
+how many frames are valid and committed.
+
+Source: sqlite.org/fileformat2.html, section 4 (the format); sqlite.org/walformat.html, section 2.1 (the index' header).
 """
 
 from __future__ import annotations
@@ -18,9 +21,12 @@ from typing import Final
 
 HEADER_BYTES: Final = 32
 FRAME_HEADER_BYTES: Final = 24
+INDEX_HEADER_BYTES: Final = 48
 
 _MAGICS: Final = (0x377F0682, 0x377F0683)
 _HEADER: Final = struct.Struct(">4xII4x8s8x")
+_INDEX: Final = struct.Struct("=I8xB3xI28x")
+_INDEX_VERSION: Final = 3_007_000
 _FRAME: Final = struct.Struct(">II8s")
 
 
@@ -73,6 +79,14 @@ def pages_in(content: bytes) -> frozenset[int]:
     if header is None:
         return frozenset()
     return frozenset(page for _, page, _ in _frames(header, content[HEADER_BYTES:]))
+
+
+def committed_in_index(content: bytes) -> int:
+    """Return how many frames are valid and committed, by the header of an index; 0 if it is not set up."""
+    if len(content) < INDEX_HEADER_BYTES:
+        return 0
+    version, is_set_up, frames = _INDEX.unpack_from(content)
+    return int(frames) if version == _INDEX_VERSION and is_set_up else 0
 
 
 def _frames(header: WalHeader, frames: bytes) -> Iterator[tuple[int, int, int]]:

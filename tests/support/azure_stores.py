@@ -27,7 +27,7 @@ class AzureSubject:
     rival: AzureStore
     names: str
     """What names of blobs begin with."""
-    history_steps: int = 80
+    history_steps: int = 40
     """Length of random histories: Azurite takes its time."""
 
     async def spoil(self, key: str) -> None:

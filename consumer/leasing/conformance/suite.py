@@ -24,7 +24,7 @@ from consumer.leasing.store import RecordStore
 from consumer.leasing.writing import ATTEMPTS_MAX, swap
 
 RACERS = 8
-"""Writers that race for one record."""
+"""Writers that race for one record; an even number."""
 MANY_RECORDS = 1_050
 """More than any backend reads at a time."""
 
@@ -34,6 +34,8 @@ class RecordStoreConformance:
 
     many_records = MANY_RECORDS
     """Records of the test that reads over pages; fewer where the backend's pages are made smaller."""
+    racers = RACERS
+    """Writers that race for one record, an even number; fewer where each writes slowly."""
 
     async def test_missing_store_is_told_from_an_empty_one(
         self, subject: RecordStoreSubject
@@ -193,14 +195,14 @@ class RecordStoreConformance:
         await subject.store.create_store()
         racers = [
             store.create(LeaseRecord(key="a", attrs={"racer": str(number)}))
-            for number, store in enumerate((subject.store, subject.rival) * (RACERS // 2))
+            for number, store in enumerate((subject.store, subject.rival) * (self.racers // 2))
         ]
 
         results = await asyncio.gather(*racers, return_exceptions=True)
 
         winners = [result for result in results if isinstance(result, Versioned)]
         losers = [result for result in results if isinstance(result, RecordConflictError)]
-        assert (len(winners), len(losers)) == (1, RACERS - 1)
+        assert (len(winners), len(losers)) == (1, self.racers - 1)
         assert all(loser.current == winners[0] for loser in losers)
 
     async def test_of_racing_takers_one_wins(self, subject: RecordStoreSubject) -> None:
@@ -211,7 +213,7 @@ class RecordStoreConformance:
         await subject.rival.join("w1")
         racers = [
             store.replace(rules.take(seen.record, f"w{number % 2}"), seen)
-            for number, store in enumerate((subject.store, subject.rival) * (RACERS // 2))
+            for number, store in enumerate((subject.store, subject.rival) * (self.racers // 2))
         ]
 
         results = await asyncio.gather(*racers, return_exceptions=True)
@@ -227,7 +229,7 @@ class RecordStoreConformance:
         await subject.store.create(LeaseRecord(key="a"))
 
         async def add(store: RecordStore, child: str) -> None:
-            for _ in range(RACERS):
+            for _ in range(self.racers):
                 seen = await store.get("a")
                 assert seen is not None
                 try:
@@ -240,14 +242,14 @@ class RecordStoreConformance:
                 except LeasingError:  # The others were faster every time.
                     continue
                 return
-            raise AssertionError(f"{child} lost {RACERS * ATTEMPTS_MAX} races")
+            raise AssertionError(f"{child} lost {self.racers * ATTEMPTS_MAX} races")
 
-        stores = (subject.store, subject.rival) * (RACERS // 2)
+        stores = (subject.store, subject.rival) * (self.racers // 2)
         await asyncio.gather(*(add(store, str(n)) for n, store in enumerate(stores)))
 
         found = await subject.store.get("a")
         assert found is not None
-        assert found.record.children == frozenset(map(str, range(RACERS)))
+        assert found.record.children == frozenset(map(str, range(self.racers)))
 
     async def test_each_acquisition_has_a_fence_of_its_own(
         self, subject: RecordStoreSubject

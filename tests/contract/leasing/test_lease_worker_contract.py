@@ -22,7 +22,7 @@ def _settings(way: StealWay) -> WorkerSettings:
         lease_seconds=6.0,
         renew_seconds=0.1,
         take_seconds=0.1,
-        sync_seconds=0.2,
+        sync_seconds=5.0,
         graceful_seconds=5.0,
         steal=way,
         threads=4,

@@ -62,14 +62,14 @@ async def test_renewing_writes_nothing(subject: EtcdSubject) -> None:
 
 async def test_process_keeps_its_etcd_lease(etcd_server: EmbeddedEtcdProcess) -> None:
     """It is renewed in time: our own deadline moves on, and the fence stays."""
-    async with etcd_subject(etcd_server.endpoint, lease_seconds=2) as subject:
+    async with etcd_subject(etcd_server.endpoint, lease_seconds=1) as subject:
         await subject.store.create_store()
         assert _deadline(subject) is None
         held = await _held(subject.store)
         first = _deadline(subject)
         assert first is not None
 
-        await eventually(lambda: (_deadline(subject) or 0) > first + 1)
+        await eventually(lambda: (_deadline(subject) or 0) > first + 0.5)
 
         assert await LeaseManager(subject.store).renew(held) == held
 
@@ -104,9 +104,9 @@ async def test_silent_process_is_noticed_within_its_ttl(etcd_server: EmbeddedEtc
         EtcdClient(EtcdConfig(endpoints=(etcd_server.endpoint,))) as etcd,
     ):
         await subject.store.create_store()
-        silent = EtcdRecordStore(etcd, subject.root, lease_seconds=2)
+        silent = EtcdRecordStore(etcd, subject.root, lease_seconds=1)
         # Its keep-alive ends with the block, and revokes: what hangs is another lease of the same length.
-        lease = await etcd.lease_grant(2)
+        lease = await etcd.lease_grant(1)
         await etcd.put(f"{subject.root}/workers/w3".encode(), b"", lease)
         seen = await silent.create(LeaseRecord(key="a"))
         held = await LeaseManager(silent).assign(seen, "w3")

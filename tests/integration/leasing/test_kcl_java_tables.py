@@ -399,7 +399,7 @@ async def test_mixed_history_only_goes_forward(
     peer.create(SHARD)
     held: Versioned | None = None
     epochs: list[int] = []
-    for _ in range(60):
+    for _ in range(40):
         action = random.choice(["take", "renew", "evict", "java", "java renews", "java evicts"])
         row = subject.row(SHARD)
         if action == "take":

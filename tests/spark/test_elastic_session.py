@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.documents import REPOSITORY
 
-pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
 
 
 def test_members_make_spark_ask_for_executors_and_survive_its_taking_them(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_members_make_spark_ask_for_executors_and_survive_its_taking_them(tmp_pa
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=280,
+        timeout=580,
         check=False,
     )
 

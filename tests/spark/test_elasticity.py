@@ -24,7 +24,7 @@ from tests.support.spark import executor_of, process_listening_at, shard_specs
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
 
 NAME = f"elastic-{uuid4().hex[:8]}"
 JOURNALS = [f"{NAME}/{index:03d}" for index in range(4)]
@@ -95,7 +95,7 @@ def test_cluster_scaled_up_and_down_under_load_counts_each_flight_once(
         grown = cluster.members()
         cluster.wait_for_primary(SHARDS)
         cluster.scale(2)
-        publishing.result(60)
+        publishing.result(180)
     rounds.check()
     shrunk = cluster.members()
 

@@ -28,7 +28,7 @@ from tests.support.sink_queries import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
 
 ROWS = 2_000
 

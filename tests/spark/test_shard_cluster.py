@@ -30,7 +30,7 @@ from tests.support.spark import executor_of, make_journals, process_listening_at
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
 
 JOURNALS = FLIGHT_JOURNALS[:4]
 SHARDS = [f"counts-{index:03d}" for index in range(len(JOURNALS))]
@@ -189,7 +189,7 @@ def test_shard_cluster_settings_reach_the_shards_on_executors(
             )
             return True
 
-        eventually_sync(is_quarantined, timeout_seconds=30)
+        eventually_sync(is_quarantined, timeout_seconds=90)
 
 
 def test_shard_cluster_application_fails_error_says_why(

@@ -16,7 +16,7 @@ from tests.support.table_shards import TableCluster, running_tables
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_shards_failed_replica_shows_its_last_error(
         assert len(found) == 1, found
         return found[0].slot == 0 and "cannot count 0" in found[0].last_error
 
-    eventually_sync(is_failed, timeout_seconds=30.0)
+    eventually_sync(is_failed, timeout_seconds=90)
 
 
 def test_shards_narrow_schema_and_mistakes(spark: SparkSession, tables: TableCluster) -> None:

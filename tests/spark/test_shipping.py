@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from spark_bridge.standalone import StandaloneCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
 
 CELL = """
 import logging
@@ -150,7 +150,7 @@ def test_application_of_a_notebook_serves_and_its_logs_name_member_and_shard(
                 assert each in logs, f"no {each!r} in {logs[-4000:]}"
             return True
 
-        eventually_sync(is_told, timeout_seconds=10)
+        eventually_sync(is_told, timeout_seconds=60)
         assert f"executorId={member.executor_id}&" in member.log_url
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.documents import REPOSITORY
 
-pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
 
 ROWS = 1_000
 
@@ -27,7 +27,7 @@ def test_connect_session_reads_and_writes_journals_and_is_refused_a_cluster() ->
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=140,
+        timeout=580,
         check=False,
     )
 

@@ -31,7 +31,7 @@ from tests.support.spark import make_journals, process_listening_at, shard_specs
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
 
 NAME = "asked-by-tasks"
 """The same in each process that imports this module: tasks do."""
@@ -215,7 +215,7 @@ def test_short_tasks_leave_no_connection(
         ]
         return not [one for one in left if one.status == psutil.CONN_ESTABLISHED]
 
-    eventually_sync(none_left, timeout_seconds=20)
+    eventually_sync(none_left, timeout_seconds=60)
 
 
 def _remote_port(connection: Any) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.support.documents import REPOSITORY, blocks_of, missing_line
 
 _MARK = "==== block"
-_SECONDS_MAX = 280
+_SECONDS_MAX = 580
 
 
 def check_tutorial(name: str, directory: Path) -> None:

@@ -12,10 +12,10 @@ from tests.chaos.process_hosts import ProcessHosts
 from tests.chaos.run import ChaosRun
 from tests.chaos.services import ChaosServices
 
-pytestmark = [pytest.mark.e2e, pytest.mark.etcd, pytest.mark.timeout(360)]
+pytestmark = [pytest.mark.e2e, pytest.mark.etcd, pytest.mark.timeout(300)]
 
-SECONDS = 30.0
-PAUSE_SECONDS = 3.0
+SECONDS = 22.0
+PAUSE_SECONDS = 2.0
 """So that each kind of fault strikes once."""
 
 

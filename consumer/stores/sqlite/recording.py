@@ -78,8 +78,8 @@ class SqliteRecording:
         self._wal_in_log = wal.exists()
         self._wal_path = wal
         self._pages: set[int] = set()
-        self._are_pages_known = True
-        """Whether `_pages` has those of frames that an earlier life recorded."""
+        self._inherited_bytes = 0
+        """Length of the write-ahead log that earlier lives recorded, and whose pages are not in `_pages` yet."""
         self._index_file = -1
         self.knows_database = (directory / DATABASE).exists()
         """Whether the log has the database at all."""
@@ -108,7 +108,7 @@ class SqliteRecording:
         frames = committed_in_index(os.pread(self._index_file, INDEX_HEADER_BYTES, 0))
         if header is not None and frames:
             self._wal_length = HEADER_BYTES + frames * header.frame_bytes
-            self._are_pages_known = False
+            self._inherited_bytes = self._wal_length
         os.truncate(self._wal_path, self._wal_length)
 
     @property
@@ -135,7 +135,6 @@ class SqliteRecording:
         if header is None:
             return False
         self._page_bytes = header.page_bytes
-        self._learn_pages()
         begin = self._wal_length or HEADER_BYTES
         frames = _read(self._wal_file, begin, end)
         committed = committed_frames(header, frames)
@@ -152,15 +151,19 @@ class SqliteRecording:
         self._pages.update(committed.pages)
         return True
 
+    def prepare_checkpoint(self) -> None:
+        """Note what a checkpoint is about to copy, as far as it was not us who recorded it."""
+        if self._inherited_bytes:
+            self._pages |= pages_in(_read(self._wal_file, 0, self._inherited_bytes))
+            self._inherited_bytes = 0
+
     def record_checkpoint(self) -> None:
         """Record what a checkpoint did that copied every frame, and after which the write-ahead log is empty.
 
         Requires:
-            `record_commit` was called before it, if there was a write-ahead log.
+            `prepare_checkpoint` was called before it.
         """
-        assert self._are_pages_known, (
-            "pages of frames that an earlier life recorded were copied unseen"
-        )
+        assert not self._inherited_bytes, "frames that an earlier life recorded were copied unseen"
         length = os.fstat(self._file).st_size
         if self._must_rewrite(length):
             replace_file(self._recorder, DATABASE, self._content(length), by_way_of=NEXT)
@@ -185,12 +188,6 @@ class SqliteRecording:
             if descriptor >= 0:
                 os.close(descriptor)
         self._file = self._wal_file = self._index_file = -1
-
-    def _learn_pages(self) -> None:
-        """Note which pages the frames hold that an earlier life recorded."""
-        if not self._are_pages_known:
-            self._are_pages_known = True
-            self._pages |= pages_in(_read(self._wal_file, 0, self._wal_length))
 
     def _must_rewrite(self, length: int) -> bool:
         if not self.knows_database or length < self._file_length:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from urllib.parse import urlsplit
 
@@ -185,6 +186,13 @@ def validate_header(header: Header, parent: str = "") -> None:
     Raises:
         ValidationError: a part is malformed or missing.
     """
+    # A broker's answers bear the same header again and again.
+    _validate_encoded_header(header.SerializeToString(deterministic=True), parent)
+
+
+@lru_cache(maxsize=256)
+def _validate_encoded_header(encoded: bytes, parent: str) -> None:
+    header = Header.FromString(encoded)
     if header.process_id.zone or header.process_id.suffix:
         validate_process_id(header.process_id, below(parent, "process_id"))
     validate_route(header.route, below(parent, "route"))

@@ -86,4 +86,6 @@ def updates_registers(request: AppendRequest) -> bool:
 
 def registers_after(request: AppendRequest, registers: LabelSet) -> LabelSet:
     """Return the registers once an append with content is committed."""
+    if not updates_registers(request):
+        return registers
     return union(subtract(registers, request.subtract_registers), request.union_registers)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from consumer.errors import SourceDataLossError, SourceError, SourceUnavailableError
 
@@ -40,6 +40,12 @@ class SourceMetrics:
         self._errors = self._counter(
             "broadsheet_source_errors", "Refusals and failures, by what they mean.", "kind"
         )
+        self._ask_seconds = Histogram(
+            "broadsheet_source_ask_seconds",
+            "Time of questions for records that were answered, where a source is asked.",
+            ("source",),
+            registry=self.registry,
+        )
         self._behind_seconds = self._gauge(
             "broadsheet_source_behind_latest_seconds",
             "How old what was read last is, compared with the source's end, as the source says.",
@@ -57,6 +63,10 @@ class SourceMetrics:
         """Count what was read."""
         self._records.labels(source).inc(records)
         self._bytes.labels(source).inc(record_bytes)
+
+    def on_answered(self, source: str, seconds: float) -> None:
+        """Count a question for records, and how long its answer took."""
+        self._ask_seconds.labels(source).observe(seconds)
 
     def on_error(self, source: str, kind: str) -> None:
         """Count a refusal or a failure, of a kind as `kind_of` tells, or one of the system's own."""

@@ -37,6 +37,10 @@ class PageCounts:
         """Count an iterator, or a subscription."""
         self._metrics.on_begun(self._name(shard))
 
+    def on_answered(self, shard: StreamShard, seconds: float) -> None:
+        """Count a question for records, and how long its answer took."""
+        self._metrics.on_answered(self._name(shard), seconds)
+
     def on_page(self, shard: StreamShard, page: Page) -> None:
         """Count what a page holds."""
         name = self._name(shard)

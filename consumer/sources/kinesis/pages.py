@@ -74,7 +74,7 @@ class PollingReader:
             calls: About the stream.
             pace: How often to ask.
             records_max: Records of the stream in a page, 1 to 10,000.
-            clock: Tells when the latest records were asked for.
+            clock: Tells when the latest records were asked for, and how long answers take.
             metrics: Where it counts; None: nowhere that anybody sees.
         """
         self._counts = PageCounts(metrics, calls.stream)
@@ -100,7 +100,10 @@ class PollingReader:
                     iterator = await self._calls.iterator(shard.id, place)
                     self._counts.on_begun(shard)
                     place = place_again(place, self._clock)
+                asked_seconds = self._clock.monotonic_seconds()
                 got = await self._calls.get_records(iterator, self._records_max)
+                answered_seconds = self._clock.monotonic_seconds()
+                self._counts.on_answered(shard, answered_seconds - asked_seconds)
             except SourceError as error:
                 self._counts.on_error(shard, error)
                 if isinstance(error, ExpiredIteratorError):

@@ -68,6 +68,7 @@ async def test_stream_counts_records_refusals_and_new_iterators(kinesis_endpoint
     assert shown("errors_total", kind="throttled") == 2
     assert shown("errors_total", kind="expired") == 1
     assert shown("readings_total") == 2
+    assert (shown("ask_seconds_count") or 0) >= 3  # Those that were answered.
     assert shown("behind_latest_seconds") is None
 
 

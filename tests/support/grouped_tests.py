@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it has no types
 
-_GROUPS = {
+GROUPS = {
     "tests/spark/": "the one Spark session",
     "tests/spark/test_elastic_session.py": "Spark applications of their own",
     "tests/spark/test_spark_connect.py": "Spark applications of their own",
@@ -27,5 +27,5 @@ class GroupedTests(LoadScopeScheduling):  # type: ignore[misc]  # as above
 
 def group_of(node_id: str) -> str:
     """Return the name of a test's group: its own id, if it is in none."""
-    begins = [begin for begin in _GROUPS if node_id.startswith(begin)]
-    return _GROUPS[max(begins, key=len)] if begins else node_id
+    begins = [begin for begin in GROUPS if node_id.startswith(begin)]
+    return GROUPS[max(begins, key=len)] if begins else node_id

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from consumer.message.uuid import new_producer_id
+from spark_bridge.journal_sink.key_mapping import stable_order
 from spark_bridge.journal_sink.record import Attempt
 from spark_bridge.journal_sink.stamps import Stamper
 
@@ -119,7 +120,7 @@ class _Chunks:
         indices = self._plan.mapping.indices(batch, journals)
         rows = batch.drop_columns(list(self._plan.hidden_columns))
         if len(journals) > 1:
-            order = np.argsort(indices, kind="stable")
+            order = stable_order(indices)
             indices, rows = indices[order], rows.take(order)
         targets, stretches = _stretches_of(indices)
         encoded = self._plan.encoder.encode(rows, stretches, self._stamper)

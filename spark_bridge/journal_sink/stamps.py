@@ -103,7 +103,10 @@ def uuid_texts(uuids: Bytes, *, before: bytes = b"", after: bytes = b"") -> Byte
 
 def _varying_bytes(uuids: Bytes) -> int:
     """Return 4 if only the first 4 bytes (the low part of the time) differ, else all."""
-    if not len(uuids) or (uuids[:, _TIME_LOW_BYTES:] != uuids[0, _TIME_LOW_BYTES:]).any():
+    if not len(uuids):
+        return _UUID_BYTES
+    words = np.ascontiguousarray(uuids).view(np.uint32)
+    if (words[:, 1:] != words[0, 1:]).any():
         return _UUID_BYTES
     return _TIME_LOW_BYTES
 

@@ -17,7 +17,7 @@ from consumer.message.mapping import (
 )
 from spark_bridge.errors import PublishError
 from spark_bridge.format_options import OptionError
-from spark_bridge.journal_sink.key_mapping import fnv1a_32_of, mapping_for
+from spark_bridge.journal_sink.key_mapping import fnv1a_32_of, mapping_for, stable_order
 from spark_bridge.journal_sink.options import write_options
 
 KEYS = ["", "a", "N14228", "unassigned-9E", "ünïcödé ✈", "x" * 300, "a", *map(str, range(200))]
@@ -42,6 +42,22 @@ def test_fnv1a_32_of_agrees_with_the_reference() -> None:
     assert fnv1a_32_of(texts).tolist() == [fnv1a_32(key.encode()) for key in KEYS]
     assert fnv1a_32_of(texts.slice(3, 4)).tolist() == [fnv1a_32(k.encode()) for k in KEYS[3:7]]
     assert fnv1a_32_of(texts.slice(0, 0)).tolist() == []
+
+
+def test_fnv1a_32_of_keys_longer_than_a_block() -> None:
+    """Keys are fetched 16 bytes at a time: lengths around that and twice that, no two bytes of a key alike."""
+    keys = [bytes(range(32, 32 + length)).decode() for length in (17, 15, 33, 16, 32, 31, 0, 48)]
+
+    assert fnv1a_32_of(pa.array(keys)).tolist() == [fnv1a_32(key.encode()) for key in keys]
+
+
+@pytest.mark.parametrize("top", [3, 0xFFFF, 0x10000, 2**40])
+def test_stable_order_of_small_and_large_values(top: int) -> None:
+    """Values that fit 16 bits are sorted as such, others as they are; equal ones stay in their order."""
+    values = np.array([top, 0, top - 1, 1, top, 0])
+
+    assert stable_order(values).tolist() == [1, 5, 3, 2, 0, 4]
+    assert stable_order(values[:0]).tolist() == []
 
 
 @pytest.mark.parametrize("mapping", ["modulo", "rendezvous"])

@@ -220,6 +220,7 @@ class SqliteStore:
     def _open(self) -> None:
         self._check_open()
         directory, recorder = self._local_state.directory, self._local_state.recorder
+        fence: OpFuture | None = None
         if recorder is None:
             self._lock = self._lock or DirectoryLock(
                 self._fqn, directory, wait_seconds=self._lock_wait_seconds
@@ -229,6 +230,8 @@ class SqliteStore:
             self._recording = SqliteRecording(
                 recorder, directory, rewrite_bytes_min=self._rewrite_bytes_min
             )
+            if self._recording.knows_database:
+                fence = recorder.barrier()  # Under way while the files are read.
         self._writer = open_writer(
             self._path, fqn=self._fqn, durable=recorder is None, cache_bytes=self._cache_bytes
         )
@@ -237,16 +240,16 @@ class SqliteStore:
             self._checkpoint()
             self._set_up()
         else:
-            self._open_recorded(recorder, self._recording)
+            self._open_recorded(recorder, self._recording, fence)
         self._readers.advance()
 
-    def _open_recorded(self, recorder: FileRecorder, recording: SqliteRecording) -> None:
-        fence = recorder.barrier()  # Under way while the files are opened.
+    def _open_recorded(
+        self, recorder: FileRecorder, recording: SqliteRecording, fence: OpFuture | None
+    ) -> None:
         self._set_up()
-        if not recording.knows_database:
+        if fence is None:
             self._checkpoint()  # The log gets the database as a whole, with its tables.
-            fence = recorder.barrier()
-        elif recording.record_commit():
+        if fence is None or recording.record_commit():
             fence = recorder.barrier()
         fence.result()
 

@@ -14,6 +14,15 @@ if TYPE_CHECKING:
     from spark_bridge.standalone import StandaloneCluster
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _quick_spark() -> Iterator[None]:
+    """Every JVM of these tests, and of the programs that they start."""
+    from tests.support.quick_spark import quick_spark
+
+    with quick_spark():
+        yield
+
+
 @pytest.fixture(scope="session")
 def standalone() -> Iterator[StandaloneCluster]:
     """A real master and two real workers."""

@@ -1,0 +1,36 @@
+"""PySpark's daemon with imports done: the `spark.python.daemon.module` of sessions in tests.
+
+Members share no process with anything, so each task of a session that hosts them is a process of its own. Forked from
+here it has its modules, instead of spending a second of a processor on reading them. Without gRPC, which does not
+survive a fork: whoever needs it imports it in the child.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+MODULES = (
+    "pyspark.worker",
+    "pyarrow.compute",
+    "sqlalchemy",
+    "prometheus_client",
+    "spark_bridge.journal_sink.writers",
+    "spark_bridge.journal_source.readers",
+    "allocator.core.placement.flow",
+    "consumer.core.transaction",
+)
+
+
+def main() -> None:
+    """Import, then fork a process for each task that asks, until Spark's JVM ends."""
+    for module in MODULES:
+        importlib.import_module(module)
+    assert "grpc" not in sys.modules, "it would not survive the forks"
+    from pyspark.daemon import manager
+
+    manager()
+
+
+if __name__ == "__main__":
+    main()

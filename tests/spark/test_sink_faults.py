@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -32,10 +33,11 @@ from tests.support.sink_queries import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 ROWS = 6_000
+ROWS_OF_BATCH = 200
 DRIVER_SECONDS = 240.0
 
 # Runs where rows are mapped to journals: in the sink's own process, with rows appended before and rows to come.
@@ -145,27 +147,29 @@ def _run_driver(master_url: str, topic: SinkTopic, directory: Path, *arguments: 
 
 
 def test_driver_killed_at_each_step_of_the_commit(
-    spark: SparkSession,
-    topic: SinkTopic,
-    tmp_path: Path,
+    spark: SparkSession, topic: SinkTopic, tmp_path: Path
 ) -> None:
-    """Each life of the driver repeats the batch that the one before died in, commits it, and dies in the next one's
-    commit, a step later; the last life is undisturbed.
+    """In each life of a query the process that commits is killed. The next life repeats the batch that the one before
+    died in, commits it, and dies in the next one's commit, a step later. At last the driver dies whole, its JVM and its
+    Python, between its record and its acknowledgements; another driver finishes undisturbed.
     """
     steps = ("started", "recorded", "acknowledged", "finished")
     files = len(steps) + 1
-    write_input_files(tmp_path / "input", files, rows_per_file=1000)
+    write_input_files(tmp_path / "input", files, rows_per_file=ROWS_OF_BATCH)
+    kills = [f"--kill={step}:{batch}" for batch, step in enumerate(steps)]
 
-    for batch, step in enumerate(steps):
-        ended = _run_driver("local[2,4]", topic, tmp_path, "--kill", f"{step}:{batch}")
-        assert ended == -9, (tmp_path / "driver.log").read_text()[-3000:]
+    ended = _run_driver(
+        "local[2,4]", topic, tmp_path, *kills, f"--kill-driver=recorded:{len(steps)}"
+    )
+    assert ended == -signal.SIGKILL, (tmp_path / "driver.log").read_text()[-3000:]
+    assert len(_published(topic)) == len(steps) * ROWS_OF_BATCH
     start_query(
         rows_of_files(spark, tmp_path / "input"), topic.options, checkpoint=tmp_path / "checkpoint"
     ).awaitTermination()
 
-    assert missing_and_twice(spark, _published(topic), rows=files * 1000) == (0, 0, 0)
+    assert missing_and_twice(spark, _published(topic), rows=files * ROWS_OF_BATCH) == (0, 0, 0)
     # The batch that died before its record was written twice, and those that died after it were not.
-    assert len(_published(topic, committed=False)) == files * 1000 + 1000
+    assert len(_published(topic, committed=False)) == (files + 1) * ROWS_OF_BATCH
 
 
 def test_speculative_copies_of_tasks(

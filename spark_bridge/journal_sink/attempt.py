@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from consumer.message.uuid import new_producer_id
 from spark_bridge.journal_sink.key_mapping import stable_order
@@ -19,8 +20,6 @@ from spark_bridge.journal_sink.record import Attempt
 from spark_bridge.journal_sink.stamps import Stamper
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from consumer.journal.client import JournalClient
     from spark_bridge.journal_sink.encoder import Encoder
     from spark_bridge.journal_sink.key_mapping import Indices, RowMapping
@@ -121,7 +120,8 @@ class _Chunks:
         rows = batch.drop_columns(list(self._plan.hidden_columns))
         if len(journals) > 1:
             order = stable_order(indices)
-            indices, rows = indices[order], rows.take(order)
+            # Given the NumPy array itself, Arrow takes twice as long.
+            indices, rows = indices[order], rows.take(pa.array(order))
         targets, stretches = _stretches_of(indices)
         encoded = self._plan.encoder.encode(rows, stretches, self._stamper)
         self._messages += sum(encoded.messages)
@@ -131,7 +131,7 @@ class _Chunks:
 
 
 def _stretches_of(indices: Indices) -> tuple[list[int], list[tuple[int, int]]]:
-    """Return each value of an ascending array, and the range of its places."""
-    targets, begins = np.unique(indices, return_index=True)
-    ends = [*begins[1:].tolist(), len(indices)]
-    return targets.tolist(), list(zip(begins.tolist(), ends, strict=True))
+    """Return each value of an ascending array that is not empty, and the range of its places."""
+    begins = [0, *(np.flatnonzero(np.diff(indices)) + 1).tolist()]
+    ends = [*begins[1:], len(indices)]
+    return indices[begins].tolist(), list(zip(begins, ends, strict=True))

@@ -105,7 +105,7 @@ def _varying_bytes(uuids: Bytes) -> int:
     """Return 4 if only the first 4 bytes (the low part of the time) differ, else all."""
     if not len(uuids):
         return _UUID_BYTES
-    words = np.ascontiguousarray(uuids).view(np.uint32)
+    words = uuids.view(np.uint32)
     if (words[:, 1:] != words[0, 1:]).any():
         return _UUID_BYTES
     return _TIME_LOW_BYTES
@@ -114,8 +114,8 @@ def _varying_bytes(uuids: Bytes) -> int:
 def _write_first_digits(texts: Bytes, uuids: Bytes, *, place: int) -> None:
     """Write the 8 digits of the first 4 bytes of UUIDs into texts from `place` on, each as one number."""
     count, width = texts.shape
-    numbers = np.ascontiguousarray(uuids[:, :_TIME_LOW_BYTES]).view(">u2")
-    digits = _HEX_QUADS[numbers].view(np.uint64).reshape(count)
+    numbers = np.ascontiguousarray(uuids.view(np.uint32)[:, 0]).view(">u2")
+    digits = _HEX_QUADS[numbers].view(np.uint64)
     np.ndarray((count,), np.uint64, texts, place, (width,))[:] = digits
 
 

@@ -25,7 +25,7 @@ from allocator.runtime.task_group import TaskGroup
 from bench.allocator.cluster import Cluster, put_all, replicas_catching_up
 from bench.report import Params, emit
 from consumer.embedded.etcd import EmbeddedEtcdProcess
-from consumer.member.garbage import collect_rarely
+from consumer.member.interpreter import serve_only
 
 ITEMS = int(os.environ.get("BENCH_LOOP_ITEMS", "10000"))
 REPLICAS = 3
@@ -53,7 +53,7 @@ class Writes:
 def run(bench: str) -> None:
     """Measure and print `rolling_wall_s`, `rolling_key_writes` by kind, `rolling_revisions` and `cold_start_s`."""
     # As members do: `shardctl serve`, and tasks of a ShardCluster.
-    collect_rarely()
+    serve_only()
     with EmbeddedEtcdProcess() as server:
         asyncio.run(_cold_start(bench, server.endpoint))
     with EmbeddedEtcdProcess() as server:

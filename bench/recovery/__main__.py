@@ -12,6 +12,7 @@ import sys
 import structlog
 
 from bench.recovery import cost, playing, standby
+from consumer.member.interpreter import serve_only
 
 BENCH = "recovery"
 STATE_MB = 100
@@ -19,6 +20,7 @@ STATE_MB = 100
 
 def main() -> None:
     """Measure everything; an argument is another size of the state, MB."""
+    serve_only()  # As a member does.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     playing.run(BENCH, int(sys.argv[1]) if len(sys.argv) > 1 else STATE_MB)
     standby.run(BENCH)

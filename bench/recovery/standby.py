@@ -22,6 +22,7 @@ from bench.recovery.driven import STORES, DrivenStore, Rows, create_log, recordi
 from bench.report import emit
 from consumer.embedded.broker import EmbeddedBrokerProcess
 from consumer.journal.client import JournalClient
+from consumer.member.interpreter import serve_only
 from consumer.op_future import OpFuture
 from consumer.protocol.recorded_op_pb2 import FSMHints
 from consumer.recoverylog.playback_progress import PlaybackProgress, PlayingTime
@@ -117,6 +118,7 @@ async def _stand_by(address: str, log: str, directory: Path) -> Noted:
 
 def main() -> None:
     """Be the standby."""
+    serve_only()
     address, log, directory = sys.argv[1:]
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     print(json.dumps(asyncio.run(_stand_by(address, log, Path(directory)))))

@@ -28,7 +28,7 @@ from consumer.cli.connection import BROKER_ADDRESS_DEFAULT, errors_in_one_line
 from consumer.cli.logs import LOG_LEVELS, log_to_stderr
 from consumer.cli.shard_options import shard_config, shard_options
 from consumer.config import MemberConfig
-from consumer.member.garbage import collect_rarely
+from consumer.member.interpreter import serve_only
 from consumer.member.service import Service
 from consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
 
@@ -258,7 +258,7 @@ def _policy(options: dict[str, Any]) -> AllocationPolicy:
 async def _serve(
     application: Application[Any], config: MemberConfig, metrics_port: int | None
 ) -> None:
-    collect_rarely()
+    serve_only()
     registry = CollectorRegistry()
     service = Service(application, config, registry=registry)
     if metrics_port is not None:

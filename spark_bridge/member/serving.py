@@ -27,7 +27,7 @@ from allocator.etcd.client import EtcdClient
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Application
 from consumer.config import MemberConfig
-from consumer.member.garbage import collect_rarely
+from consumer.member.interpreter import serve_only
 from consumer.member.service import Service
 from spark_bridge.errors import MemberReleasedError
 from spark_bridge.member.application import ApplicationFactory, load_application
@@ -177,7 +177,7 @@ class _Departure:
 
 
 async def _serve(config: MemberConfig, application: Application[Any], orders: _Orders) -> None:
-    collect_rarely()
+    serve_only()
     service = Service(application, config)
     departure = _Departure(service)
     with _on_signals(departure), on_executor_exit(lambda: departure.leave_now("executor exit")):

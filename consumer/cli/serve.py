@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from uuid import uuid4
 
 import click
 import structlog
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import REGISTRY, CollectorRegistry, start_http_server
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from allocator.core.policy import (
     AllocationPolicy,
@@ -167,7 +170,9 @@ _option = partial(click.option, show_envvar=True)
     help="Base64 keys of the brokers' tokens.",
 )
 @shard_options
-@_option("--metrics-port", type=int, help="Serve Prometheus metrics here.")
+@_option(
+    "--metrics-port", type=int, help="Serve Prometheus metrics here, with those of the application."
+)
 @_option(
     "--log-level", type=click.Choice(LOG_LEVELS), default="info", help="Least level that is logged."
 )
@@ -255,6 +260,14 @@ def _policy(options: dict[str, Any]) -> AllocationPolicy:
     )
 
 
+class _DefaultMetrics(Collector):
+    """What the application and its libraries count in the default registry of prometheus_client."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Return it as it is now."""
+        yield from REGISTRY.collect()
+
+
 async def _serve(
     application: Application[Any], config: MemberConfig, metrics_port: int | None
 ) -> None:
@@ -262,6 +275,7 @@ async def _serve(
     registry = CollectorRegistry()
     service = Service(application, config, registry=registry)
     if metrics_port is not None:
+        registry.register(_DefaultMetrics())
         start_http_server(metrics_port, registry=registry)
     with stop_on_signals(service, STOP_SIGNALS):
         async with TaskGroup() as group:

@@ -179,7 +179,10 @@ async def test_shard_is_held_back_after_as_many_deaths_as_allowed(terminal: Term
 
 
 async def test_peers_are_watched_unless_told_otherwise(terminal: Terminal) -> None:
-    """A member that does not watch has no count of peers found dead, and so none that it ends the lease of."""
+    """A member that does not watch has no count of peers found dead, and so none that it ends the lease of.
+
+    Beside its own metrics are those of the default registry, where an application counts what it likes.
+    """
     for options, watches in (((), True), (("--no-watch-peers",), False)):
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
@@ -188,6 +191,7 @@ async def test_peers_are_watched_unless_told_otherwise(terminal: Terminal) -> No
             async with client_of(member):
                 metrics = await asyncio.to_thread(_metrics, port)
         assert (FOUND_DEAD in metrics) is watches
+        assert "process_resident_memory_bytes" in metrics
 
 
 def _metrics(port: int) -> str:

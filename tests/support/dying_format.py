@@ -1,7 +1,7 @@
-"""The format "dying_journal": the journal sink in a process that dies at a step of a batch's commit, by SIGKILL.
+"""The format "dying_journal": the journal sink of a driver that dies at a step of a batch's commit, by SIGKILL.
 
-`killAt` is the step and the batch, `recorded:0`. The process is the one that Spark commits in, a child of the driver's
-JVM; with `driver`, a process id, the driver dies with it, its JVM and its Python.
+`killAt` is the step and the batch, `recorded:0`; `driver` the process id of the driver's Python. Its JVM dies with it,
+and the process that Spark commits in.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class DyingFormat(JournalFormat):
-    """The journal format, whose commit kills the process that it happens in."""
+    """The journal format, whose commit kills the driver."""
 
     @classmethod
     def name(cls) -> str:
@@ -37,7 +37,7 @@ class DyingFormat(JournalFormat):
         del overwrite
         ours = ("killat", "driver")  # Spark's mapping has the names in lower case.
         options = {name: value for name, value in self.options.items() if name not in ours}
-        killer = CommitKiller(self.options["killat"], driver_pid=int(self.options.get("driver", 0)))
+        killer = CommitKiller(self.options["killat"], driver_pid=int(self.options["driver"]))
         return StreamJournalWriter(write_options(options), schema, on_step=killer)
 
 
@@ -45,7 +45,7 @@ class CommitKiller:
     """Kills at a step of a batch's commit."""
 
     def __init__(self, kill_at: str, *, driver_pid: int) -> None:
-        """Kill this process; the driver before it, if there is a `driver_pid`."""
+        """Kill at `kill_at`, the step and the batch."""
         step, _, batch = kill_at.partition(":")
         self._at = (step, int(batch))
         self._driver_pid = driver_pid
@@ -54,9 +54,6 @@ class CommitKiller:
         """Kill if it is the step."""
         if (step.value, batch) != self._at:
             return
-        pids = [os.getpid()]
-        if self._driver_pid:
-            jvm = next(parent for parent in psutil.Process().parents() if parent.name() == "java")
-            pids = [self._driver_pid, jvm.pid, *pids]
-        for pid in pids:
+        jvm = next(parent for parent in psutil.Process().parents() if parent.name() == "java")
+        for pid in (self._driver_pid, jvm.pid, os.getpid()):
             os.kill(pid, signal.SIGKILL)

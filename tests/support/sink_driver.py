@@ -1,9 +1,8 @@
 """A driver of its own that streams files into journals, and may die in the sink's commit.
 
-    python -m tests.support.sink_driver MASTER DIRECTORY OPTIONS [--kill STEP:BATCH ...] [--kill-driver STEP:BATCH]
+    python -m tests.support.sink_driver MASTER DIRECTORY OPTIONS [--kill STEP:BATCH] [--speculation]
 
-DIRECTORY has the input and the checkpoint; OPTIONS are the sink's, as JSON. At each `--kill` the process that commits
-is killed, and the query started again; at `--kill-driver` the driver itself, whole. Exits with 0 when all is written.
+DIRECTORY has the input and the checkpoint; OPTIONS are the sink's, as JSON. Exits with 0 when all is written.
 """
 
 from __future__ import annotations
@@ -12,17 +11,11 @@ import argparse
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from pyspark.errors import StreamingQueryException
+from typing import Any
 
 from spark_bridge.journal_format import JournalFormat
 from tests.support.dying_format import DyingFormat
 from tests.support.sink_queries import rows_of_files, start_query
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 _SPECULATION = {
     "spark.speculation": "true",
@@ -41,8 +34,7 @@ def main() -> None:
     parser.add_argument("master")
     parser.add_argument("directory", type=Path)
     parser.add_argument("options", type=json.loads)
-    parser.add_argument("--kill", action="append", default=[])
-    parser.add_argument("--kill-driver", default="")
+    parser.add_argument("--kill", default="")
     parser.add_argument("--speculation", action="store_true")
     parser.add_argument("--py-file", default="")
     arguments = parser.parse_args()
@@ -53,25 +45,15 @@ def main() -> None:
         spark.sparkContext.addPyFile(arguments.py_file)
     spark.dataSource.register(JournalFormat)
     spark.dataSource.register(DyingFormat)
-    for kill_at in arguments.kill:
-        try:
-            _start(spark, arguments, killAt=kill_at).awaitTermination()
-        except StreamingQueryException:
-            continue
-        raise SystemExit(f"the query was not killed at {kill_at}")
-    dies = {"killAt": arguments.kill_driver, "driver": str(os.getpid())}
-    _start(spark, arguments, **(dies if arguments.kill_driver else {})).awaitTermination()
-    spark.stop()
-
-
-def _start(spark: SparkSession, arguments: Any, **dies: str) -> StreamingQuery:
+    dies = {"killAt": arguments.kill, "driver": str(os.getpid())} if arguments.kill else {}
     tasks = 4 if arguments.speculation else 2
-    return start_query(
+    start_query(
         rows_of_files(spark, arguments.directory / "input", tasks=tasks),
         {**arguments.options, **dies},
         checkpoint=arguments.directory / "checkpoint",
         format_name=(DyingFormat if dies else JournalFormat).name(),
-    )
+    ).awaitTermination()
+    spark.stop()
 
 
 def _conf(arguments: Any) -> dict[str, str]:

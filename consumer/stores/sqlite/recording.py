@@ -121,6 +121,11 @@ class SqliteRecording:
                 return 0
         return os.fstat(self._wal_file).st_size
 
+    @property
+    def inherits(self) -> bool:
+        """Whether frames of an earlier life are in the write-ahead log still."""
+        return self._inherited_bytes > 0
+
     def record_commit(self, end: int | None = None) -> bool:
         """Record the frames of the transactions committed since the last call; tell whether there were any.
 

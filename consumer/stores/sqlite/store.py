@@ -314,7 +314,7 @@ class SqliteStore:
         except (sqlite3.Error, OSError) as error:
             self._roll_back()
             raise self._error("cannot commit", error) from error
-        if wal_bytes < self._wal_bytes_max:
+        if wal_bytes < self._wal_bytes_max and not self._inherits:
             self._free.set()  # What the next transaction writes comes behind our frames.
         return self._record_commit(wal_bytes)
 
@@ -332,6 +332,14 @@ class SqliteStore:
         if not self._free.is_set():
             self._checkpoint()
             self._free.set()
+
+    @property
+    def _inherits(self) -> bool:
+        """Whether the write-ahead log has frames of an earlier life.
+
+        The first commit ends that: lives that each add little would keep the recovery log from ever being pruned.
+        """
+        return self._recording is not None and self._recording.inherits
 
     def _wal_length_bytes(self) -> int:
         if self._recording is not None:

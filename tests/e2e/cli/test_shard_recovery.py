@@ -49,7 +49,7 @@ class Terminal:
         """Run `shardctl serve` and give its address; kill -9 it at the end. The next one need not await its lease."""
         arguments = ["--etcd", self.etcd, "--broker", self.broker, "--root", self.root]
         arguments += ["--suffix", f"member-{name}", "--replaces", "member-"]
-        arguments += ["--port", "0", "--log-level", "warning"]
+        arguments += ["--port", "0", "--log-level", "warning", "--hints-seconds", "1"]
         arguments += ["--state-dir", str(self.directory / name)]
         member = EmbeddedMemberProcess(
             APPLICATION, arguments, log_file=self.directory / f"{name}.log"
@@ -119,6 +119,7 @@ async def test_log_is_pruned_recovered_and_rewound_between_kills(
 
     with terminal.serve("3") as address:
         await served_by(address, "3")
+        await work(address, 1)  # Before it has nothing to record, and no hints of its own.
         await hinted(address)
         before = await fragments_of(journals, LOG)
         plan = json.loads(

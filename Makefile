@@ -11,7 +11,7 @@ SERVICE_PROTOS := consumer/protocol/allocation.proto consumer/protocol/fragments
 BENCH ?= skeleton
 SEEDS ?= 0:2000
 SIM_JOBS ?= 2
-TEST_JOBS ?= 4
+TEST_JOBS ?= 2
 SIMULATORS ?= allocator consumer
 DURATION ?= 600
 HOSTS ?= spark
@@ -34,7 +34,7 @@ $(READY): requirements/dev.txt pyproject.toml
 demo: setup ## run the main job on real data: Spark, etcd, broker, a kill, and the proof of exactly-once
 	$(BIN)/python -m examples.flights.demo
 
-test: setup ## run every tier that CI runs, in TEST_JOBS=4 processes (most of them wait, for servers and JVMs)
+test: setup ## run every tier that CI runs, in TEST_JOBS=2 processes
 	$(PYTEST) -q -n $(TEST_JOBS) --dist loadgroup
 
 test-fast: setup ## run what needs no server and no JVM

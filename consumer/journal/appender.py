@@ -4,7 +4,7 @@ The answer may come before everything was sent, and is then a refusal. Once the 
 leaves the outcome unknown, which is an error of its own (`AppendOutcomeUnknownError`): repeating such an append may
 write its bytes twice. Every other error means that nothing was written.
 
-    connected, and at most `CHUNK_BYTES`    one message, if the broker takes that: most appends are, and cost half
+    connected, and at most `CHUNK_BYTES`    one message, if the broker takes that: fewer turns of both event loops
     else                                    a stream: parameters, chunks, commit
 
 Source: gazette/core broker/client/appender.go.

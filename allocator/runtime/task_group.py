@@ -35,8 +35,15 @@ class TaskGroup:
         Args:
             coroutine: What to run.
             name: Shown in logs, errors and debuggers.
+
+        Raises:
+            RuntimeError: the group is ending, and takes no more. The coroutine is closed.
         """
-        task = self._group.create_task(coroutine, name=name)
+        try:
+            task = self._group.create_task(coroutine, name=name)
+        except RuntimeError:
+            coroutine.close()
+            raise
         self._running.add(task)
         task.add_done_callback(self._on_done)
         return task

@@ -191,3 +191,14 @@ async def test_results_are_kept() -> None:
         task = group.start_soon(answer(), name="answer")
 
     assert task.result() == 42
+
+
+async def test_group_that_ended_refuses_a_task_and_closes_its_coroutine() -> None:
+    """Whoever starts a task too late learns of it once: no warning of a coroutine that was never awaited besides."""
+    async with TaskGroup() as group:
+        pass
+    late = asyncio.sleep(0)
+    with pytest.raises(RuntimeError):
+        group.start_soon(late, name="late")
+    with pytest.raises(RuntimeError, match="cannot reuse"):
+        await late

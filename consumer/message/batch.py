@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Protocol
 
 
@@ -85,8 +86,10 @@ class MessageBatch:
     def __len__(self) -> int:
         return len(self.begins)
 
-    def select(self, indices: Sequence[int]) -> MessageBatch:
-        """Return the messages at `indices`, in that order."""
+    def pick(self, indices: Sequence[int]) -> MessageBatch:
+        """Return the messages at `indices`, which grow."""
+        if indices and indices[-1] - indices[0] + 1 == len(indices):
+            return self.span(indices[0], indices[-1] + 1)
         return MessageBatch(
             self.journal,
             [self.begins[i] for i in indices],
@@ -99,7 +102,9 @@ class MessageBatch:
         )
 
     def span(self, start: int, stop: int) -> MessageBatch:
-        """Return the messages [start, stop)."""
+        """Return the messages [start, stop): ourselves, if these are all of ours."""
+        if start == 0 and stop >= len(self) and not self.resumes:
+            return self
         return MessageBatch(
             self.journal,
             self.begins[start:stop],
@@ -109,6 +114,22 @@ class MessageBatch:
             self.flags[start:stop],
             self.payloads[start:stop],
             self.message_type,
+        )
+
+    @staticmethod
+    def joined(parts: Sequence[MessageBatch]) -> MessageBatch:
+        """Return the messages of one part after the other; there is one part at least, all of one journal and type."""
+        if len(parts) == 1:
+            return parts[0]
+        return MessageBatch(
+            parts[0].journal,
+            list(chain.from_iterable(part.begins for part in parts)),
+            list(chain.from_iterable(part.ends for part in parts)),
+            list(chain.from_iterable(part.producers for part in parts)),
+            list(chain.from_iterable(part.clocks for part in parts)),
+            list(chain.from_iterable(part.flags for part in parts)),
+            list(chain.from_iterable(part.payloads for part in parts)),
+            parts[0].message_type,
         )
 
     def messages(self) -> Iterator[Any]:

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 from consumer.errors import FramingError
 from consumer.message.batch import MessageBatch, MessageType
 from consumer.message.framing import Frames
-from consumer.message.uuid import parse_uuids
+from consumer.message.uuid_columns import parse_uuids
 
 
 @runtime_checkable

@@ -9,14 +9,18 @@ Source: gazette/core message/sequencer.go (Step, StartReplay: which messages are
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Final
 
 from consumer.errors import ReplayError
-from consumer.message.batch import MessageBatch, MessageType
-from consumer.message.ring import Row
+from consumer.message.batch import MessageBatch
+
+JOINED_MESSAGES: Final = 512
+"""Parts of a sequence are joined up to so many messages; what is longer is handed over as it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,69 +32,36 @@ class ReplayRange:
     end: int
 
 
-def rows_of(batch: MessageBatch) -> list[Row]:
-    """Return the messages of a batch as rows."""
-    return list(
-        zip(
-            batch.begins,
-            batch.ends,
-            batch.producers,
-            batch.clocks,
-            batch.flags,
-            batch.payloads,
-            strict=True,
-        )
-    )
-
-
-def batch_of_rows(journal: str, rows: Iterable[Row], message_type: MessageType) -> MessageBatch:
-    """Return rows as a batch.
-
-    Requires:
-        `rows` is not empty.
-    """
-    begins, ends, producers, clocks, flags, payloads = zip(*rows, strict=True)
-    return MessageBatch(journal, begins, ends, producers, clocks, flags, payloads, message_type)
-
-
 class RunEmission:
     """Messages that are each committed by itself."""
 
-    def __init__(
-        self,
-        journal: str,
-        *,
-        rows: Sequence[Row],
-        read_through: Sequence[int],
-        message_type: MessageType,
-    ) -> None:
+    def __init__(self, messages: MessageBatch, *, read_through: Sequence[int]) -> None:
         """Begin to emit.
 
         Args:
-            journal: Of all messages.
-            rows: Shape (N,), not empty.
-            read_through: The journal's offset once each row is consumed: its end, or that of the duplicates between it
-                and the next row; shape (N,).
-            message_type: Of all messages.
+            messages: N of them, at least one.
+            read_through: The journal's offset once each is consumed: its end, or that of the duplicates between it and
+                the next one; shape (N,).
         """
-        self.journal = journal
+        self.journal = messages.journal
         self.replay: ReplayRange | None = None
-        self._rows = rows
+        self._messages = messages
         self._read_through = read_through
-        self._message_type = message_type
         self._consumed = 0
 
     def peek(self, limit: int) -> MessageBatch:
         """Return up to `limit` messages that come next."""
-        rows = self._rows[self._consumed : self._consumed + limit]
-        return batch_of_rows(self.journal, rows, self._message_type)
+        return self._messages.span(self._consumed, self._consumed + limit)
 
-    def take(self, count: int) -> Sequence[Row]:
-        """Consume the next `count` messages, and return them."""
-        rows = self._rows[self._consumed : self._consumed + count]
-        assert len(rows) == count, f"consumed {count} messages of {len(rows)}"
-        self._consumed += count
-        return rows
+    def take(self, count: int) -> Mapping[int, int]:
+        """Consume the next `count` messages; return the last clock of each of their producers."""
+        begin, end = self._consumed, self._consumed + count
+        assert end <= len(self._messages), f"consumed {count} of {len(self._messages) - begin}"
+        self._consumed = end
+        clocks = zip(
+            self._messages.producers[begin:end], self._messages.clocks[begin:end], strict=True
+        )
+        return {producer: clock for producer, clock in clocks if clock}
 
     @property
     def offset(self) -> int:
@@ -100,7 +71,7 @@ class RunEmission:
     @property
     def exhausted(self) -> bool:
         """Whether every message was consumed."""
-        return self._consumed == len(self._rows)
+        return self._consumed == len(self._messages)
 
 
 class SequenceEmission:
@@ -108,34 +79,35 @@ class SequenceEmission:
 
     def __init__(
         self,
-        journal: str,
+        in_memory: Iterable[MessageBatch],
+        acknowledgement: MessageBatch,
         *,
-        rows: deque[Row],
-        acknowledgement: Row,
         last_clock: int,
         replay: ReplayRange | None,
-        message_type: MessageType,
     ) -> None:
         """Begin to emit.
 
         Args:
-            journal: Of all messages.
-            rows: Pending messages that are in memory.
-            acknowledgement: Comes last. Messages with a later clock are rolled back, i.e. passed over.
+            in_memory: Pending messages, by ascending clock.
+            acknowledgement: One message, which comes last. Those with a later clock are rolled back, i.e. passed over.
             last_clock: Clock up to which this producer's messages were consumed already.
-            replay: What must be read again before `rows`, if anything.
-            message_type: Of all messages.
+            replay: What must be read again before `in_memory`, if anything.
         """
-        self.journal = journal
+        self.journal = acknowledgement.journal
         self.replay = replay
-        self._in_memory = rows
-        self._acknowledgement = acknowledgement
+        self.end = acknowledgement.ends[0]
+        """Offset after the acknowledgement, bytes."""
+        self.clock = acknowledgement.clocks[0]
+        """That of the acknowledgement."""
+        self._in_memory = [*in_memory, acknowledgement]
+        self._producer = acknowledgement.producers[0]
         self._last_clock = last_clock
         self._replayed_through = replay.begin if replay else 0
-        self._message_type = message_type
-        self._ready: deque[Row] = deque()
+        self._ready: deque[MessageBatch] = deque()
+        self._taken = 0
+        """Messages of the first part that are consumed."""
         if replay is None:
-            self._admit(self._rows_in_memory())
+            self._admit_memory()
 
     def feed_replay(self, batch: MessageBatch) -> None:
         """Take messages of the replay's range, in order; those of other producers are passed over.
@@ -158,59 +130,72 @@ class SequenceEmission:
                 f"[{self._replayed_through}, {self.replay.end})",
             )
         self._replayed_through = end
-        producer = self._acknowledgement[2]
-        self._admit([row for row in rows_of(batch) if row[2] == producer])
+        self._admit_replay(batch)
 
     def end_replay(self) -> None:
         """Say that the range was read to its end; what follows is in memory."""
         assert self.replay is not None, "no replay was asked for"
         self.replay = None
-        self._admit(self._rows_in_memory())
+        self._admit_memory()
 
     def peek(self, limit: int) -> MessageBatch | None:
         """Return up to `limit` messages that come next; None if they must be re-read first."""
         if not self._ready:
             return None
-        return batch_of_rows(self.journal, islice(self._ready, limit), self._message_type)
+        first = self._ready[0].span(self._taken, self._taken + limit)
+        room = min(limit, JOINED_MESSAGES) - len(first)
+        parts = [first]
+        for part in islice(self._ready, 1, None):
+            if room <= 0:
+                break
+            parts.append(part.span(0, room))
+            room -= len(part)
+        return MessageBatch.joined(parts)
 
-    def take(self, count: int) -> Row:
-        """Consume the next `count` messages, and return the last of them."""
-        assert count <= len(self._ready), f"consumed {count} messages of {len(self._ready)}"
-        if count == len(self._ready):
-            last = self._ready[-1]
-            self._ready.clear()
-            return last
-        for _ in range(count - 1):
+    def take(self, count: int) -> int:
+        """Consume the next `count` messages; return the clock of the last of them."""
+        left = count
+        while self._ready:
+            part = self._ready[0]
+            rest = len(part) - self._taken
+            if left < rest:
+                self._taken += left
+                return part.clocks[self._taken - 1]
+            left -= rest
+            self._taken = 0
             self._ready.popleft()
-        return self._ready.popleft()
+            if not left:
+                return part.clocks[-1]
+        raise AssertionError(f"consumed {count} messages, {left} more than there are")
 
     @property
     def next_begin(self) -> int | None:
         """Where the next message begins; None if that is not known before more is re-read."""
-        return self._ready[0][0] if self._ready else None
-
-    @property
-    def acknowledgement(self) -> Row:
-        """What comes last."""
-        return self._acknowledgement
+        return self._ready[0].begins[self._taken] if self._ready else None
 
     @property
     def exhausted(self) -> bool:
         """Whether every message was consumed."""
         return self.replay is None and not self._ready
 
-    def _rows_in_memory(self) -> Iterable[Row]:
-        yield from self._in_memory
-        yield self._acknowledgement
+    def _admit_memory(self) -> None:
+        """Make ready what is in memory, of which clocks grow, unless it was re-read or is rolled back."""
+        for part in self._in_memory:
+            begin = bisect_right(part.clocks, self._last_clock)
+            end = bisect_right(part.clocks, self.clock)
+            self._admit(part.span(begin, end))
+        self._in_memory.clear()
 
-    def _admit(self, rows: Iterable[Row]) -> None:
-        """Make ready the messages that are neither duplicates nor rolled back.
+    def _admit_replay(self, batch: MessageBatch) -> None:
+        """Make ready the producer's messages that are neither duplicates nor rolled back."""
+        last_clock, admitted = self._last_clock, []
+        for index, (producer, clock) in enumerate(zip(batch.producers, batch.clocks, strict=True)):
+            if producer == self._producer and last_clock < clock <= self.clock:
+                last_clock = clock
+                admitted.append(index)
+        self._admit(batch.pick(admitted))
 
-        Clocks must grow: a duplicate may come within the replay, or in memory after its original was re-read.
-        """
-        last_clock, newest_clock = self._last_clock, self._acknowledgement[3]
-        for row in rows:
-            if last_clock < row[3] <= newest_clock:
-                last_clock = row[3]
-                self._ready.append(row)
-        self._last_clock = last_clock
+    def _admit(self, part: MessageBatch) -> None:
+        if len(part):
+            self._ready.append(part)
+            self._last_clock = part.clocks[-1]

@@ -24,11 +24,11 @@ class Meta(msgspec.Struct):
     """Text form of the message's UUID; empty before it is published."""
 
 
-class _ProbedMeta(msgspec.Struct):
+class _ProbedMeta(msgspec.Struct, gc=False):
     uuid: str | None = None
 
 
-class _Probe(msgspec.Struct):
+class _Probe(msgspec.Struct, gc=False):
     """The only part of a payload that sequencing looks at."""
 
     meta: _ProbedMeta | None = msgspec.field(name="_meta", default=None)
@@ -77,7 +77,7 @@ def _from_texts(texts: list[str]) -> bytes:
     in_place = len(digits) == 32 * count and all(
         joined[hyphen::_UUID_CHARACTERS] == "-" * count for hyphen in _HYPHENS
     )
-    if not in_place or any(len(text) != _UUID_CHARACTERS for text in texts):
+    if not in_place or set(map(len, texts)) != {_UUID_CHARACTERS}:
         raise ValueError("a UUID is not of the form 8-4-4-4-12")
     uuids = bytes.fromhex(digits)
     if len(uuids) != 16 * count:

@@ -1,34 +1,42 @@
 """Messages that await their acknowledgement, as many as memory allows: oldest evicted first.
 
-Each producer's pending messages form a *span*. The ring bounds all spans together, by messages and by bytes. What it
-evicts is read from the journal again once it is acknowledged.
+Each producer's pending messages form a *span*, of parts: stretches of its messages as they stood next to each other in
+what was read. The ring bounds all spans together, by messages and by bytes. What it evicts is read from the journal
+again once it is acknowledged.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
-from typing import TypeAlias
+from itertools import accumulate
+from operator import sub
 
-Row: TypeAlias = tuple[int, int, int, int, int, bytes]
-"""One message, in the order of `MessageBatch`'s columns: begin, end, producer, clock, flags, payload."""
+from consumer.message.batch import MessageBatch
 
 
 class Span:
-    """The pending messages of one producer that are still in memory, in offset order."""
+    """The pending messages of one producer that are still in memory: parts in offset order, none of them empty."""
 
-    __slots__ = ("in_ring", "rows", "size_bytes")
+    __slots__ = ("in_ring", "messages", "parts", "size_bytes")
 
     def __init__(self) -> None:
-        self.rows: deque[Row] = deque()
+        self.parts: deque[MessageBatch] = deque()
+        self.messages = 0
         self.size_bytes = 0
         self.in_ring = True
+
+    @property
+    def begin(self) -> int | None:
+        """Offset of the first message, bytes; None if there is none."""
+        return self.parts[0].begins[0] if self.parts else None
 
 
 class Ring:
     """Owns the memory of all spans.
 
-    `_slots` names the span of each message in order of arrival. A span that leaves the ring leaves its slots behind;
-    they are passed over, and swept out once they outnumber the messages a full ring holds.
+    `_slots` names the span of each part in order of arrival. A span that leaves the ring leaves its slots behind; they
+    are passed over, and swept out once they outnumber the messages a full ring holds.
     """
 
     def __init__(self, *, messages_max: int, bytes_max: int) -> None:
@@ -39,37 +47,55 @@ class Ring:
         self.messages = 0
         self.size_bytes = 0
 
-    def add(self, span: Span, row: Row) -> None:
-        """Add a message to its span, evicting older messages of any span to make room.
+    def add(self, span: Span, part: MessageBatch) -> None:
+        """Add messages to their span, and evict the oldest of any span while there are too many.
 
-        The message itself is kept even if it alone exceeds the bound on bytes.
+        The last message itself is kept even if it alone exceeds the bound on bytes.
         """
-        size = row[1] - row[0]
-        while self.messages >= self._messages_max or (
-            self.messages and self.size_bytes + size > self._bytes_max
-        ):
-            self._evict_oldest()
-        span.rows.append(row)
-        span.size_bytes += size
-        self.messages += 1
-        self.size_bytes += size
+        size_bytes = framed_bytes(part)
+        span.parts.append(part)
         self._slots.append(span)
+        self._count(span, len(part), size_bytes)
+        while self.messages > self._messages_max:
+            self._evict_oldest(messages_max=self.messages - self._messages_max, bytes_max=None)
+        while self.size_bytes > self._bytes_max and self.messages > 1:
+            excess_bytes = self.size_bytes - self._bytes_max
+            self._evict_oldest(messages_max=self.messages - 1, bytes_max=excess_bytes)
         if len(self._slots) > self._slots_max:
             self._slots = deque(slot for slot in self._slots if slot.in_ring)
 
-    def release(self, span: Span) -> deque[Row]:
+    def release(self, span: Span) -> deque[MessageBatch]:
         """Let go of a span, and return the messages of it that are still in memory."""
         span.in_ring = False
-        self.messages -= len(span.rows)
+        self.messages -= span.messages
         self.size_bytes -= span.size_bytes
-        return span.rows
+        return span.parts
 
-    def _evict_oldest(self) -> None:
-        span = self._slots.popleft()
-        while not span.in_ring:
-            span = self._slots.popleft()
-        row = span.rows.popleft()
-        size = row[1] - row[0]
-        span.size_bytes -= size
-        self.messages -= 1
-        self.size_bytes -= size
+    def _evict_oldest(self, *, messages_max: int, bytes_max: int | None) -> None:
+        """Evict from the oldest part as many messages as that, or as few as make so many bytes, but one at least."""
+        while not self._slots[0].in_ring:
+            self._slots.popleft()
+        span = self._slots[0]
+        part = span.parts[0]
+        count = min(len(part), messages_max)
+        if bytes_max is not None:
+            totals = list(accumulate(map(sub, part.ends[:count], part.begins[:count])))
+            count = min(count, bisect_left(totals, bytes_max) + 1)
+        if count == len(part):
+            self._slots.popleft()
+            span.parts.popleft()
+            self._count(span, -count, -framed_bytes(part))
+            return
+        span.parts[0] = part.span(count, len(part))
+        self._count(span, -count, framed_bytes(span.parts[0]) - framed_bytes(part))
+
+    def _count(self, span: Span, messages: int, size_bytes: int) -> None:
+        span.messages += messages
+        span.size_bytes += size_bytes
+        self.messages += messages
+        self.size_bytes += size_bytes
+
+
+def framed_bytes(batch: MessageBatch) -> int:
+    """Return the bytes of a batch's messages, frames included; not those between them."""
+    return sum(batch.ends) - sum(batch.begins)

@@ -49,10 +49,23 @@ class Rollback:
         An encoding that hides the UUID keeps the clock that was chosen first: readers then report that the producer
         lost progress, and roll back all the same.
         """
-        new_uuid = build_uuid(self.producer, clock, Flags.ACK_TXN)
-        content = self.content.replace(self.uuid, new_uuid)
-        content = content.replace(_text_of(self.uuid), _text_of(new_uuid))
+        content = self._content_with(build_uuid(self.producer, clock, Flags.ACK_TXN))
         return self if content == self.content else replace(self, clock=clock, content=content)
+
+    def of_successor(self, producer: int, clock: int) -> Rollback | None:
+        """Return one for the same journal by another producer, none of whose messages there has a clock up to `clock`.
+
+        None if the frame does not show where its UUID stands.
+        """
+        content = self._content_with(build_uuid(producer, clock, Flags.ACK_TXN))
+        if content == self.content:
+            return None
+        return replace(self, producer=producer, clock=clock, content=content)
+
+    def _content_with(self, uuid: bytes) -> bytes:
+        """Return the frame with another UUID; as it is if it does not show where that stands."""
+        content = self.content.replace(self.uuid, uuid)
+        return content.replace(_text_of(self.uuid), _text_of(uuid))
 
     def clock_in(self, intent: bytes) -> int | None:
         """Return the clock of a framed acknowledgement of the same journal; None if it is another producer's."""

@@ -1,21 +1,34 @@
-"""Find stretches of messages that commit by themselves."""
+"""Find stretches of messages that are sequenced together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from consumer.message.batch import MessageBatch
 from consumer.message.producers import NOTHING_PENDING, Producer
-from consumer.message.ring import Row
 from consumer.message.uuid import Flags
 
 _UNCOMMITTED_FLAGS: Final = (Flags.CONTINUE_TXN, Flags.ACK_TXN)
 
 
-def commits_itself(row: Row) -> bool:
+def commits_itself(batch: MessageBatch, index: int) -> bool:
     """Return whether a message belongs to no transaction: by its flags, or because it opted out of sequencing."""
-    return row[4] not in _UNCOMMITTED_FLAGS or row[3] == 0
+    return batch.flags[index] not in _UNCOMMITTED_FLAGS or batch.clocks[index] == 0
+
+
+def end_of_stretch(batch: MessageBatch, start: int) -> int:
+    """Return the index after the messages that go on where the one at `start` is: of its producer, with its flags, and
+    each with a later clock than the one before.
+    """
+    producers, clocks, flags = batch.producers, batch.clocks, batch.flags
+    producer, clock, flag = producers[start], clocks[start], flags[start]
+    for index in range(start + 1, len(batch)):
+        if producers[index] != producer or flags[index] != flag or clocks[index] <= clock:
+            return index
+        clock = clocks[index]
+    return len(batch)
 
 
 @dataclass(slots=True)
@@ -24,34 +37,34 @@ class Run:
 
     next_index: int
     """First message after the stretch."""
-    rows: list[Row] = field(default_factory=list)
-    """What is to be emitted, shape (N,)."""
+    indices: list[int] = field(default_factory=list)
+    """Of what is to be emitted, shape (N,)."""
     read_through: list[int] = field(default_factory=list)
-    """The journal's offset once each row is consumed: its end, or that of the duplicates after it; shape (N,)."""
+    """The journal's offset once each is consumed: its end, or that of the duplicates after it; shape (N,)."""
     leading_duplicates_end: int | None = None
-    """End of the duplicates before the first row."""
+    """End of the duplicates before the first that is emitted."""
     duplicates: int = 0
     unknown_flags: int = 0
-    """Rows and duplicates whose flags are unknown."""
+    """Messages, duplicates too, whose flags are unknown."""
     spans_discarded: int = 0
-    """Producers that had messages pending, which a row of theirs discards."""
+    """Producers that had messages pending, which one of the run discards."""
 
 
-def scan_run(rows: Sequence[Row], start: int, *, producers: Mapping[int, Producer]) -> Run:
+def scan_run(batch: MessageBatch, start: int, *, producers: Mapping[int, Producer]) -> Run:
     """Return the run that begins at index `start`.
 
     Producers change only as the run is consumed; until then, `floors` knows what each would have committed.
 
     Requires:
-        `rows[start]` commits itself.
+        The message at `start` commits itself.
     """
     run = Run(start)
     floors: dict[int, int] = {}
-    index = start
-    while index < len(rows):
-        row = rows[index]
-        _, end, producer_id, clock, flags, _ = row
+    index, count = start, len(batch)
+    while index < count:
+        clock, end = batch.clocks[index], batch.ends[index]
         if clock:
+            producer_id, flags = batch.producers[index], batch.flags[index]
             if flags in _UNCOMMITTED_FLAGS:
                 break
             if flags != Flags.OUTSIDE_TXN:
@@ -64,7 +77,7 @@ def scan_run(rows: Sequence[Row], start: int, *, producers: Mapping[int, Produce
                 index += 1
                 continue
             floors[producer_id] = clock
-        run.rows.append(row)
+        run.indices.append(index)
         run.read_through.append(end)
         index += 1
     run.next_index = index
@@ -82,7 +95,7 @@ def _floor(run: Run, producer: Producer | None, clock: int) -> int:
 
 def _note_duplicate(run: Run, end: int) -> None:
     run.duplicates += 1
-    if run.rows:
+    if run.indices:
         run.read_through[-1] = end
     else:
         run.leading_duplicates_end = end

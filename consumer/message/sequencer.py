@@ -25,18 +25,17 @@ by themselves are emitted in runs here, not one at a time.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from consumer.message.batch import MessageBatch
-from consumer.message.emission import ReplayRange, RunEmission, SequenceEmission, rows_of
+from consumer.message.emission import ReplayRange, RunEmission, SequenceEmission
 from consumer.message.outcome import Outcome
 from consumer.message.producers import NOTHING_PENDING, Producer, restored, source_of, stale_ids
-from consumer.message.ring import Ring, Row, Span
-from consumer.message.run import commits_itself, scan_run
+from consumer.message.ring import Ring, Span
+from consumer.message.run import commits_itself, end_of_stretch, scan_run
 from consumer.message.uuid import Flags
 from consumer.protocol import shard_pb2
 
@@ -88,8 +87,6 @@ class Sequencer:
         self._emission: RunEmission | SequenceEmission | None = None
         self._emitted: Producer | None = None
         """Whose sequence is emitted; None during a run."""
-        self._rows: tuple[MessageBatch, list[Row]] | None = None
-        """The batch under way as rows: a batch is queued again and again as its messages commit."""
         self._outcomes: dict[Outcome, int] = {}
         self._visible_through: int | None = None
 
@@ -118,23 +115,19 @@ class Sequencer:
             Nothing is being emitted.
         """
         assert self._emission is None, "messages were queued while others are emitted"
-        rows = self._rows_of(batch)
         self._outcomes = {}
         self._visible_through = None
         if start == 0:
             self._resumes |= batch.resumes
         index = start
-        while index < len(rows) and self._emission is None:
-            row = rows[index]
-            if commits_itself(row):
-                index = self._queue_run(batch, rows, index)
-            elif row[4] == Flags.CONTINUE_TXN:
-                index = self._queue_pending(batch.journal, rows, index)
+        while index < len(batch) and self._emission is None:
+            if commits_itself(batch, index):
+                index = self._queue_run(batch, index)
+            elif batch.flags[index] == Flags.CONTINUE_TXN:
+                index = self._queue_pending(batch, index)
             else:
-                self._queue_acknowledgement(batch, row)
+                self._queue_acknowledgement(batch.span(index, index + 1))
                 index += 1
-        if index == len(rows):
-            self._rows = None
         emitting = self._emission is not None
         visible_through = None if emitting else self._visible_through
         return Queued(index, emitting, self._outcomes, visible_through)
@@ -186,7 +179,7 @@ class Sequencer:
                 self._consume_run(run, count)
             case SequenceEmission() as sequence:
                 assert self._emitted is not None
-                self._emitted.min_clock = sequence.take(count)[3]
+                self._emitted.min_clock = sequence.take(count)
                 self._note_next_begin(sequence)
                 if sequence.exhausted:
                     self._finish_sequence(sequence)
@@ -221,106 +214,84 @@ class Sequencer:
             ):
                 self._reset(producers.pop(producer_id), clock=0)
 
-    def _rows_of(self, batch: MessageBatch) -> list[Row]:
-        if self._rows is None or self._rows[0] is not batch:
-            self._rows = (batch, rows_of(batch))
-        return self._rows[1]
-
-    def _queue_run(self, batch: MessageBatch, rows: list[Row], start: int) -> int:
+    def _queue_run(self, batch: MessageBatch, start: int) -> int:
         """Sequence messages that commit by themselves; return the index after them."""
         journal = batch.journal
-        run = scan_run(rows, start, producers=self._producers.setdefault(journal, {}))
-        self._count(Outcome.OUTSIDE_COMMIT, len(run.rows))
+        run = scan_run(batch, start, producers=self._producers.setdefault(journal, {}))
+        self._count(Outcome.OUTSIDE_COMMIT, len(run.indices))
         self._count(Outcome.OUTSIDE_ALREADY_ACKED, run.duplicates)
         self._count(Outcome.UNKNOWN_FLAGS, run.unknown_flags)
         self._count(Outcome.SPAN_DISCARDED, run.spans_discarded)
         if run.leading_duplicates_end is not None:
             self._offsets[journal] = self._visible_through = run.leading_duplicates_end
-        if run.rows:
-            self._emission = RunEmission(
-                journal,
-                rows=run.rows,
-                read_through=run.read_through,
-                message_type=batch.message_type,
-            )
+        if run.indices:
+            self._emission = RunEmission(batch.pick(run.indices), read_through=run.read_through)
         return run.next_index
 
-    def _queue_pending(self, journal: str, rows: list[Row], start: int) -> int:
-        """Sequence messages that await an acknowledgement; return the index after them."""
-        producers = self._producers.setdefault(journal, {})
-        add_to_ring = self._ring.add
-        extended = 0
-        index = start
-        while index < len(rows):
-            row = rows[index]
-            _, end, producer_id, clock, flags, _ = row
-            if flags != Flags.CONTINUE_TXN or clock == 0:
-                break
-            index += 1
-            producer = producers.get(producer_id)
-            if producer is None:
-                producer = producers[producer_id] = Producer(clock - 1)
-            if clock <= producer.max_clock:
-                self._note_duplicate_pending(producer, clock, end)
-                continue
-            if producer.begin == NOTHING_PENDING:
-                self._begin_span(producer, row)
-            else:
-                extended += 1
-            if producer.span is None:
-                producer.span = Span()
-            producer.max_clock = clock
-            add_to_ring(producer.span, row)
-        self._count(Outcome.CONTINUE_EXTEND_SPAN, extended)
-        self._offsets[journal] = rows[index - 1][1]
-        return index
+    def _queue_pending(self, batch: MessageBatch, start: int) -> int:
+        """Sequence a producer's messages that await an acknowledgement; return the index after them."""
+        producers = self._producers.setdefault(batch.journal, {})
+        producer_id, clock = batch.producers[start], batch.clocks[start]
+        producer = producers.get(producer_id)
+        if producer is None:
+            producer = producers[producer_id] = Producer(clock - 1)
+        if clock <= producer.max_clock:
+            self._offsets[batch.journal] = batch.ends[start]
+            self._note_duplicate_pending(producer, clock, batch.ends[start])
+            return start + 1
+        part = batch.span(start, end_of_stretch(batch, start))
+        begins_span = producer.begin == NOTHING_PENDING
+        if begins_span:
+            self._begin_span(producer, part.begins[0])
+        self._count(Outcome.CONTINUE_EXTEND_SPAN, len(part) - begins_span)
+        if producer.span is None:
+            producer.span = Span()
+        producer.max_clock = part.clocks[-1]
+        self._ring.add(producer.span, part)
+        self._offsets[batch.journal] = part.ends[-1]
+        return start + len(part)
 
     def _note_duplicate_pending(self, producer: Producer, clock: int, end: int) -> None:
         acked = clock <= producer.min_clock
         self._count(Outcome.CONTINUE_ALREADY_ACKED if acked else Outcome.CONTINUE_DUPLICATE)
         self._visible_through = end
 
-    def _begin_span(self, producer: Producer, row: Row) -> None:
-        producer.begin = row[0]
+    def _begin_span(self, producer: Producer, begin: int) -> None:
+        producer.begin = begin
         self._pending.add(producer)
         self._count(Outcome.CONTINUE_BEGIN_SPAN)
 
-    def _queue_acknowledgement(self, batch: MessageBatch, row: Row) -> None:
-        begin, end, producer_id, clock, _, _ = row
-        producers = self._producers.setdefault(batch.journal, {})
-        producer = producers.get(producer_id)
+    def _queue_acknowledgement(self, message: MessageBatch) -> None:
+        """Sequence one message, which is an acknowledgement."""
+        journal, end, clock = message.journal, message.ends[0], message.clocks[0]
+        producers = self._producers.setdefault(journal, {})
+        producer = producers.get(message.producers[0])
         if producer is None:
-            producer = producers[producer_id] = Producer(clock - 1)
+            producer = producers[message.producers[0]] = Producer(clock - 1)
         if clock <= producer.min_clock:
             lost = clock < producer.min_clock
             self._count(Outcome.ACK_ROLLBACK_LOST_PROGRESS if lost else Outcome.ACK_ROLLBACK)
             self._reset(producer, clock=clock)
-            self._offsets[batch.journal] = self._visible_through = end
+            self._offsets[journal] = self._visible_through = end
             return
         replay = None
         if producer.begin == NOTHING_PENDING:
             self._count(Outcome.ACK_EMPTY)
-            producer.begin = begin
+            producer.begin = message.begins[0]
         else:
-            replay = self._replay_range(batch.journal, producer, row)
+            replay = self._replay_range(producer, message)
             self._count(Outcome.ACK_COMMIT_REPLAY if replay else Outcome.ACK_COMMIT_RING)
-        self._emit_sequence(batch, producer, row, replay)
+        self._emit_sequence(producer, message, replay)
 
     def _emit_sequence(
-        self,
-        batch: MessageBatch,
-        producer: Producer,
-        acknowledgement: Row,
-        replay: ReplayRange | None,
+        self, producer: Producer, acknowledgement: MessageBatch, replay: ReplayRange | None
     ) -> None:
-        producer.max_clock = acknowledgement[3]
+        producer.max_clock = acknowledgement.clocks[0]
         sequence = SequenceEmission(
-            batch.journal,
-            rows=self._ring.release(producer.span) if producer.span else deque(),
-            acknowledgement=acknowledgement,
+            self._ring.release(producer.span) if producer.span else (),
+            acknowledgement,
             last_clock=producer.min_clock,
             replay=replay,
-            message_type=batch.message_type,
         )
         producer.span = None
         self._emission = sequence
@@ -328,13 +299,13 @@ class Sequencer:
         self._note_next_begin(sequence)
 
     @staticmethod
-    def _replay_range(journal: str, producer: Producer, acknowledgement: Row) -> ReplayRange | None:
+    def _replay_range(producer: Producer, acknowledgement: MessageBatch) -> ReplayRange | None:
         """Return what lies before a producer's pending messages in memory, None if nothing does."""
-        span_in_memory = producer.span and producer.span.rows
-        first = span_in_memory[0] if span_in_memory else acknowledgement
-        if first[0] == producer.begin:
+        in_memory = producer.span.begin if producer.span else None
+        first = acknowledgement.begins[0] if in_memory is None else in_memory
+        if first == producer.begin:
             return None
-        return ReplayRange(journal, producer.begin, first[0])
+        return ReplayRange(acknowledgement.journal, producer.begin, first)
 
     def _sequence(self) -> SequenceEmission:
         assert isinstance(self._emission, SequenceEmission), "no sequence is being emitted"
@@ -348,15 +319,14 @@ class Sequencer:
     def _finish_sequence(self, sequence: SequenceEmission) -> None:
         """Move past the acknowledgement: only now would a restart not read it again."""
         assert self._emitted is not None
-        self._offsets[sequence.journal] = sequence.acknowledgement[1]
-        self._reset(self._emitted, clock=sequence.acknowledgement[3])
+        self._offsets[sequence.journal] = sequence.end
+        self._reset(self._emitted, clock=sequence.clock)
         self._emission = self._emitted = None
 
     def _consume_run(self, run: RunEmission, count: int) -> None:
         """Consume messages that commit by themselves: what their producers had pending is rolled back."""
         producers = self._producers[run.journal]
-        last_clocks = {row[2]: row[3] for row in run.take(count) if row[3]}
-        for producer_id, clock in last_clocks.items():
+        for producer_id, clock in run.take(count).items():
             producer = producers.get(producer_id)
             if producer is None:
                 producers[producer_id] = Producer(clock)

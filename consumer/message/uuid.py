@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 
 class Flags:
@@ -38,20 +38,12 @@ NIL_UUID: Final = bytes(16)
 
 _MULTICAST_BIT: Final = 1 << 40
 """Lowest bit of a producer's first byte: RFC 4122 wants it set where the node is no network card's address."""
-_PRODUCER_MASK: Final = (1 << 48) - 1
-_VERSION_MASK: Final = 0xF000
-_VERSION_1: Final = 0x1000
-_VARIANT_RFC4122: Final = 0b10
+PRODUCER_MASK: Final = (1 << 48) - 1
+VERSION_MASK: Final = 0xF000
+VERSION_1: Final = 0x1000
+VARIANT_RFC4122: Final = 0b10
 
 _HALVES = struct.Struct(">QQ")
-
-
-class UuidColumns(NamedTuple):
-    """What N UUIDs say, as columns of shape (N,)."""
-
-    producers: list[int]
-    clocks: list[int]
-    flags: list[int]
 
 
 def new_producer_id(random_bytes: Callable[[int], bytes] = os.urandom) -> int:
@@ -69,9 +61,9 @@ def build_uuid(producer: int, clock: int, flags: int) -> bytes:
     time_low = (clock >> 4) & 0xFFFFFFFF
     time_mid = (clock >> 36) & 0xFFFF
     time_high = clock >> 52
-    sequence = (_VARIANT_RFC4122 << 14) | ((clock & 0xF) << 10) | flags
+    sequence = (VARIANT_RFC4122 << 14) | ((clock & 0xF) << 10) | flags
     return _HALVES.pack(
-        (time_low << 32) | (time_mid << 16) | _VERSION_1 | time_high, (sequence << 48) | producer
+        (time_low << 32) | (time_mid << 16) | VERSION_1 | time_high, (sequence << 48) | producer
     )
 
 
@@ -81,33 +73,13 @@ def parse_uuid(uuid: bytes) -> tuple[int, int, int]:
     Why zero: a UUID of another version carries no clock. Reading one from its random bits could make a message look
     like a duplicate and lose it; a zero clock delivers it.
     """
-    columns = parse_uuids(uuid)
-    return columns.producers[0], columns.clocks[0], columns.flags[0]
-
-
-def parse_uuids(uuids: bytes) -> UuidColumns:
-    """Return the columns of N UUIDs that lie one after the other; see `parse_uuid`.
-
-    Requires:
-        `len(uuids)` is a multiple of 16.
-    """
-    halves = [
-        (high, low)
-        if high & _VERSION_MASK == _VERSION_1 and low >> 62 == _VARIANT_RFC4122
-        else (0, 0)
-        for high, low in _HALVES.iter_unpack(uuids)
-    ]
-    return UuidColumns(
-        [low & _PRODUCER_MASK for _, low in halves],
-        [
-            ((high & 0xFFF) << 52)
-            | ((high & 0xFFFF0000) << 20)
-            | (high >> 32 << 4)
-            | (low >> 58 & 0xF)
-            for high, low in halves
-        ],
-        [low >> 48 & FLAGS_MAX for _, low in halves],
+    high, low = _HALVES.unpack(uuid)
+    if high & VERSION_MASK != VERSION_1 or low >> 62 != VARIANT_RFC4122:
+        return 0, 0, 0
+    clock = (
+        ((high & 0xFFF) << 52) | ((high & 0xFFFF0000) << 20) | (high >> 32 << 4) | (low >> 58 & 0xF)
     )
+    return low & PRODUCER_MASK, clock, low >> 48 & FLAGS_MAX
 
 
 def format_uuid(uuid: bytes) -> str:

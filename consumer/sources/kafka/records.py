@@ -10,7 +10,8 @@ from typing import Final
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from consumer.message.batch import MessageBatch, MessageType
-from consumer.message.uuid import Flags, parse_uuids
+from consumer.message.uuid import Flags
+from consumer.message.uuid_columns import parse_uuids
 from consumer.sources.received import Payload
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

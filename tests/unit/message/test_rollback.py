@@ -202,6 +202,43 @@ def test_rollback_of_a_journal_first_touched_after_the_checkpoint_stays_as_it_wa
     assert first_forward.clock < second.clock
 
 
+@TYPES
+def test_rollback_of_a_successor_undoes_what_that_publishes(
+    content_type: str, message_type: MessageType
+) -> None:
+    """Plan: made of a former producer's, before the successor publishes. Why: then its first append need not wait."""
+    former, reader = publisher_at(), Read("a/one", message_type)
+    target = MappedJournal("a/one", content_type)
+    former.publish_uncommitted(target, new_message(message_type), message_type)
+    (left,) = former.take_rollbacks()
+    clock = MessageClock()
+    clock.update_nanoseconds(1_800_000_000 * 10**9)
+    foreseen = left.of_successor(OTHER, clock.value)
+    assert foreseen is not None
+    assert (foreseen.journal, foreseen.producer, foreseen.clock) == ("a/one", OTHER, clock.value)
+
+    successor = Publisher(clock, OTHER)
+    successor.publish_uncommitted(target, new_message(message_type), message_type)
+    (append,) = successor.take_appends()
+    reader.take(*append.content)
+    assert reader.pending() == [OTHER]
+    committed, _ = reader.take(foreseen.content)
+
+    assert committed == []
+    assert reader.pending() == []
+
+
+def test_rollback_of_a_successor_is_not_made_where_the_uuid_is_hidden() -> None:
+    """Plan: an encoding in which it does not show. Why: the frame would be the former producer's still."""
+    publisher = publisher_at()
+    publisher.publish_uncommitted(
+        MappedJournal("a/one", PROTOBUF_FIXED), new_message(HiddenType()), HiddenType()
+    )
+    (rollback,) = publisher.take_rollbacks()
+
+    assert rollback.of_successor(OTHER, 1 << 60) is None
+
+
 def test_intents_of_another_producer_bring_nothing_forward() -> None:
     """Plan: another producer's acknowledgement in the same journal. Why: its clock says nothing of ours."""
     ours, theirs = publisher_at(), Publisher(MessageClock(), OTHER)

@@ -149,11 +149,11 @@ def test_ring_evicts_the_oldest_message_of_any_span() -> None:
     log = log_of((A, 1, CONTINUE), (B, 1, CONTINUE), (A, 2, CONTINUE), (B, 2, CONTINUE))
     ring, first, second = Ring(messages_max=3, bytes_max=1000), Span(), Span()
 
-    for span, row in zip((first, second, first, second), log.messages, strict=True):
-        ring.add(span, row)
+    for index, span in enumerate((first, second, first, second)):
+        ring.add(span, log.batch(index, index + 1))
 
-    assert [row[0] for row in first.rows] == [20]
-    assert [row[0] for row in second.rows] == [10, 30]
+    assert [list(part.begins) for part in first.parts] == [[20]]
+    assert [list(part.begins) for part in second.parts] == [[10], [30]]
     assert (ring.messages, ring.size_bytes) == (3, 30)
     ring.release(first)
     assert (ring.messages, ring.size_bytes) == (2, 20)
@@ -162,13 +162,13 @@ def test_ring_evicts_the_oldest_message_of_any_span() -> None:
 def test_ring_released_spans_leave_no_memory_behind() -> None:
     """Plan: one message stays, thousands come and go. Why: slots of released spans must be swept."""
     log = log_of((A, 1, CONTINUE))
-    row = log.messages[0]
+    message = log.batch()
     ring, stuck = Ring(messages_max=4, bytes_max=1000), Span()
-    ring.add(stuck, row)
+    ring.add(stuck, message)
 
     for _ in range(5000):
         passing = Span()
-        ring.add(passing, row)
+        ring.add(passing, message)
         ring.release(passing)
 
     assert len(ring._slots) < 100

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from consumer.recoverylog.file_thread import FileThread
 from consumer.recoverylog.fsm import FileStateMachine
+from consumer.recoverylog.play_thread import PlayThread
 from consumer.recoverylog.played_copy import live_files
 from consumer.recoverylog.played_files import PlayedFiles
 
@@ -70,7 +70,7 @@ class CopyOrders:
             self._orders.remove(order)
             order.settle(False)  # If we are cancelled: a copy under way ends at its next chunk.
 
-    async def make(self, thread: FileThread, fsm: FileStateMachine, *, played_to: int) -> None:
+    async def make(self, thread: PlayThread, fsm: FileStateMachine, *, played_to: int) -> None:
         """Make the copies that are due; nothing is played meanwhile, so that each is of one place in the log.
 
         Args:
@@ -79,7 +79,6 @@ class CopyOrders:
             played_to: Offset of the log, bytes.
         """
         for order in [each for each in self._orders if each.is_due(played_to)]:
-            await thread.drain()
             if order.made.done():
                 continue  # Refused, or given up, meanwhile.
             copy = partial(

@@ -162,7 +162,8 @@ class FileStateMachine:
     # -- one operation
 
     def _check(self, op: pb.RecordedOp) -> Verdict:
-        if self.hinted_segments and self.hinted_segments[0].author != op.author:
+        hinted = self.hinted_segments
+        if hinted and hinted[0].author != op.author:
             return Verdict.NOT_HINTED_AUTHOR
         seq = op.seq_no
         if seq != self.next_seq:
@@ -172,12 +173,12 @@ class FileStateMachine:
         return _APPLIED
 
     def _effect(self, op: pb.RecordedOp, place: Place) -> Verdict:
-        creates = op.HasField("create")
-        if self.hinted_fnodes and self.hinted_fnodes[0] == op.seq_no and not creates:
+        hinted = self.hinted_fnodes
+        if hinted and hinted[0] == op.seq_no and not op.HasField("create"):
             return Verdict.HINTED_FNODE_NOT_CREATED
         if op.HasField("write"):  # Most are.
             return self._touch(op.write.fnode, op, place)
-        if creates:
+        if op.HasField("create"):
             return self._create(op, place)
         if op.HasField("link"):
             return self._link(op, place)
@@ -253,7 +254,8 @@ class FileStateMachine:
         self.next_seq += 1
         self.next_checksum = next_checksum(self.next_checksum, payload)
         self.last_log = log
-        if self.hinted_segments and self.hinted_segments[0].last_seq <= done:
+        hinted = self.hinted_segments
+        if hinted and hinted[0].last_seq <= done:
             self.hinted_segments.popleft()
             self._enter_hinted_segment()
 

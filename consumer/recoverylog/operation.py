@@ -51,6 +51,8 @@ class DecodedOp:
     """Offset of the frame, bytes."""
     end: int
     """Offset after the frame and after the raw bytes that follow a write."""
+    raw_bytes: int
+    """How many these are; 0 if it is no write."""
     content: memoryview
     """Of a write, those of its raw bytes that came with it: all of them, or the first ones. Nobody else keeps them."""
 
@@ -137,18 +139,18 @@ class OperationDecoder:
             op = _decoded_or_none(payload)
             begin = self._offset
             end = begin + content_at - at
-            if op is None:
+            raw_bytes = -1 if op is None else op.write.length
+            if op is None or raw_bytes < 0:
                 at, self._offset = content_at, end
                 yield Desync(begin, end)
                 continue
-            raw_bytes = op.write.length
             at = content_at + raw_bytes
             if at > size:
                 at = size
             here_bytes = at - content_at
             self._offset = end + here_bytes
             self._raw_bytes, self._write_begin = raw_bytes - here_bytes, begin
-            yield DecodedOp(op, payload, begin, end + raw_bytes, view[content_at:at])
+            yield DecodedOp(op, payload, begin, end + raw_bytes, raw_bytes, view[content_at:at])
         if at < size:
             self._pending = content[at:]
 
@@ -170,7 +172,6 @@ class OperationDecoder:
 def _decoded_or_none(payload: bytes) -> RecordedOp | None:
     """Return the operation that a frame holds, unless it holds something else."""
     try:
-        op = RecordedOp.FromString(payload)
+        return RecordedOp.FromString(payload)
     except DecodeError:
         return None
-    return op if op.write.length >= 0 else None

@@ -205,12 +205,13 @@ class Playback:
             return
         self._hole = None
         self.strayed = 0
-        if op.HasField("write"):
+        if found.raw_bytes:
             write = op.write
-            if write.length:
-                self._target_fnode, self._target_offset = write.fnode, write.offset
-                self._target_bytes = write.length
-                self._on_written(found.content, changes)
+            self._target_fnode, self._target_offset = write.fnode, write.offset
+            self._target_bytes = found.raw_bytes
+            self._on_written(found.content, changes)
+        elif op.HasField("write"):
+            return  # Of nothing.
         elif op.HasField("create"):
             changes.append(CreateFile(op.seq_no))
         elif op.HasField("unlink") and op.unlink.fnode not in self.fsm.fnodes:

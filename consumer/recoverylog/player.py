@@ -12,14 +12,17 @@ operation came first, ours does not apply, and is tried again from where the log
 An operation whose answer was lost may arrive at any later time, and take the fence with it. So it is repeated under
 another author: were it ours, it would give the log back to us when others have long recorded in it.
 
-Source: gazette/core consumer/recoverylog/player.go (states, checks, hand-over). Reading ahead and files on a thread of
-their own are ours.
+The event loop reads ahead; what has arrived is decoded and written on a thread.
+
+Source: gazette/core consumer/recoverylog/player.go (states, checks, hand-over). Reading ahead and the thread are ours.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +33,7 @@ from allocator.runtime.clock import Clock, SystemClock
 from allocator.runtime.task_group import TaskGroup
 from consumer.errors import (
     AppendOutcomeUnknownError,
+    ConsumerError,
     EndpointError,
     JournalUnavailableError,
     LogDataLossError,
@@ -40,16 +44,15 @@ from consumer.journal.read_progress import ReadSpan
 from consumer.protocol.recorded_op_pb2 import FSMHints
 from consumer.recoverylog.author import author_from, fence_of
 from consumer.recoverylog.copy_orders import CopyOrders
-from consumer.recoverylog.file_changes import FileChange
-from consumer.recoverylog.file_thread import FileThread
 from consumer.recoverylog.fsm import FileStateMachine
 from consumer.recoverylog.log_feed import LogFeeds
+from consumer.recoverylog.play_thread import PlayThread
 from consumer.recoverylog.playback import Playback
 from consumer.recoverylog.playback_progress import PlaybackProgress, PlayingTime
 from consumer.recoverylog.played_files import PlayedFiles
 
-STEP_SECONDS: Final = 0.01
-"""After so long the event loop has its turn: a log of tiny operations takes a second for each 16 MB."""
+STEP_BYTES: Final = 4 << 20
+"""Played at once, about: who waits for the player waits for so many bytes, of tiny operations a quarter of a second."""
 INJECT_BACKOFF_SECONDS_MAX: Final = 1.0
 """Longest pause between attempts to take the log over: it is when nobody serves the shard."""
 
@@ -148,7 +151,7 @@ class Player:
             ConsumerError: the log cannot be read or appended to.
             OSError: as of the disk.
         """
-        thread = FileThread(self._files)
+        thread = PlayThread()
         live = False
         try:
             await thread.run(self._files.prepare)
@@ -167,7 +170,7 @@ class Player:
 
     # -- reading
 
-    async def _play(self, group: TaskGroup, thread: FileThread) -> None:
+    async def _play(self, group: TaskGroup, thread: PlayThread) -> None:
         feeds = LogFeeds(self._journals, self._playback.position, group, self._wake.set)
         while not self._is_finished():
             if self._at_head():
@@ -179,53 +182,61 @@ class Player:
                 await self._copies.make(
                     thread, self._playback.fsm, played_to=self._playback.position.offset
                 )
-            began = self._clock.monotonic_seconds()
-            changes, played_bytes = self._step(feeds, until=began + STEP_SECONDS)
-            if not played_bytes:
+            spans = self._take(feeds)
+            if not spans:
                 if not self.progress.behind_bytes:
                     self.progress.on_idle()
                 await self._wait()
                 continue
-            await thread.write(changes)
-            ended = self._clock.monotonic_seconds()
+            began = self._clock.monotonic_seconds()
+            await thread.run(partial(self._play_spans, spans))
+            self._go_on(feeds)
             self.progress.on_played(
                 self._playback.position.offset,
                 max(self._head(), feeds.current.write_head),
-                played_bytes=played_bytes,
-                time=PlayingTime(began, ended),
+                played_bytes=sum(len(span.content) for span in spans),
+                time=PlayingTime(began, self._clock.monotonic_seconds()),
             )
-            if ended >= began + STEP_SECONDS:
-                await asyncio.sleep(0)
         feeds.close()
-        await thread.drain()
 
-    def _step(self, feeds: LogFeeds, *, until: float) -> tuple[list[FileChange], int]:
-        """Play what has arrived; return what changes, and how many bytes it took."""
-        changes: list[FileChange] = []
-        played_bytes = 0
-        while not self._finished:
-            span = feeds.take(self._playback.position.offset)
-            if span is None:
-                break
-            played_bytes += len(span.content)
-            changes += self._play_span(span)
+    def _take(self, feeds: LogFeeds) -> list[ReadSpan]:
+        """Return what has arrived, as far as it is worth a step."""
+        spans: list[ReadSpan] = []
+        taken_to, taken_bytes = self._playback.position.offset, 0
+        try:
+            while taken_bytes < STEP_BYTES and (span := feeds.take(taken_to)) is not None:
+                spans.append(span)
+                taken_to, taken_bytes = span.end, taken_bytes + len(span.content)
+        except ConsumerError:
+            if not spans:
+                raise  # Else the next call does: what was read may be all that is needed.
+        return spans
+
+    def _play_spans(self, spans: Sequence[ReadSpan]) -> None:
+        """Decode and write; on the thread. What comes behind a hand-over, or a jump elsewhere, is dead."""
+        log = self._playback.position.log
+        for span in spans:
+            self._play_span(span)
             self._finished = self._playback.handed_over
             seek = self._playback.seek
-            if seek is not None and not feeds.current.reaches(seek):
-                feeds.jump(seek)
-                self._playback.go_to(seek)
-            if self._clock.monotonic_seconds() >= until:
+            if self._finished or (seek is not None and seek.log != log):
                 break
-        feeds.prepare(self._playback.upcoming)
-        return changes, played_bytes
 
-    def _play_span(self, span: ReadSpan) -> list[FileChange]:
+    def _play_span(self, span: ReadSpan) -> None:
         seek = self._playback.seek
         if seek is not None:
             if span.end <= seek.offset:
-                return []  # Nothing in it is live.
+                return  # Nothing in it is live.
             self._playback.go_to(seek)
-        return self._playback.feed(span.offset, span.content)
+        self._files.apply(self._playback.feed(span.offset, span.content))
+
+    def _go_on(self, feeds: LogFeeds) -> None:
+        """Read where the player is to go on, and prepare where it will go then."""
+        seek = self._playback.seek
+        if seek is not None and not feeds.current.reaches(seek):
+            feeds.jump(seek)
+            self._playback.go_to(seek)
+        feeds.prepare(self._playback.upcoming)
 
     async def _wait(self) -> None:
         """Wait for more to read, or to be asked to end, if that is not so already."""

@@ -1,6 +1,6 @@
 """Keeps a primary's hints in etcd young, so that whoever comes next need not read much of the log.
 
-    restored      the hints that were recovered from go before the backups, and our first own ones are written
+    restored      soon after: the hints that were recovered from go before the backups, our first own ones are written
     then          every `hints_seconds`, or `hints_bytes` of the log, if anything was recorded; also on an idle shard
     stopped       once more
 
@@ -25,6 +25,8 @@ from consumer.recoverylog.recorder import Recorder
 from consumer.shard.assignment_source import AssignmentSource
 from consumer.shard.environment import ShardEnvironment
 
+REST_SECONDS = 0.25
+"""Time before the first writes: until then, who was waiting for a primary has etcd and the log to itself."""
 POLL_SECONDS = 2.0
 """Time between two looks at how much was recorded."""
 FLUSH_SECONDS = 5.0
@@ -51,16 +53,19 @@ class HintKeeper:
         self._spec = spec
         self._assignment = assignment
         self._environment = environment
+        self._rotated = not recovered.live_nodes
+        """Whether what was recovered from is among the backups; a shard's first life has nothing to go back to."""
         self._stored_at_bytes = -1
         self._stored_at_monotonic_seconds = 0.0
 
     async def run(self) -> None:
-        """Rotate, then keep hints young for ever.
+        """Rotate once the first transactions are through, then keep hints young for ever.
 
         Raises:
             AssignmentLostError: the shard is no longer ours.
             ConsumerError: the log cannot be written.
         """
+        await asyncio.sleep(REST_SECONDS)
         await self._rotate()
         while True:
             if self._due():
@@ -72,6 +77,7 @@ class HintKeeper:
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
                 if self._recorder.recorded_bytes != self._stored_at_bytes:
+                    await self._rotate()
                     await self._store()
         except Exception as error:
             _log.info("hints.not_flushed", shard=self._spec.id, cause=str(error))
@@ -101,10 +107,8 @@ class HintKeeper:
         self._stored_at_monotonic_seconds = self._environment.clock.monotonic_seconds()
 
     async def _rotate(self) -> None:
-        if not self._recovered.live_nodes:
-            return  # A shard's first life: there is nothing to go back to.
         backoff = Backoff()
-        while True:
+        while not self._rotated:
             try:
                 await rotate_backup_hints(
                     self._environment.etcd, self._spec, self._assignment(), self._recovered
@@ -113,4 +117,4 @@ class HintKeeper:
                 _log.warning("hints.not_rotated", shard=self._spec.id, cause=str(error))
                 await backoff.sleep()
             else:
-                return
+                self._rotated = True

@@ -13,8 +13,8 @@ from consumer.errors import RecoveryLogError
 from consumer.protocol.recorded_op_pb2 import FSMHints
 from consumer.recoverylog.copy_orders import CopyOrders
 from consumer.recoverylog.file_changes import CreateFile, FileChange, WriteFile
-from consumer.recoverylog.file_thread import FileThread
 from consumer.recoverylog.fsm import FileStateMachine, Fnode
+from consumer.recoverylog.play_thread import PlayThread
 from consumer.recoverylog.played_copy import LiveFiles, copy_files
 from consumer.recoverylog.played_files import PlayedFiles
 
@@ -27,7 +27,7 @@ class Played:
     def __init__(self, directory: Path) -> None:
         self.files = PlayedFiles(directory / "played", LOG)
         self.files.prepare()
-        self.thread = FileThread(self.files)
+        self.thread = PlayThread()
         self.fsm = FileStateMachine(FSMHints(log=LOG))
         self.fsm.fnodes[1] = Fnode("/state.db")
         self.fsm.properties["/IDENTITY"] = "x"
@@ -37,11 +37,11 @@ class Played:
     async def write(self, content: bytes) -> None:
         """Play what makes the file."""
         changes: list[FileChange] = [CreateFile(1), WriteFile(1, 0, memoryview(content))]
-        await self.thread.write(changes)
+        await self.thread.run(lambda: self.files.apply(changes))
 
 
 async def test_copy_is_made_once_enough_is_played_and_has_all_of_it(tmp_path: Path) -> None:
-    """What is handed to the thread and not yet on the disk belongs to it; the player's own files stay as they are."""
+    """The player's own files stay as they are."""
     played = Played(tmp_path)
     await played.write(b"content")
     async with TaskGroup() as group:

@@ -170,11 +170,14 @@ class AppendService:
                 self._group = group
                 for journal, queue in self._queues.items():
                     self._drain_soon(journal, queue)
-                await self._closing.wait()
+                try:
+                    await self._closing.wait()
+                finally:
+                    # Also when it is cancelled: the group takes no more tasks while its last ones end.
+                    self._closing.set()
                 group.stop()
         finally:
             self._group = None
-            self._closing.set()
             self._fail_unfinished()
             self._finished.set()
 
@@ -202,7 +205,7 @@ class AppendService:
             await self._own_tasks.__aexit__(kind, error, trace)
 
     def _drain_soon(self, journal: str, queue: AppendQueue) -> None:
-        if self._group is None or queue.draining or not queue.groups:
+        if self._group is None or self._closing.is_set() or queue.draining or not queue.groups:
             return
         queue.draining = True
         self._group.start_soon(self._drain(journal, queue), name=f"append:{journal}")

@@ -4,7 +4,7 @@ The answer may come before everything was sent, and is then a refusal. Once the 
 leaves the outcome unknown, which is an error of its own (`AppendOutcomeUnknownError`): repeating such an append may
 write its bytes twice. Every other error means that nothing was written.
 
-    connected, and at most `CHUNK_BYTES`    one message, if the broker takes that: fewer turns of both event loops
+    connected, and at most a chunk          one message, if the broker takes that: fewer turns of both event loops
     else                                    a stream: parameters, chunks, commit
 
 Source: gazette/core broker/client/appender.go.
@@ -46,9 +46,13 @@ from consumer.protocol.validation_journal import (
 )
 
 CHUNK_BYTES = 192 << 10
-"""Content sent in one message, bytes: well below every broker's receive limit, large enough to cost little.
+"""Content sent in one message unless the client says otherwise, bytes: well below every broker's receive limit, large
+enough to cost little, and sent within the second that brokers wait for, even at 2 Mbit/s.
 
-Larger ones cost more, not less: glibc returns buffers of 256 KiB to the kernel each time, and faults them in again."""
+Larger ones cost more unless `keep_freed_buffers` was called: glibc returns buffers of 256 KiB to the kernel each time,
+and faults them in again."""
+BULK_CHUNK_BYTES = 512 << 10
+"""What costs least for those who called it, and are near their brokers. Larger ones gain nothing."""
 APPEND_TIMEOUT_SECONDS = 60.0
 """Longest wait for one append, beside the time that its content takes at `APPEND_BYTES_PER_SECOND_MIN`."""
 APPEND_BYTES_PER_SECOND_MIN = 64 << 10
@@ -149,7 +153,7 @@ class _Append:
     def _goes_whole(self, peer: Peer) -> bool:
         # Of a connection that is yet to be made, only a stream tells whether anything was sent.
         return (
-            self._size <= CHUNK_BYTES
+            self._size <= self._transport.chunk_bytes
             and peer.bulk.append_whole is not None
             and self._transport.channels.state(peer.endpoint) is grpc.ChannelConnectivity.READY
         )
@@ -213,7 +217,7 @@ class _Append:
     ) -> AppendResponse:
         try:
             await call.write(self._request)
-            for chunk in chunks_of(self._content):
+            for chunk in chunks_of(self._content, self._transport.chunk_bytes):
                 await call.write(encode_append_chunk(chunk))
             # From here on the broker may commit whatever becomes of us: a write that fails may have arrived.
             self._commit_sent = True
@@ -259,18 +263,20 @@ class _Append:
         return error_of_status(self._journal, response.status, detail)
 
 
-def chunks_of(content: Sequence[bytes]) -> Iterator[bytes | memoryview]:
-    """Cut and join pieces into chunks of `CHUNK_BYTES` at most; none is empty, for an empty one would be the commit."""
+def chunks_of(
+    content: Sequence[bytes], chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[bytes | memoryview]:
+    """Cut and join pieces into chunks of `chunk_bytes` at most; none is empty, for an empty one would be the commit."""
     small: list[bytes] = []
     size = 0
     for piece in content:
-        if size + len(piece) > CHUNK_BYTES and small:
+        if size + len(piece) > chunk_bytes and small:
             yield b"".join(small)
             small, size = [], 0
-        if len(piece) >= CHUNK_BYTES:
+        if len(piece) >= chunk_bytes:
             view = memoryview(piece)
-            for begin in range(0, len(piece), CHUNK_BYTES):
-                yield view[begin : begin + CHUNK_BYTES]
+            for begin in range(0, len(piece), chunk_bytes):
+                yield view[begin : begin + chunk_bytes]
         elif piece:
             small.append(piece)
             size += len(piece)

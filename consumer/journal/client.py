@@ -22,7 +22,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from allocator.runtime.clock import Clock, SystemClock
 from consumer.errors import JournalNotFoundError
-from consumer.journal.appender import append_once, append_patiently, check_append
+from consumer.journal.appender import CHUNK_BYTES, append_once, append_patiently, check_append
 from consumer.journal.channels import ChannelCache, Channels
 from consumer.journal.deletion import delete_fragments
 from consumer.journal.listing import (
@@ -71,6 +71,7 @@ class JournalClient:
         patience_seconds: float = PATIENCE_SECONDS,
         ca_file: Path | None = None,
         channels: Channels | None = None,
+        chunk_bytes: int = CHUNK_BYTES,
         clock: Clock | None = None,
     ) -> None:
         """Take the address; nothing is opened before the client is entered.
@@ -84,6 +85,7 @@ class JournalClient:
             patience_seconds: How long to repeat what is safe to repeat; 0 tries once.
             ca_file: Root certificates for https; the system's if absent.
             channels: Lead to brokers in place of gRPC channels to `address`, if given.
+            chunk_bytes: Sent in one message of a long append; brokers give up on one that takes more than a second.
             clock: Times patience.
 
         Raises:
@@ -97,6 +99,7 @@ class JournalClient:
             auth or NoAuth(),
             zone=zone,
             patience_seconds=patience_seconds,
+            chunk_bytes=chunk_bytes,
             clock=clock,
         )
 

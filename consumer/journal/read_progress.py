@@ -43,7 +43,7 @@ class ReadProgress:
     write_head: int = 0
     """As of the newest answer."""
     fragment: Fragment | None = None
-    """The fragment that holds `offset`, as of the newest answer."""
+    """The fragment that holds `offset`, as of the newest answer; without a sum where it has grown since."""
     jumped: bool = False
     """A hole was met, and the bytes after it were not delivered yet."""
     in_fragment: bool = False
@@ -87,6 +87,8 @@ class ReadProgress:
     def on_chunk(self, chunk: ReadChunk) -> ReadSpan:
         """Take a chunk and return what it adds.
 
+        One that begins where an open fragment ended goes on in it (`consumer.protocol.read_metadata`).
+
         Raises:
             ValidationError: it goes back, or leaves its fragment.
         """
@@ -94,6 +96,8 @@ class ReadProgress:
         end = offset + len(content)
         if self.fragment is None or not self.in_fragment:
             raise ValidationError("content", "expected metadata before content")
+        if offset == self.offset == self.fragment.end and not self.fragment.mod_time:
+            self._grow(self.fragment, end)
         require(
             self.offset <= offset and end <= self.fragment.end,
             "offset",
@@ -108,3 +112,9 @@ class ReadProgress:
         self.offset = end
         self.jumped = False
         return span
+
+    def _grow(self, fragment: Fragment, end: int) -> None:
+        """Take note that the open fragment has come to `end`, and with it the journal."""
+        fragment.end = end
+        fragment.ClearField("sum")
+        self.write_head = max(self.write_head, end)

@@ -34,6 +34,7 @@ from consumer.journal.transport import STREAM_LIFE_SECONDS, JournalTransport, ca
 from consumer.journal.wire import ReadChunk
 from consumer.protocol.auth import TOKEN_LIFE_SECONDS, Capability
 from consumer.protocol.journal_pb2 import Fragment, ReadRequest, ReadResponse, Status
+from consumer.protocol.read_metadata import BRIEF_TAIL
 from consumer.protocol.validation_journal import validate_read_request
 from consumer.protocol.validation_journal_response import validate_read_chunk
 
@@ -188,7 +189,9 @@ class Reader:
         metadata = self._transport.journal_metadata(
             Capability.READ, self.journal, life_seconds=TOKEN_LIFE_SECONDS
         )
-        self._call = peer.bulk.read(request, metadata=metadata, timeout=STREAM_LIFE_SECONDS)
+        self._call = peer.bulk.read(
+            request, metadata=(*metadata, BRIEF_TAIL), timeout=STREAM_LIFE_SECONDS
+        )
         self._transport.channels.track(peer.endpoint, self._call)
         self._heard = False
         self._progress.on_opened()

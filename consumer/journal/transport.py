@@ -62,11 +62,14 @@ class JournalTransport:
         *,
         zone: str,
         patience_seconds: float,
+        chunk_bytes: int,
         clock: Clock,
     ) -> None:
         self.channels = channels
         self.routes = routes
         self.patience_seconds = patience_seconds
+        self.chunk_bytes = chunk_bytes
+        """Content sent in one message of an append's stream."""
         self.clock = clock
         self.applied_revision = 0
         """Newest etcd revision of our own applies: reads and appends wait for it, and so see them."""

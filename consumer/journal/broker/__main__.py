@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 from pathlib import Path
 
@@ -11,12 +10,9 @@ import click
 
 from allocator.errors import AllocatorError
 from consumer.errors import ConsumerError
+from consumer.interpreter import serve_only
 from consumer.journal.broker.config import BrokerConfig, Durability
 from consumer.journal.broker.server import Broker
-
-YOUNG_OBJECTS_MAX = 20_000
-"""Objects made between two collections. Python's 700 makes a broker spend some 7 % of its time on them; nothing that
-appends and reads make is in a cycle unless they fail."""
 
 
 @click.command()
@@ -63,15 +59,9 @@ async def _serve(config: BrokerConfig) -> None:
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signal_number, stop.set)
     async with Broker(config) as broker:
-        _collect_rarely()
+        serve_only()
         click.echo(f"listening {broker.address}")
         await stop.wait()
-
-
-def _collect_rarely() -> None:
-    """Let the garbage collector pass over what was made during the start, and look at the rest less often."""
-    gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS_MAX, 20, 50)
 
 
 if __name__ == "__main__":

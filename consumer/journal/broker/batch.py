@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from consumer.journal.broker.disk import Buffer
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as Hash  # the stubs' name for what hashlib returns
 
 
 class Content(Protocol):
@@ -38,3 +41,21 @@ class Batch:
     """Accepts that earlier bytes are lost."""
     at_ms: int
     """Wall time, Unix milliseconds."""
+
+
+def extend_sum(sha1: Hash, contents: Sequence[Content]) -> int:
+    """Extend a digest by all contents and return their length, bytes. Blocking."""
+    length = 0
+    for content in contents:
+        for group in content.blocks():
+            for buffer in group:
+                sha1.update(buffer)
+                length += len(buffer)
+    return length
+
+
+def joined(contents: Sequence[Content]) -> bytes:
+    """Return all contents in one piece. Blocking."""
+    return b"".join(
+        buffer for content in contents for group in content.blocks() for buffer in group
+    )

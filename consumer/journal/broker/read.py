@@ -1,4 +1,4 @@
-"""The Read RPC: metadata, then all of its bytes, then the next.
+"""The Read RPC: metadata, then all of its bytes, then the next. A reader at the tail may do with less of it.
 
 Source: gazette/core broker/read_api.go, fragment/index.go (messages, jumps, what ends a stream).
 """
@@ -30,6 +30,7 @@ from consumer.protocol.journal_pb2 import (
     ReadResponse,
     Status,
 )
+from consumer.protocol.read_metadata import takes_brief_tail
 from consumer.protocol.validation_journal import validate_read_request
 
 WRITE_HEAD = -1
@@ -132,6 +133,9 @@ class _ReadStream:
         self._offset = head if request.offset == WRITE_HEAD else request.offset
         self._file: ContentFile | None = None
         self._file_begin = 0
+        self._brief = takes_brief_tail(context.invocation_metadata())
+        self._described_to = -1
+        """Where what was sent ends, of the open fragment that was described last; -1: of none."""
 
     async def run(self) -> None:
         """Send until something ends the stream."""
@@ -142,10 +146,12 @@ class _ReadStream:
                 if not await self._hold(span):
                     continue
                 self._offset = max(self._offset, span.begin)
-                await self._send_metadata(span)
+                if not self._goes_on(span):
+                    await self._send_metadata(span)
                 if self._request.metadata_only or self._is_past_end():
                     return
                 await self._send_content(span)
+                self._described_to = self._offset if span.path is None else -1
                 if self._is_past_end():
                     return
             elif self._request.block:
@@ -153,6 +159,15 @@ class _ReadStream:
             else:
                 await self._send_not_yet()
                 return
+
+    def _goes_on(self, span: Span) -> bool:
+        """Tell whether the next content needs no metadata: the reader knows the open fragment, and is at its end."""
+        return (
+            self._brief
+            and self._described_to == self._offset > span.begin
+            and span.path is None
+            and span.end - self._offset <= INLINE_BYTES_MAX
+        )
 
     def _is_over(self) -> bool:
         return self._journal.deleted or self._handler.stopping

@@ -22,6 +22,8 @@ BLOCK_BYTES = 1 << 20
 """Read back from a staging file at once."""
 INLINE_HASH_BYTES_MAX = 64 * 1024
 """Hashing less than this costs less than the hop to another thread."""
+HASH_BYTES_MIN = 1 << 20
+"""What is worth a hop while more is received."""
 JOIN_BYTES_MAX = 4 * 1024
 """Smaller chunks are copied together."""
 
@@ -58,6 +60,9 @@ class StagedContent:
         self._parts: list[Buffer] = []
         self._taken = 0
         self._sha1 = hashlib.sha1(usedforsecurity=False)
+        self._unhashed: list[memoryview] = []
+        """What `_sha1` lacks yet, in order."""
+        self._unhashed_bytes = 0
         self._spool_fd: int | None = None
         self._spooled = 0
         self._working = threading.Lock()
@@ -72,12 +77,12 @@ class StagedContent:
         """The committer has it, and discards it once the append is answered."""
 
     async def add(self, chunk: memoryview) -> None:
-        """Take in a chunk. It is hashed, and written if need be, while the next one is received.
+        """Take in a chunk. It is hashed, and written if need be, while the next ones are received.
 
         Raises:
             OSError: the staging file could not be written.
         """
-        await self.settle()
+        await self._finish_job()
         self.length += len(chunk)
         in_memory = (
             self.spool is None
@@ -87,14 +92,29 @@ class StagedContent:
         if not in_memory:
             if self.spool is None:
                 self.spool = self._area.directory / secrets.token_hex(8)
-            self._job = self._area.disk.submit(lambda: self._spill(chunk))
+            chunks = [*self._take_unhashed(), chunk]
+            self._job = self._area.disk.submit(lambda: self._spill(chunk, chunks))
             return
         self._taken += len(chunk)
         self._keep(chunk)
-        if len(chunk) < INLINE_HASH_BYTES_MAX:
-            self._sha1.update(chunk)
+        self._unhashed.append(chunk)
+        self._unhashed_bytes += len(chunk)
+        # A small one does not wait: each waiting object has a cost that nobody counts.
+        if len(chunk) < INLINE_HASH_BYTES_MAX or self._unhashed_bytes >= HASH_BYTES_MIN:
+            self._start_hashing()
+
+    def _start_hashing(self) -> None:
+        """Hash what is unhashed: in another thread, unless it is little. No job is at work."""
+        is_little = self._unhashed_bytes < INLINE_HASH_BYTES_MAX
+        chunks = self._take_unhashed()
+        if is_little:
+            self._hash(chunks)
         else:
-            self._job = self._area.disk.submit(lambda: self._hash(chunk))
+            self._job = self._area.disk.submit(lambda: self._hash(chunks))
+
+    def _take_unhashed(self) -> list[memoryview]:
+        chunks, self._unhashed, self._unhashed_bytes = self._unhashed, [], 0
+        return chunks
 
     def _keep(self, chunk: memoryview) -> None:
         """Keep a chunk in memory; small ones are joined, because each object has a cost that nobody counts."""
@@ -111,6 +131,12 @@ class StagedContent:
         Raises:
             OSError: the staging file could not be written.
         """
+        await self._finish_job()
+        if self._unhashed:
+            self._start_hashing()
+            await self._finish_job()
+
+    async def _finish_job(self) -> None:
         job, self._job = self._job, None
         if job is not None:
             await job
@@ -128,11 +154,13 @@ class StagedContent:
         """SHA-1 of what was added, 20 bytes; once settled."""
         return self._sha1.digest()
 
-    def _hash(self, chunk: memoryview) -> None:
+    def _hash(self, chunks: Sequence[memoryview]) -> None:
         with self._working:
-            self._sha1.update(chunk)
+            for chunk in chunks:
+                self._sha1.update(chunk)
 
-    def _spill(self, chunk: memoryview) -> None:
+    def _spill(self, chunk: memoryview, unhashed: Sequence[memoryview]) -> None:
+        """Write a chunk, after what is in memory; hash what is unhashed, which ends with it."""
         with self._working:
             if self._discarded or self.spool is None:
                 return
@@ -140,7 +168,8 @@ class StagedContent:
                 self._spool_fd = os.open(
                     self.spool, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640
                 )
-            self._sha1.update(chunk)
+            for part in unhashed:
+                self._sha1.update(part)
             self._spooled = self._area.disk.write_at(
                 self._spool_fd, [*self._parts, chunk], self._spooled
             )

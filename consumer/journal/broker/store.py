@@ -19,19 +19,15 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from consumer.journal.broker.batch import Batch, Content
+from consumer.journal.broker.batch import Batch, Content, extend_sum, joined
 from consumer.journal.broker.content_file import ContentFile
 from consumer.journal.broker.disk import Disk
 from consumer.journal.broker.fragments import SealedFragment, fragment_name, joined_spans
 from consumer.journal.broker.frames import LogWriter, generation_path
 from consumer.journal.broker.records import Checkpoint, Commit, Reserve, encode_record
-
-if TYPE_CHECKING:
-    from hashlib import _Hash as Hash  # the stubs' name for what hashlib returns
 
 LOG_STEM = "commit"
 INLINE_HASH_BYTES_MAX = 16 * 1024
@@ -144,9 +140,9 @@ class JournalStore:
         # The fragment's own sum is needed only when readers look: it is made while the disk works, or at once if that
         # takes less than to tell another thread.
         if end - begin <= INLINE_HASH_BYTES_MAX:
-            hashing = _done(_hash_all(sha1, batch.contents))
+            hashing = _done(extend_sum(sha1, batch.contents))
         else:
-            hashing = self._disk.start_hashing(lambda: _hash_all(sha1, batch.contents))
+            hashing = self._disk.start_hashing(lambda: extend_sum(sha1, batch.contents))
         try:
             inlined = end - begin <= INLINE_BYTES_MAX
             written = self._write_content(batch.contents, begin - self.open_begin)
@@ -178,7 +174,7 @@ class JournalStore:
             at_ms=batch.at_ms,
             registers=batch.registers,
             confirms=batch.confirms,
-            content=_joined(contents) if inlined else None,
+            content=joined(contents) if inlined else None,
         )
 
     def _make_durable(self, *, inlined: bool) -> None:
@@ -378,24 +374,7 @@ def _require_length(found: int, announced: int) -> None:
         raise OSError(errno.EIO, f"staged content ends at {found}, expected {announced}")
 
 
-def _hash_all(sha1: Hash, contents: Sequence[Content]) -> int:
-    """Extend a digest by all contents and return their length, bytes."""
-    length = 0
-    for content in contents:
-        for group in content.blocks():
-            for buffer in group:
-                sha1.update(buffer)
-                length += len(buffer)
-    return length
-
-
 def _done(length: int) -> Future[int]:
     hashed: Future[int] = Future()
     hashed.set_result(length)
     return hashed
-
-
-def _joined(contents: Sequence[Content]) -> bytes:
-    return b"".join(
-        buffer for content in contents for group in content.blocks() for buffer in group
-    )

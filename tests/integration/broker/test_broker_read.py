@@ -26,6 +26,7 @@ from consumer.protocol.journal_pb2 import (
     Route,
     Status,
 )
+from consumer.protocol.read_metadata import BRIEF_TAIL
 from consumer.protocol.validation_journal import (
     validate_fragments_response,
     validate_read_response,
@@ -86,6 +87,30 @@ async def test_read_growing_fragment_shows_the_sum_so_far(stub: JournalAsyncStub
 
     assert seen == [(0, 3, 0, b"one"), (0, 6, 3, b"two")]
     assert metadata.fragment.sum.part1 == first_part
+    call.cancel()
+
+
+async def test_reader_that_takes_a_brief_tail_is_told_of_each_fragment_once(
+    stub: JournalAsyncStub,
+) -> None:
+    """At the tail of the open fragment content comes alone, if it is little; what is long, and the next fragment, are
+    described first.
+    """
+    call = stub.Read(ReadRequest(journal=JOURNAL, block=True), timeout=10, metadata=(BRIEF_TAIL,))
+    seen = []
+    for text, messages in ((b"one", 2), (b"two", 1), (b"x" * 40_000, 2), (b"next", 2), (b"!", 1)):
+        await append(stub, JOURNAL, text)
+        for _ in range(messages):
+            message = await next_message(call)
+            seen.append((message.offset, message.fragment.end or len(message.content)))
+
+    assert seen == [
+        *((0, 3), (0, 3)),
+        (3, 3),
+        *((6, 40_006), (6, 40_000)),
+        *((40_006, 40_010), (40_006, 4)),
+        (40_010, 1),
+    ]
     call.cancel()
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 import grpc
 import pytest
 
+from allocator.runtime.task_group import TaskGroup
 from consumer.errors import (
     AppendOutcomeUnknownError,
     JournalError,
@@ -250,3 +251,20 @@ async def test_service_closed_before_it_ran_fails_its_appends() -> None:
         await service.close()
 
     assert isinstance(queued.exception(0), JournalUnavailableError)
+
+
+async def test_service_that_is_cancelled_fails_appends_instead_of_raising() -> None:
+    """A shard may go on appending while the tasks of its member are taken down: each of its futures gets an answer."""
+    gate: Future[None] = Future()
+    async with JournalClient("http://127.0.0.1:1") as client, TaskGroup() as group:
+        service = AppendService(client)
+        running = group.start_soon(service.run(), name="appends")
+        futures = [service.append("abcd", b"1", after=[gate])]
+        await asyncio.sleep(0)
+        running.cancel()
+        while not running.done():
+            futures.append(service.append(f"journal-{len(futures)}", b"2"))
+            await asyncio.sleep(0)
+
+    assert len(futures) > 2, "some were asked for while it ended"
+    assert {type(future.exception(0)) for future in futures} == {JournalUnavailableError}

@@ -31,6 +31,35 @@ def test_chunks_advance_the_offset() -> None:
     assert (progress.offset, progress.write_head) == (10, 12)
 
 
+def test_content_at_the_end_of_an_open_fragment_goes_on_in_it() -> None:
+    """A brief tail: the fragment, and the journal, end where the content does; of its sum nothing is known."""
+    progress = ReadProgress(5)
+    metadata = _metadata(5, 0, 10)
+    metadata.fragment.sum.part1 = 7
+
+    progress.on_metadata(metadata)
+    _chunk(progress, 5, b"abcde")
+    span = _chunk(progress, 10, b"fgh")
+
+    assert span == ReadSpan(10, b"fgh")
+    assert (progress.offset, progress.write_head) == (13, 13)
+    assert progress.fragment is not None
+    assert (progress.fragment.end, progress.fragment.HasField("sum")) == (13, False)
+
+
+def test_content_behind_a_sealed_fragment_is_refused() -> None:
+    """It ends for good: what follows is another one, and must be described."""
+    progress = ReadProgress(5)
+    metadata = _metadata(5, 0, 10)
+    metadata.fragment.mod_time = 1_700_000_000
+
+    progress.on_metadata(metadata)
+    _chunk(progress, 5, b"abcde")
+
+    with pytest.raises(ValidationError, match="expected content in"):
+        _chunk(progress, 10, b"fgh")
+
+
 def test_jump_is_told_once_with_the_first_bytes_after_the_hole() -> None:
     """A hole in the journal must be seen by whoever counts offsets, and only once, even over a broken stream."""
     progress = ReadProgress(5)

@@ -28,6 +28,7 @@ from consumer.leasing.store import RecordStore
 _ROOT = Path(__file__).parents[2]
 SETTLE_SECONDS_MAX = 120.0
 BALANCE_SECONDS_MAX = 120.0
+LOOK_SECONDS_MAX = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,8 @@ class Scene:
     lease_seconds: float = 10.0
     take_seconds: float | None = None
     """Time between looks at all leases; None: the default."""
+    renew_seconds: float | None = None
+    """Time between renewals; None: the default."""
     quiet_seconds: float = 20.0
     """For which writes are counted: a whole number of renewals."""
     poll_seconds: float = 0.5
@@ -100,8 +103,16 @@ class Watcher:
         """Leases of each worker at the last look."""
 
     async def look(self) -> tuple[Versioned, ...]:
-        """Return all leases."""
-        return tuple([found async for found in self._store.scan()])
+        """Return all leases; again for a while, if the server has no time for us just now."""
+        deadline = time.monotonic() + LOOK_SECONDS_MAX
+        while True:
+            try:
+                return tuple([found async for found in self._store.scan()])
+            except LeasingError as error:
+                if not error.retryable or time.monotonic() > deadline:
+                    raise
+                print(f"a look failed: {error}", file=sys.stderr)
+                await asyncio.sleep(self._scene.poll_seconds)
 
     async def until(
         self,
@@ -121,14 +132,7 @@ class Watcher:
             await asyncio.sleep(self._scene.poll_seconds)
 
     async def _count(self) -> None:
-        """Count again, unless the server has no time for us just now."""
-        try:
-            found = await self.look()
-        except LeasingError as error:
-            if not error.retryable:
-                raise
-            print(f"a look failed: {error}", file=sys.stderr)
-            return
+        found = await self.look()
         # Nobody took those of epoch 0; without a fence nobody holds them.
         holders = [each.record.holder for each in found if each.fence and each.record.epoch]
         self.counts = Counter(holder for holder in holders if holder is not None)
@@ -175,10 +179,7 @@ async def _started(
 
 
 def _start(place: Place, scene: Scene, name: str, directory: Path) -> ChildProcess:
-    options = WorkerOptions(
-        name=name, leases=scene.leases, place=place, take_seconds=scene.take_seconds
-    )
-    text = msgspec.json.encode(options).decode()
+    text = msgspec.json.encode(_options(place, scene, name)).decode()
     return ChildProcess(
         [sys.executable, "-m", "bench.leasing.worker_process", text],
         directory=_ROOT,
@@ -186,11 +187,19 @@ def _start(place: Place, scene: Scene, name: str, directory: Path) -> ChildProce
     )
 
 
+def _options(place: Place, scene: Scene, name: str) -> WorkerOptions:
+    return WorkerOptions(
+        name=name,
+        leases=scene.leases,
+        place=place,
+        take_seconds=scene.take_seconds,
+        renew_seconds=scene.renew_seconds,
+    )
+
+
 def _told(place: Place, scene: Scene, *, tells: bool) -> Params:
     """Return the settings that the workers have."""
-    settings = WorkerOptions(
-        name="-", leases=scene.leases, place=place, take_seconds=scene.take_seconds
-    ).settings()
+    settings = _options(place, scene, "-").settings()
     return {
         "leases": scene.leases,
         "workers": scene.workers,

@@ -29,6 +29,8 @@ START_SECONDS_MAX: Final = 60.0
 STOP_SECONDS_MAX: Final = 10.0
 _POLL_SECONDS: Final = 0.05
 
+_MOTO_PROGRAM = Path(__file__).parents[2] / "tests" / "support" / "dynamodb_process.py"
+"""moto as it is, but for what it would find out again at each request; the tests' own."""
 _AZURITE_CACHE = Path(__file__).parents[2] / ".cache" / "azurite"
 _AZURITE_PROGRAM = "*/node_modules/azurite/dist/src/blob/main.js"
 _EMULATOR_ACCOUNT = "devstoreaccount1"
@@ -104,7 +106,7 @@ def _postgresql_programs() -> Path:
 def _dynamodb(directory: Path) -> Iterator[tuple[str, str]]:
     if importlib.util.find_spec("moto") is None:
         raise NoServerError("install moto[server,dynamodb]")
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    command = [sys.executable, "-P", str(_MOTO_PROGRAM), "-H", "127.0.0.1", "-p", "0"]
     with _listening(command, directory, r"Running on (http://127\.0\.0\.1:\d+)") as address:
         yield address, "moto server, one process in memory"
 

@@ -1,6 +1,6 @@
 """A worker in a process of its own, on a stream in which nothing happens: what leases cost by themselves.
 
-python -m bench.leasing.worker_process '{"name": …, "leases": …, "place": {…}, "take_seconds": …}'
+python -m bench.leasing.worker_process '{"name": …, "leases": …, "place": {…}, "take_seconds": …, "renew_seconds": …}'
 """
 
 from __future__ import annotations
@@ -40,11 +40,14 @@ class WorkerOptions:
     leases: int
     place: Place
     take_seconds: float | None = None
+    renew_seconds: float | None = None
 
     def settings(self) -> WorkerSettings:
         """Return the worker's settings: the defaults, but for what is told."""
         return WorkerSettings(
-            lease_seconds=self.place.lease_seconds, take_seconds=self.take_seconds
+            lease_seconds=self.place.lease_seconds,
+            take_seconds=self.take_seconds,
+            renew_seconds=self.renew_seconds,
         )
 
 

@@ -9,10 +9,10 @@ an error handler is raised here: an update that failed, or came after the lease 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
-from consumer.errors.leasing import InvalidPositionError, ShutdownError
+from consumer.errors.leasing import InvalidPositionError, LeasingError, ShutdownError
 from consumer.leasing.core import rules
 from consumer.leasing.core.position import Position
 from consumer.leasing.core.record import LeaseRecord, Versioned
@@ -20,6 +20,9 @@ from consumer.leasing.core.verdict import verdict_of_anybody
 from consumer.leasing.manager import LeaseManager
 from consumer.leasing.store import RecordStore
 from consumer.leasing.writing import swap
+
+START_ATTEMPTS = 5
+"""How often a host tries each step of its start."""
 
 
 class CheckpointManager:
@@ -52,6 +55,22 @@ class CheckpointManager:
         """Make a holder for each partition that has none; no checkpoint is made, and no holder is touched."""
         for partition_id in partition_ids:
             await self._manager.create_lease(LeaseRecord(key=partition_id))
+
+    async def make_ready(
+        self, partition_ids: Iterable[str], *, attempts: int = START_ATTEMPTS
+    ) -> None:
+        """Make the store and the holders, as a host does when it starts, and try again at once what failed.
+
+        Args:
+            partition_ids: Of the hub.
+            attempts: How often each of the two is tried.
+
+        Raises:
+            LeasingError: the last attempt's, or one that no other would change.
+        """
+        partitions = tuple(partition_ids)
+        await _tried(self.create_checkpoint_store_if_not_exists, attempts)
+        await _tried(lambda: self.create_all_checkpoints_if_not_exists(partitions), attempts)
 
     async def get_checkpoint(self, partition_id: str) -> Position | None:
         """Return a partition's checkpoint; None if none was ever stored, with a holder or without."""
@@ -97,3 +116,14 @@ class CheckpointManager:
 
 def _without_checkpoint(record: LeaseRecord) -> LeaseRecord:
     return replace(record, checkpoint=None, pending=None, pending_state=None)
+
+
+async def _tried(step: Callable[[], Awaitable[None]], attempts: int) -> None:
+    for left in reversed(range(attempts)):
+        try:
+            await step()
+        except LeasingError as error:
+            if not left or not error.retryable:
+                raise
+        else:
+            return

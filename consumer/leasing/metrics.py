@@ -79,6 +79,12 @@ class LeaseMetrics:
         self.asked_for = self._counter(
             "broadsheet_leases_asked_for", "Leases that a worker asked others for.", "way"
         )
+        self.leads = self._gauge(
+            "broadsheet_lease_leader", "1 for the worker that assigns the leases of all."
+        )
+        self.assigned = self._counter(
+            "broadsheet_leases_assigned", "Leases that the leader gave to workers.", "how"
+        )
         self.left = self._counter(
             "broadsheet_leases_left", "Leases that a worker does not process any more.", "reason"
         )

@@ -30,6 +30,7 @@ class SyncCheckpointManager(OnStoreThread[CheckpointManager]):
     create_all_checkpoints_if_not_exists = blocking(
         CheckpointManager.create_all_checkpoints_if_not_exists
     )
+    make_ready = blocking(CheckpointManager.make_ready)
     get_checkpoint = blocking(CheckpointManager.get_checkpoint)
     update_checkpoint = blocking(CheckpointManager.update_checkpoint)
     delete_checkpoint = blocking(CheckpointManager.delete_checkpoint)

@@ -100,3 +100,8 @@ class VmwareGoPeer:
         if values:
             more["ExpressionAttributeValues"] = values
         self.subject.client.put_item(TableName=self.subject.table_name, Item=row, **more)
+
+
+def vmware_moment(seconds: float) -> dict[str, Any]:
+    """Return a moment, in seconds since the Unix epoch, as an attribute."""
+    return {"S": moment_of(int(seconds * NANOSECONDS))}

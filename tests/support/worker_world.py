@@ -21,7 +21,7 @@ from consumer.leasing.record_processor.records import (
     ShardEndedInput,
     ShutdownRequestedInput,
 )
-from consumer.leasing.worker.settings import WorkerSettings
+from consumer.leasing.worker.settings import Balancing, WorkerSettings
 from consumer.leasing.worker.worker import LeaseWorker
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore
 from tests.support.memory_stream import MemoryStream
@@ -124,6 +124,8 @@ class WorkerWorld:
     parents: dict[str, tuple[str, ...]] = field(default_factory=dict)
     workers: dict[str, LeaseWorker] = field(default_factory=dict)
     records: MemoryRecords = field(default_factory=MemoryRecords)
+    fleet: MemoryRecords = field(default_factory=MemoryRecords)
+    """Who leads and who is there, of workers that a leader assigns leases to."""
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _processes: dict[str, Process] = field(default_factory=dict)
     _all: list[Process] = field(default_factory=list)
@@ -131,18 +133,24 @@ class WorkerWorld:
     def __post_init__(self) -> None:
         self.records.audit = self.ledger.on_write
 
-    def join(self, name: str, script: Script | None = None) -> None:
+    def join(
+        self, name: str, script: Script | None = None, *, settings: WorkerSettings | None = None
+    ) -> None:
         """Start a worker in a process of its own; with a script, its processors follow that."""
+        settings = settings or self.settings
         random = Random(f"{self.seed} {name}")
-        store = MemoryRecordStore(
-            self.records, lambda: random.uniform(0.0, self.latency_seconds_max)
-        )
+
+        def latency_seconds() -> float:
+            return random.uniform(0.0, self.latency_seconds_max)
+
+        is_led = settings.balancing is Balancing.LEADER
         worker = LeaseWorker(
             name,
-            store=store,
+            store=MemoryRecordStore(self.records, latency_seconds),
+            fleet=MemoryRecordStore(self.fleet, latency_seconds) if is_led else None,
             source=self.stream,
             new_processor=lambda: ScriptedProcessor(script) if script else WitnessProcessor(self),
-            settings=self.settings,
+            settings=settings,
             clock=VirtualClock(running_loop()),
             random=random,
         )
@@ -194,6 +202,10 @@ class WorkerWorld:
             if holder in counts and key in held[holder]:
                 counts[holder] += 1
         return counts
+
+    def leaders(self) -> list[str]:
+        """Return the living workers that believe to lead."""
+        return [name for name, worker in self.workers.items() if worker.leads]
 
     def is_balanced(self) -> bool:
         """Tell whether every unfinished shard is held by a living worker, by none more than one more than others."""

@@ -26,6 +26,7 @@ from consumer.leasing.azure_blob.event_hubs_blobs import (
     versioned,
 )
 from consumer.leasing.azure_blob.failures import RefusedError
+from consumer.leasing.azure_blob.observed import ObservedContainer
 from consumer.leasing.azure_blob.versions import FencedVersion
 from consumer.leasing.core.conflict import RecordConflictError
 from consumer.leasing.core.position import Position
@@ -37,7 +38,7 @@ REPEATS_MAX: Final = 3
 _log = structlog.get_logger()
 
 
-class EventHubsRecordStore:
+class EventHubsRecordStore(ObservedContainer):
     """Implements `consumer.leasing.store.RecordStore` in the container of Azure's checkpoint stores."""
 
     def __init__(
@@ -57,25 +58,8 @@ class EventHubsRecordStore:
         Raises:
             ValidationError: the scope is none.
         """
-        self._container = BlobContainer(container)
+        super().__init__(BlobContainer(container))
         self._names = HubNames(scope)
-
-    @property
-    def tells_who_lives(self) -> bool:
-        """A blob does not know whether its owner lives."""
-        return False
-
-    async def exists(self) -> bool:
-        """Return whether the container is there."""
-        return await self._container.exists()
-
-    async def create_store(self) -> bool:
-        """Create the container. False if it is there."""
-        return await self._container.create()
-
-    async def delete_store(self) -> None:
-        """Delete the container. Azure takes about half a minute, during which it cannot be created again."""
-        await self._container.delete()
 
     async def get(self, key: str) -> Versioned | None:
         """Return a record as it is now."""
@@ -136,9 +120,6 @@ class EventHubsRecordStore:
         except RefusedError as error:
             raise RecordConflictError(key, await self.get(key)) from error
         return True
-
-    async def join(self, worker: str) -> None:
-        """Do nothing: a worker is alive while its counters move."""
 
     async def _listed(self, kind: str) -> dict[str, Blob]:
         found: dict[str, Blob] = {}

@@ -20,6 +20,7 @@ from consumer.errors.leasing import InvalidStateError
 from consumer.leasing.azure_blob.container import PAGE_BLOBS, Blob, BlobContainer, Content
 from consumer.leasing.azure_blob.failures import RefusedError
 from consumer.leasing.azure_blob.naming import NAME_CHARACTERS_MAX, decoded, encoded
+from consumer.leasing.azure_blob.observed import ObservedContainer
 from consumer.leasing.azure_blob.versions import FencedVersion
 from consumer.leasing.core.codec import decode, encode
 from consumer.leasing.core.conflict import RecordConflictError
@@ -34,7 +35,7 @@ IN_BODY: Final = "-"
 _log = structlog.get_logger()
 
 
-class BlobRecordStore:
+class BlobRecordStore(ObservedContainer):
     """Implements `consumer.leasing.store.RecordStore` in one container, which is the store."""
 
     def __init__(
@@ -47,25 +48,8 @@ class BlobRecordStore:
             prefix: What the names of blobs begin with, for several applications in one container.
             page_blobs: Blobs that a scan lists at a time.
         """
-        self._container = BlobContainer(container, page_blobs=page_blobs)
+        super().__init__(BlobContainer(container, page_blobs=page_blobs))
         self._prefix = checked_prefix(prefix)
-
-    @property
-    def tells_who_lives(self) -> bool:
-        """A blob does not know whether its owner lives."""
-        return False
-
-    async def exists(self) -> bool:
-        """Return whether the container is there."""
-        return await self._container.exists()
-
-    async def create_store(self) -> bool:
-        """Create the container. False if it is there."""
-        return await self._container.create()
-
-    async def delete_store(self) -> None:
-        """Delete the container. Azure takes about half a minute, during which it cannot be created again."""
-        await self._container.delete()
 
     async def get(self, key: str) -> Versioned | None:
         """Return a record as it is now."""
@@ -104,9 +88,6 @@ class BlobRecordStore:
             if current is None:
                 return False
             raise RecordConflictError(key, current) from error
-
-    async def join(self, worker: str) -> None:
-        """Do nothing: a worker is alive while its counters move."""
 
     def _name(self, key: str) -> str:
         return self._prefix + encoded(key)

@@ -11,6 +11,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -26,6 +27,8 @@ from consumer.leasing.dynamodb.core.expressions import (
     creation_of,
     update_of,
 )
+from consumer.leasing.dynamodb.core.kcl_java import KclJavaLayout
+from consumer.leasing.dynamodb.core.kcl_leader import LEADER_KEYS, STATE_KEY, leader_in, state_table
 from consumer.leasing.dynamodb.core.layout import EPOCH, REV, Layout
 from consumer.leasing.dynamodb.core.native import NativeLayout
 from consumer.leasing.dynamodb.core.timestamps import NANOSECONDS
@@ -39,6 +42,7 @@ from consumer.leasing.dynamodb.core.values import (
 )
 from consumer.leasing.dynamodb.failures import RefusedError
 from consumer.leasing.dynamodb.table import USABLE, LeaseTable, TableKeys, TableOptions
+from consumer.leasing.foreign_leader import ForeignLeader
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
@@ -64,6 +68,7 @@ class DynamoRecordStore:
         options: TableOptions | None = None,
         page_rows: int | None = None,
         consistent_scans: bool = True,
+        scan_segments: int = 1,
         clock: Clock | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -77,6 +82,7 @@ class DynamoRecordStore:
             options: How the table is made, if it is.
             page_rows: Rows that a scan reads at a time; None: as many as DynamoDB returns, up to 1 MB.
             consistent_scans: Whether scans see every write before them; if not, they cost half.
+            scan_segments: Parts of the table that a scan reads at once: for tables of many pages.
             clock: Its wall clock writes the moments of tables that have them.
             sleep: Waits, for a number of seconds.
         """
@@ -84,6 +90,7 @@ class DynamoRecordStore:
         self._options = options or TableOptions()
         self._page_rows = page_rows
         self._consistent_scans = consistent_scans
+        self._scan_segments = scan_segments
         self._clock = clock or SystemClock()
         keys = TableKeys(
             key_name=self._layout.key_name,
@@ -91,6 +98,12 @@ class DynamoRecordStore:
             owner_index=self._layout.owner_index,
         )
         self._table = LeaseTable(client, table_name, keys, sleep=sleep)
+        self._state = LeaseTable(
+            client,
+            state_table(table_name),
+            TableKeys(key_name=STATE_KEY, owner_name="", owner_index=None),
+            sleep=sleep,
+        )
         self._known: dict[str, Item] = {}
 
     @property
@@ -175,6 +188,16 @@ class DynamoRecordStore:
     async def join(self, worker: str) -> None:
         """Nothing to do: workers vouch for themselves by writing."""
 
+    async def foreign_leaders(self) -> tuple[ForeignLeader, ...]:
+        """Return the leader of Java workers of version 3, from the table itself (3.5), and from the one beside it."""
+        if not isinstance(self._layout, KclJavaLayout):
+            return ()
+        rows = await self._table.read_all(LEADER_KEYS)
+        with suppress(InvalidStateError):  # There is no table beside it, or none any more.
+            rows += await self._state.read_all(LEADER_KEYS)
+        found = [leader_in(row) for row in rows]
+        return tuple(leader for leader in found if leader is not None)
+
     async def _rows(self, owner: str | None) -> dict[str, Item]:
         name = self._layout.key_name
         keys = None
@@ -182,8 +205,12 @@ class DynamoRecordStore:
             keys = await self._table.keys_of(owner, rows_max=self._page_rows)
         if keys is not None:
             return {str(row[name]["S"]): row for row in await self._table.read_all(keys)}
-        pages = self._table.pages(rows_max=self._page_rows, consistent=self._consistent_scans)
-        return {str(row[name]["S"]): row async for page in pages for row in page}
+        rows = await self._table.scan(
+            rows_max=self._page_rows,
+            consistent=self._consistent_scans,
+            segments=self._scan_segments,
+        )
+        return {str(row[name]["S"]): row for row in rows}
 
     def _changes(
         self, before: LeaseRecord, after: LeaseRecord, guards: dict[str, Value | None]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from allocator.runtime.task_group import TaskGroup
 from consumer.errors.leasing import DependencyError, InvalidStateError, ThrottlingError
 from consumer.leasing.dynamodb.core.expressions import Condition, Update
 from consumer.leasing.dynamodb.core.values import Item
@@ -138,19 +139,28 @@ class LeaseTable:
         )
         return answer.get("Item")
 
-    async def pages(self, *, rows_max: int | None, consistent: bool) -> AsyncIterator[list[Item]]:
-        """Yield all rows.
+    async def scan(self, *, rows_max: int | None, consistent: bool, segments: int) -> list[Item]:
+        """Return all rows, in no order.
 
         Args:
             rows_max: Of a page; None: as many as fit.
             consistent: Whether each page is as it is now; else it may lack the last writes, for half the price.
+            segments: Parts of the table that are read at once.
         """
         # Any: arguments of different types.
         arguments: dict[str, Any] = {"TableName": self._name, "ConsistentRead": consistent}
-        async for page in self._paged(
-            lambda **more: self._client.scan(**more), arguments, rows_max
-        ):
-            yield page
+        if segments == 1:
+            return await self._all_of(self._client.scan, arguments, rows_max)
+        arguments["TotalSegments"] = segments
+        async with TaskGroup() as group:
+            reading = [
+                group.start_soon(
+                    self._all_of(self._client.scan, {**arguments, "Segment": number}, rows_max),
+                    name=f"scan segment {number} of {self._name}",
+                )
+                for number in range(segments)
+            ]
+        return [row for segment in reading for row in segment.result()]
 
     async def keys_of(self, owner: str, *, rows_max: int | None) -> list[str] | None:
         """Return the keys of an owner's rows, as the index has them by now; None: there is no index."""
@@ -165,13 +175,13 @@ class LeaseTable:
             "ExpressionAttributeNames": {"#owner": names.owner_name},
             "ExpressionAttributeValues": {":owner": {"S": owner}},
         }
-        pages = self._paged(lambda **more: self._client.query(**more), arguments, rows_max)
         try:
-            return [str(row[names.key_name]["S"]) async for page in pages for row in page]
+            rows = await self._all_of(self._client.query, arguments, rows_max)
         except InvalidStateError:
             if await self.status() not in USABLE:
                 raise
-            return None  # A table of before version 3 has no index.
+            return None  # A table of before version 3 has no index, or it is being made.
+        return [str(row[names.key_name]["S"]) for row in rows]
 
     async def read_all(self, keys: Sequence[str]) -> list[Item]:
         """Return the rows of keys as they are now, without those that are gone, in no order."""
@@ -250,18 +260,19 @@ class LeaseTable:
             f"table {self._name} has no capacity to read {len(keys)} rows at once"
         )
 
-    async def _paged(
+    async def _all_of(
         self, ask: Callable[..., Any], arguments: dict[str, Any], rows_max: int | None
-    ) -> AsyncIterator[list[Item]]:
-        """Yield the rows of each page of an answer; Any: calls of a kind."""
+    ) -> list[Item]:
+        """Return the rows of all pages of an answer; Any: calls of a kind."""
         if rows_max is not None:
             arguments = {**arguments, "Limit": rows_max}
+        found: list[Item] = []
         while True:
             answer = await _call(lambda arguments=arguments: ask(**arguments))  # type: ignore[misc]
-            yield answer["Items"]
+            found += answer["Items"]
             last = answer.get("LastEvaluatedKey")
             if not last:
-                return
+                return found
             arguments = {**arguments, "ExclusiveStartKey": last}
 
     def _key(self, key: str) -> dict[str, Any]:  # Any: see `Value`.

@@ -13,6 +13,7 @@ from allocator.runtime.clock import Clock
 from consumer.errors.leasing import LeasingError
 from consumer.leasing.metrics import DECLINED, DONE, LeaseMetrics, outcome_of
 from consumer.leasing.record_processor.records import ProcessorRecord
+from consumer.leasing.worker.core.assignments import GivenHow
 from consumer.leasing.worker.core.shares import LeaseView
 
 T = TypeVar("T")
@@ -90,6 +91,18 @@ class WorkerMetrics:
         self._all.free.labels(self._worker).set(sum(lease.held_by is None for lease in leases))
         self._all.share.labels(self._worker).set(share)
         self._all.workers.labels(self._worker).set(len(workers - {None}))
+
+    def on_fleet(self, workers: int) -> None:
+        """Show how many workers a leader sees."""
+        self._all.workers.labels(self._worker).set(workers)
+
+    def on_leading(self, *, leads: bool) -> None:
+        """Show whether it leads."""
+        self._all.leads.labels(self._worker).set(leads)
+
+    def on_assigned(self, how: GivenHow) -> None:
+        """Count a lease that it, as the leader, gave to a worker."""
+        self._all.assigned.labels(self._worker, how.value).inc()
 
     def on_renewed(self, *, held: bool) -> None:
         """Count a lease that is, or is not, the worker's still."""

@@ -1,4 +1,7 @@
-"""Looks at all leases, takes those that are free or due to the worker, and asks others for what it lacks."""
+"""Looks at all leases, takes those that are free or due to the worker, and asks others for what it lacks.
+
+Source: awslabs/amazon-kinesis-client leases.dynamodb.DynamoDBLeaseTaker (look, expire by observation, take, steal).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from consumer.leasing.core.record import Versioned
 from consumer.leasing.manager import LeaseManager
 from consumer.leasing.store import RecordStore
 from consumer.leasing.worker.asking import ask_for
+from consumer.leasing.worker.attempts import Attempts, OnTaken
 from consumer.leasing.worker.core.outlook import Look, Memory, Observer, Outlook, outlook
 from consumer.leasing.worker.core.shares import ShareLimits, plan_shares
 from consumer.leasing.worker.metrics import TakenHow, WorkerMetrics
@@ -29,6 +33,7 @@ class Taker:
         *,
         manager: LeaseManager,
         metrics: WorkerMetrics,
+        attempts: Attempts,
         settings: WorkerSettings,
         clock: Clock,
         dice: Callable[[], float],
@@ -40,6 +45,7 @@ class Taker:
             store: The leases.
             manager: Of the store.
             metrics: The worker's.
+            attempts: Takes and asks.
             settings: The worker's.
             clock: Measures how long leases do not move.
             dice: Returns numbers in [0, 1).
@@ -48,6 +54,7 @@ class Taker:
         self._store = store
         self._manager = manager
         self._metrics = metrics
+        self._attempts = attempts
         self._settings = settings
         self._clock = clock
         self._dice = dice
@@ -64,24 +71,29 @@ class Taker:
         self,
         *,
         held: Collection[str],
-        left_alone: Collection[str],
-        on_taken: Callable[[Versioned, float], None],
+        left_alone: Callable[[], Collection[str]],
+        on_taken: OnTaken,
     ) -> None:
         """Take and ask once.
 
         Args:
             held: Keys of the leases that the worker processes.
-            left_alone: Keys that it does not take now.
-            on_taken: Called with each lease as it is taken, and the time at which taking it was sent, by the clock.
+            left_alone: Returns the keys that it does not take now; asked after the look, during which one may fail.
+            on_taken: Called as each lease is taken.
+
+        Raises:
+            LeasingError: the store failed: the look, or still a lease's length after it; or it is gone.
         """
         look = await self._look()
+        self._attempts.begin_round(look.ended_seconds)
         seen = self._outlook(look, held)
-        found = {each.record.key: each for each in look.found if each.record.key not in left_alone}
+        alone = left_alone()
+        found = {each.record.key: each for each in look.found if each.record.key not in alone}
         for key in seen.due:
             if key in found:
-                await self._take(found[key], on_taken, TakenHow.DUE)
+                await self._attempts.take(found[key], on_taken, TakenHow.DUE)
         shares = plan_shares(
-            [lease for lease in seen.leases if lease.key not in left_alone],
+            [lease for lease in seen.leases if lease.key not in alone],
             me=self._worker,
             limits=self._limits,
             dice=self._dice,
@@ -91,7 +103,7 @@ class Taker:
         for key in shares.to_take:
             if not room:
                 break
-            room -= await self._take(found[key], on_taken, TakenHow.FREE)
+            room -= await self._attempts.take(found[key], on_taken, TakenHow.FREE)
         for key in shares.to_steal:
             await self._steal(found[key], on_taken)
 
@@ -116,30 +128,23 @@ class Taker:
         self.is_asking = seen.is_asking
         return seen
 
-    async def _take(
-        self, seen: Versioned, on_taken: Callable[[Versioned, float], None], how: TakenHow
-    ) -> bool:
-        """Take a lease if nothing changed since it was seen."""
-        asked_seconds = self._clock.monotonic_seconds()
-        taken = await self._manager.take(seen, self._worker)
-        if taken is None:
-            return False
-        self._metrics.on_taken(how)
-        on_taken(taken, asked_seconds)
-        return True
-
-    async def _steal(self, seen: Versioned, on_taken: Callable[[Versioned, float], None]) -> None:
+    async def _steal(self, seen: Versioned, on_taken: OnTaken) -> None:
         """Take a lease from its holder, in the way that was agreed on."""
         way = self._settings.steal
         if way is StealWay.AT_ONCE:
-            await self._take(seen, on_taken, TakenHow.STOLEN)
-        elif await ask_for(self._store, seen, self._worker, way) is not None:
-            self.is_asking = True
-            self._metrics.on_asked_for(way.value)
-            _log.info(
-                "leasing.lease_asked_for",
-                worker=self._worker,
-                key=seen.record.key,
-                holder=seen.record.holder,
-                way=way.value,
-            )
+            await self._attempts.take(seen, on_taken, TakenHow.STOLEN)
+            return
+        asked = await self._attempts.make(
+            seen.record.key, lambda: ask_for(self._store, seen, self._worker, way)
+        )
+        if asked is None:
+            return
+        self.is_asking = True
+        self._metrics.on_asked_for(way.value)
+        _log.info(
+            "leasing.lease_asked_for",
+            worker=self._worker,
+            key=seen.record.key,
+            holder=seen.record.holder,
+            way=way.value,
+        )

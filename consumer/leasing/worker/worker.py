@@ -6,31 +6,34 @@
 
 It looks at all leases from time to time, takes what is free and its share, and asks others for what it lacks; renews
 what it holds; runs a processor on each; and keeps the leases like the shards of the stream. Every worker does the same,
-and none is special.
+and none is special. With `Balancing.LEADER` one of them is: it assigns leases, and all take what they are assigned.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from random import Random
 
 import structlog
 
+from allocator.errors import ValidationError
 from allocator.runtime.clock import Clock, SystemClock
 from allocator.runtime.task_group import TaskGroup
-from consumer.errors.leasing import LeasingError
 from consumer.leasing.core.record import Versioned
 from consumer.leasing.manager import LeaseManager
 from consumer.leasing.metrics import LeaseMetrics
 from consumer.leasing.record_processor.calls import AnyProcessor
 from consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
 from consumer.leasing.store import RecordStore
+from consumer.leasing.worker.attempts import Attempts
+from consumer.leasing.worker.discoverer import Discoverer
+from consumer.leasing.worker.leader.fleet_member import FleetMember
 from consumer.leasing.worker.metrics import WorkerMetrics
+from consumer.leasing.worker.pacing import Pacing, retryable
 from consumer.leasing.worker.renewer import Renewer
-from consumer.leasing.worker.settings import WorkerSettings
+from consumer.leasing.worker.settings import Balancing, WorkerSettings
 from consumer.leasing.worker.shard_consumer import Reason, ShardConsumer, ShardParts
 from consumer.leasing.worker.source import RecordSource
 from consumer.leasing.worker.stream_sync import StreamSync
@@ -38,8 +41,6 @@ from consumer.leasing.worker.taker import Taker
 
 EXPIRY_CHECKS_PER_LEASE = 20
 """How often in a lease's length a worker compares its leases' deadlines with its clock."""
-JITTER_RATIO = 0.2
-"""By which part of it the time between looks varies, so that workers do not look together."""
 
 _log = structlog.get_logger()
 
@@ -54,6 +55,7 @@ class LeaseWorker:
         store: RecordStore,
         source: RecordSource,
         new_processor: Callable[[], AnyProcessor],
+        fleet: RecordStore | None = None,
         settings: WorkerSettings | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
@@ -66,10 +68,15 @@ class LeaseWorker:
             store: The leases. Stays the caller's.
             source: The shards and their records.
             new_processor: Returns a processor; called for each lease, whenever it is taken.
+            fleet: With `Balancing.LEADER`, where it is written who leads and who is there: a store of its own, the same
+                for all workers. Stays the caller's.
             settings: The same for all workers of the application.
             clock: Measures leases; asyncio's timers must run with it.
             random: Decides what is tried first.
             metrics: Where it counts, under its name; None: in a registry of its own.
+
+        Raises:
+            ValidationError: there is no store for the fleet, or one that is not used, or that of the leases.
         """
         self.name = name
         self._settings = settings or WorkerSettings()
@@ -94,7 +101,7 @@ class LeaseWorker:
         )
         self._consumers: dict[str, ShardConsumer] = {}
         self._left_alone: dict[str, float] = {}
-        self._stopping = asyncio.Event()
+        self._pacing = Pacing(self._random)
         self._renewer = Renewer(
             store,
             self._consumers,
@@ -104,15 +111,62 @@ class LeaseWorker:
             at_once=self._settings.renewals_at_once,
             clock=self._clock,
         )
+        attempts = self._new_attempts()
         self._taker = Taker(
             name,
             store,
             manager=self._manager,
             metrics=self._counts,
+            attempts=attempts,
             settings=self._settings,
             clock=self._clock,
             dice=self._random.random,
         )
+        self._discoverer = Discoverer(
+            name, manager=self._manager, attempts=attempts, clock=self._clock
+        )
+        self._member = self._new_member(fleet)
+        self._was_run = False
+
+    def _new_attempts(self) -> Attempts:
+        """Return what takes leases: for the taker, or for the discoverer, for only one of them runs."""
+        return Attempts(
+            self.name,
+            manager=self._manager,
+            metrics=self._counts,
+            lease_seconds=self._settings.lease_seconds,
+            clock=self._clock,
+            dice=self._random.random,
+            pacing=self._pacing,
+        )
+
+    def _new_member(self, fleet: RecordStore | None) -> FleetMember | None:
+        """Return the worker's part in a fleet that is led; None if each takes for itself."""
+        led = self._settings.balancing is Balancing.LEADER
+        if led != (fleet is not None) or fleet is self._store:
+            raise ValidationError(
+                "worker.fleet",
+                "expected a store that is not that of the leases if balancing is leader, else none:"
+                " pass the one in which all workers of the application find each other",
+            )
+        if fleet is None:
+            return None
+        return FleetMember(
+            self.name,
+            leases=self._store,
+            fleet=fleet,
+            settings=self._settings,
+            metrics=self.metrics,
+            counts=self._counts,
+            clock=self._clock,
+            random=self._random,
+            pacing=self._pacing,
+        )
+
+    @property
+    def leads(self) -> bool:
+        """Whether it assigns the leases of all now, by its own clock."""
+        return self._member is not None and self._member.leads
 
     @property
     def held(self) -> Mapping[str, int]:
@@ -121,29 +175,48 @@ class LeaseWorker:
 
     def stop(self) -> None:
         """Let every processor checkpoint, release the leases, and let `run` return. Idempotent."""
-        self._stopping.set()
+        self._pacing.stop()
 
     async def run(self) -> None:
-        """Work until told to stop.
+        """Work until told to stop; once. A worker that was stopped before touches nothing.
 
         Raises:
+            RuntimeError: it ran before, or runs.
             InvalidStateError: the store is gone.
             Exception: what the source raises that is not to be retried.
         """
-        await self._store.join(self.name)
-        await self._manager.create_store_if_not_exists()
+        if self._was_run:
+            raise RuntimeError(f"worker {self.name} runs, or ran: a worker runs once, make another")
+        self._was_run = True
+        if self._pacing.is_stopping:
+            return
         try:
+            await self._store.join(self.name)
+            await self._manager.create_store_if_not_exists()
             async with TaskGroup() as keeping:
                 keeping.start_soon(self._renew(), name="renew leases")
                 keeping.start_soon(self._end_expired(), name="end expired leases")
                 async with TaskGroup() as working:
                     working.start_soon(self._follow_stream(), name="sync leases with the stream")
-                    working.start_soon(self._take(working), name="take leases")
-                    await self._stopping.wait()
+                    self._start_balancing(working)
+                    await self._pacing.until_stopped()
                     self._request_all()
+                await self._give_back()
                 keeping.stop()
         finally:
             self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _start_balancing(self, working: TaskGroup) -> None:
+        if self._member is None:
+            working.start_soon(self._take(working), name="take leases")
+            return
+        working.start_soon(self._member.run(), name="be led, or lead")
+        working.start_soon(self._discover(working), name="discover leases")
+
+    async def _give_back(self) -> None:
+        if self._member is not None:
+            async with retryable("leasing.release_failed", self.name):
+                await self._discoverer.give_back()
 
     def _request_all(self) -> None:
         for consumer in tuple(self._consumers.values()):
@@ -163,39 +236,44 @@ class LeaseWorker:
 
     async def _follow_stream(self) -> None:
         """Keep the leases like the shards; at first at once, for all else depends on it."""
-        while not self._stopping.is_set():
-            async with _retryable("leasing.sync_failed", self.name):
+        while not self._pacing.is_stopping:
+            async with retryable("leasing.sync_failed", self.name):
                 await self._sync.create_missing()
                 await self._sync.delete_done()
-            await self._pause(self._settings.sync_seconds)
+            await self._pacing.pause(self._settings.sync_seconds)
 
     async def _take(self, group: TaskGroup) -> None:
         """Take leases, and start their consumers."""
         usual_seconds = self._settings.take_every_seconds(
             store_tells_who_lives=self._store.tells_who_lives
         )
-        while not self._stopping.is_set():
-            async with _retryable("leasing.round_failed", self.name):
+        while not self._pacing.is_stopping:
+            async with retryable("leasing.round_failed", self.name):
                 with self._counts.round():
                     await self._taker.round(
                         held=self._consumers.keys(),
-                        left_alone=self._keys_left_alone(),
+                        left_alone=self._keys_left_alone,
                         on_taken=lambda lease, asked_seconds: self._start(
                             group, lease, asked_seconds
                         ),
                     )
             # A holder that was asked lets go at its next renewal.
             most = self._settings.renew_every_seconds if self._taker.is_asking else usual_seconds
-            await self._pause(min(usual_seconds, most))
+            await self._pacing.pause(min(usual_seconds, most))
 
-    async def _pause(self, seconds: float) -> None:
-        """Wait about so long, or until told to stop."""
-        jitter = self._random.uniform(1 - JITTER_RATIO, 1 + JITTER_RATIO)
-        try:
-            async with asyncio.timeout(seconds * jitter):
-                await self._stopping.wait()
-        except TimeoutError:
-            return
+    async def _discover(self, group: TaskGroup) -> None:
+        """Take what is assigned, and start its consumers."""
+        seconds = self._settings.discover_every_seconds(
+            store_tells_who_lives=self._store.tells_who_lives
+        )
+        while not self._pacing.is_stopping:
+            async with retryable("leasing.discovery_failed", self.name):
+                await self._discoverer.round(
+                    held=self._consumers.keys(),
+                    left_alone=self._keys_left_alone,
+                    on_taken=lambda lease, asked_seconds: self._start(group, lease, asked_seconds),
+                )
+            await self._pacing.wait(seconds)
 
     def _start(self, group: TaskGroup, taken: Versioned, asked_seconds: float) -> None:
         lease = HeldLease(
@@ -210,7 +288,7 @@ class LeaseWorker:
         self._consumers[taken.record.key] = consumer
         self._counts.on_held(len(self._consumers))
         group.start_soon(self._consume(consumer), name=f"consume {taken.record.key}")
-        if self._stopping.is_set():
+        if self._pacing.is_stopping:
             consumer.request(Reason.REQUESTED)
 
     async def _consume(self, consumer: ShardConsumer) -> None:
@@ -234,14 +312,3 @@ class LeaseWorker:
         now = self._clock.monotonic_seconds()
         self._left_alone = {key: until for key, until in self._left_alone.items() if until > now}
         return frozenset(self._left_alone)
-
-
-@asynccontextmanager
-async def _retryable(event: str, worker: str) -> AsyncIterator[None]:
-    """Log what fails and may succeed the next time."""
-    try:
-        yield
-    except LeasingError as error:
-        if not error.retryable:
-            raise
-        _log.warning(event, worker=worker, cause=str(error))

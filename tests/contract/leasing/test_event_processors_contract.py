@@ -6,6 +6,7 @@ balancing is Azure's `OwnershipManager`, as it is; the partitions' ids come from
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from consumer.errors import InvalidStateError
 from consumer.leasing.event_hubs import RecordCheckpointStore
 from tests.support.lease_stores import LeaseSubject
 from tests.support.offline_hub import GROUP, HUB, NAMESPACE, OfflineConsumerClient, OfflineHub
+from tests.support.stepping_clock import SteppingClock
 
 pytestmark = pytest.mark.parametrize(
     "subject",
@@ -107,3 +109,66 @@ async def test_loadbalancer_list_ownership_error(subject: LeaseSubject) -> None:
         await processor.claim_ownership()
 
     await subject.store.create_store()
+
+
+@pytest.mark.parametrize(
+    ("owners", "partitions", "greedy", "balanced"),
+    [
+        ("", 3, 3, 1),
+        ("ab", 3, 1, 1),
+        ("a.~", 3, 2, 1),
+        ("a.~_", 4, 2, 1),
+        ("a", 4, 2, 1),
+        ("..~_", 4, 4, 1),
+        ("ab", 2, 0, 0),
+        ("am", 2, 1, 1),
+    ],
+    ids=["none", "two", "expired", "given back", "one", "no living", "full", "mine"],
+)
+async def test_balance_ownership(
+    subject: LeaseSubject, owners: str, partitions: int, greedy: int, balanced: int
+) -> None:
+    """`test_balance_ownership`, `…_on_init`: `~` is a dead one's, `_` given back, `.` nobody's, `m` its own.
+
+    Abandoned claims are treated as unowned; what is claimed by others since is not received from.
+    """
+    clock = SteppingClock(1_000.0)
+    checkpoints = RecordCheckpointStore(subject.store, clock=clock)
+    shape = {
+        "fully_qualified_namespace": NAMESPACE,
+        "eventhub_name": HUB,
+        "consumer_group": GROUP,
+    }
+    claims = [
+        shape | {"partition_id": str(number), "owner_id": "dead" if owner in "~_" else owner}
+        for number, owner in enumerate(owners)
+        if owner != "."
+    ]
+    claimed = list(await checkpoints.claim_ownership(claims))
+    clock.now_seconds += 2 * EXPIRY_SECONDS
+    for each in claimed:
+        owner = owners[int(each["partition_id"])]
+        if owner != "~":
+            await checkpoints.claim_ownership([each | {"owner_id": owner.strip("_")}])
+    listed = [
+        each | {"last_modified_time": each["last_modified_time"] + time.time() - clock.now_seconds}
+        for each in await checkpoints.list_ownership(NAMESPACE, HUB, GROUP)
+    ]
+    ids = [str(number) for number in range(partitions)]
+
+    wanted = {
+        strategy: OwnershipManager(
+            OfflineConsumerClient(OfflineHub(partitions), checkpoints),
+            *(GROUP, "m", checkpoints, EXPIRY_SECONDS, strategy, None),
+        )._balance_ownership([dict(each) for each in listed], ids)
+        for strategy in LoadBalancingStrategy
+    }
+
+    assert len(wanted[LoadBalancingStrategy.GREEDY]) == greedy
+    assert len(wanted[LoadBalancingStrategy.BALANCED]) == balanced
+    claims = wanted[LoadBalancingStrategy.GREEDY]
+    received = list(await checkpoints.claim_ownership(claims))
+    assert [each["partition_id"] for each in received] == [each["partition_id"] for each in claims]
+    # `if we fail to claim we don't start`: who looked before that gets nothing.
+    late = RecordCheckpointStore(subject.rival)
+    assert not await late.claim_ownership([each | {"owner_id": "late"} for each in claims])

@@ -16,7 +16,7 @@ from azure.eventhub import EventData
 from azure.eventhub.aio import PartitionContext
 
 from allocator.runtime.task_group import TaskGroup
-from consumer.errors import ShutdownError
+from consumer.errors import InvalidPositionError, ShutdownError
 from consumer.leasing.azure_blob.event_hubs import EventHubsRecordStore
 from consumer.leasing.event_hubs import RecordCheckpointStore
 from consumer.leasing.sql.store import SqlRecordStore
@@ -124,6 +124,42 @@ async def test_multiple_clients_share_the_partitions(rows: RecordStore) -> None:
                 await first.contexts[stolen].update_checkpoint(late)
 
     assert await _numbers(rows) == [EVENTS, EVENTS]
+
+
+async def test_checkpoint_that_fails_is_told_to_the_error_handler(rows: RecordStore) -> None:
+    """Python `test_partition_processor_process_update_checkpoint_error`: of that partition, of no other."""
+    hub = OfflineHub(2)
+    for partition in hub.partition_ids:
+        hub.send(partition, 1)
+    await RecordCheckpointStore(rows).update_checkpoint(
+        {
+            "fully_qualified_namespace": NAMESPACE,
+            "eventhub_name": HUB,
+            "consumer_group": GROUP,
+            "partition_id": "1",
+            "sequence_number": 99,
+            "offset": "-1",  # To go back to: the hub was made anew.
+        }
+    )
+    run = _Run(hub, rows)
+    failed: list[tuple[str, Exception]] = []
+
+    async def on_error(context: PartitionContext | None, error: Exception) -> None:
+        assert context is not None
+        failed.append((context.partition_id, error))
+
+    async with TaskGroup() as group:
+        group.start_soon(
+            run.client.receive(run.on_event, on_error=on_error, starting_position="-1"),
+            name="processor",
+        )
+        await eventually(lambda: bool(failed) and run.seen == ["0/0"])
+        await run.client.close()
+        group.stop()
+
+    assert {partition for partition, _ in failed} == {"1"}
+    assert all(isinstance(error, InvalidPositionError) for _, error in failed)
+    assert await _numbers(rows) == [0, 99]
 
 
 def test_sync_store_has_the_same_answers(tmp_path: Path) -> None:

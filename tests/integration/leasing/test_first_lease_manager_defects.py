@@ -1,7 +1,7 @@
 """What was wrong with the first lease manager for Go, in a table of the Kinesis Client Library: it is not so here.
 
 That a table is there only once it can be used, and that failures of a scan are no empty list, is shown in
-`test_dynamodb_faults`; that rows hold more than key, owner and counter, in `test_kcl_java_tables`.
+`test_dynamodb_faults`; that rows hold more than key, owner and counter, in `test_kcl_java_rows`.
 
 Origin: vmware/vmware-go-kcl before its first release, `src/leases`.
 """

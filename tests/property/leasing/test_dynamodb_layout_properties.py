@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from consumer.leasing.core.record import LeaseRecord
@@ -59,6 +59,8 @@ def test_value_is_read_as_it_was_written(value: Value) -> None:
 
 
 @given(_json)
+@example({"B": "\x80"})
+@example({"BS": ["?"]})
 def test_any_json_has_a_value(plain: object) -> None:
     """Attributes that come from other layouts can be written, and are the same when read again."""
     value = from_json(json.dumps(plain))

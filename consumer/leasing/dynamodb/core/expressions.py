@@ -134,7 +134,9 @@ class _Terms:
 
     def condition(self, key_name: str, guards: Mapping[str, Value | None]) -> str:
         """Return the condition that there is a row, and these attributes of it are so."""
-        parts = [f"attribute_exists({self.name(key_name)})"]
+        parts = []
+        if not any(guards.values()):  # What equals something is there.
+            parts.append(f"attribute_exists({self.name(key_name)})")
         for name, value in sorted(guards.items()):
             if value is None:
                 parts.append(f"attribute_not_exists({self.name(name)})")

@@ -50,7 +50,7 @@ class Layout(Protocol):
         ...
 
     def row(self, record: LeaseRecord) -> dict[str, Value]:
-        """Return a record's attributes, without key, rev and epoch. A write makes the difference of two of these."""
+        """Return a record's attributes, without key and rev. A write makes the difference of two of these."""
         ...
 
     def own(self, record: LeaseRecord) -> dict[str, Value]:

@@ -6,7 +6,8 @@
     rev    N         writes so far
     record S         all of it
 
-The index `owner-key` (HASH owner, RANGE key) finds a worker's leases.
+Nobody else writes here, so `rev` is all that a write compares, and a renewal changes two attributes. The index
+`owner-key` (HASH owner, RANGE key) finds a worker's leases.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class NativeLayout:
     key_name = KEY
     owner_name = OWNER
     owner_index = OWNER_INDEX
-    guards = (OWNER, EPOCH, REV)
+    guards = (REV,)
 
     def read(self, item: Item, known: Item | None) -> LeaseRecord | None:
         """Return the record."""
@@ -40,13 +41,13 @@ class NativeLayout:
             return decode(text_of(item, RECORD) or "", key=key)
 
     def row(self, record: LeaseRecord) -> dict[str, Value]:
-        """Return the record, and its owner."""
+        """Return the record, its owner and its epoch."""
         owner = {} if record.owner is None else {OWNER: text(record.owner)}
-        return {**owner, RECORD: text(encode(record))}
+        return {**owner, EPOCH: number(record.epoch), RECORD: text(encode(record))}
 
     def own(self, record: LeaseRecord) -> dict[str, Value]:
-        """Return the epoch."""
-        return {EPOCH: number(record.epoch)}
+        """Return nothing: nobody drops what is there."""
+        return {}
 
     def stamped(
         self, before: LeaseRecord | None, after: LeaseRecord, *, now_nanoseconds: int

@@ -11,7 +11,6 @@ A map whose one name is that of a type stands as {"M": {"SS": 1}}.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -183,7 +182,7 @@ def _tagged(parsed: Mapping[str, Any]) -> Value | None:  # Any: whatever JSON ho
         return None
     try:
         return from_plain(parsed)
-    except binascii.Error:
+    except ValueError:  # No base64, also of letters that it does not have.
         return None
 
 

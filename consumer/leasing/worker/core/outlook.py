@@ -137,10 +137,11 @@ def _is_due(
         return record.key not in held
     if known.asker != observer.me:
         return False
-    return known.free_since_seconds is not None or _has_lapsed(known, look, observer)
+    return known.free_since_seconds is not None or has_lapsed(known, look, observer)
 
 
-def _has_lapsed(known: Memory, look: Look, observer: Observer) -> bool:
+def has_lapsed(known: Memory, look: Look, observer: Observer) -> bool:
+    """Tell whether the holder that was asked has had its time."""
     return look.began_seconds - known.asked_since_seconds > observer.asking_seconds
 
 
@@ -154,7 +155,7 @@ def _view(
     if record.key in due:
         return LeaseView(key=record.key, bound_for=observer.me, held_by=observer.me)
     known = memory[record.key]
-    asker = None if _has_lapsed(known, look, observer) else known.asker
+    asker = None if has_lapsed(known, look, observer) else known.asker
     if known.free_since_seconds is not None:
         free_seconds = look.began_seconds - known.free_since_seconds
         return LeaseView(key=record.key, bound_for=asker, held_by=None, free_seconds=free_seconds)

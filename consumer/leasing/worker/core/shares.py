@@ -6,6 +6,7 @@ shards count for nobody. A lease that was asked for counts for the one who gets 
 
 Source: awslabs/amazon-kinesis-client leases.dynamodb.DynamoDBLeaseTaker (target, very old leases, stealing). Theirs
 counts finished shards, steals from one worker a round, and takes leases that are new regardless of its share.
+Azure/azure-sdk-for-js event-hubs loadBalancerStrategies (who may have one of the odd ones).
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ def plan_shares(
         return _taking(target, overdue, room, dice)
     if free:
         return _taking(target, free, missing, dice)
-    to_steal = _stolen(leases, counts, me, target, min(missing, limits.steals_max), dice)
+    goal = min(target, _goal(len(leases), counts, me))
+    asking = min(goal - counts[me], limits.steals_max)
+    to_steal = _stolen(leases, counts, me, goal, asking, dice)
     return Shares(target=target, to_take=(), take_max=0, to_steal=to_steal)
 
 
@@ -89,6 +92,17 @@ def _counts(leases: Iterable[LeaseView], me: str) -> Counter[str]:
 
 def _fair_share(leases: int, workers: int) -> int:
     return 1 if workers >= leases else math.ceil(leases / workers)
+
+
+def _goal(leases: int, counts: Counter[str], me: str) -> int:
+    """Return how many leases are worth asking others for: one more than the least only if there is one for me.
+
+    Who has too many will give some to those that have too few, and keep one of the odd ones itself; what is taken from
+    it before goes back and forth.
+    """
+    least, odd = divmod(leases, len(counts))
+    others_with_more = sum(count > least for worker, count in counts.items() if worker != me)
+    return least + (others_with_more < odd)
 
 
 def _taking(target: int, free: Sequence[LeaseView], most: int, dice: Callable[[], float]) -> Shares:

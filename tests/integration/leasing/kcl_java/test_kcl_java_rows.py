@@ -1,12 +1,10 @@
-"""Tables of the Kinesis Client Library for Java, with its own workers in them: to the letter what they write and read.
+"""Rows of the Kinesis Client Library for Java: to the letter what its workers write and read.
 
 Origins, where a test names one, are in awslabs/amazon-kinesis-client, package `leases.dynamodb`; written anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,52 +12,22 @@ import pytest
 from consumer.errors import InvalidStateError
 from consumer.leasing.core import rules
 from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import HashRange, LeaseRecord, Versioned
+from consumer.leasing.core.record import HashRange, LeaseRecord
 from consumer.leasing.dynamodb.core.kcl_java import KclJavaLayout
 from consumer.leasing.dynamodb.store import DynamoRecordStore
 from consumer.leasing.manager import LeaseManager
-from tests.support.dynamodb_stores import DynamoSubject, dynamodb_subject
+from tests.support.dynamodb_stores import DynamoSubject
 from tests.support.kcl_peer import KclPeer
+from tests.support.leases_at_hand import lease_now, taken_lease
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
+
 
 pytestmark = pytest.mark.moto
 
 SHARD = "shardId-000000000000"
 OURS = frozenset({"epoch", "epochCounter", "rev", "broadsheet"})
-
-
-@pytest.fixture
-async def subject(dynamodb_client: DynamoDBClient) -> AsyncIterator[DynamoSubject]:
-    """A table that is there."""
-    async with dynamodb_subject(dynamodb_client, "kcl-java") as subject:
-        await subject.store.create_store()
-        yield subject
-
-
-@pytest.fixture
-def manager(subject: DynamoSubject) -> LeaseManager:
-    """Our worker's."""
-    return LeaseManager(subject.store)
-
-
-@pytest.fixture
-def peer(subject: DynamoSubject) -> KclPeer:
-    """A worker of theirs."""
-    return KclPeer(subject, "java")
-
-
-async def _now(manager: LeaseManager, key: str = SHARD) -> Versioned:
-    found = await manager.get_lease(key)
-    assert found is not None
-    return found
-
-
-async def _taken(manager: LeaseManager, worker: str = "w1") -> Versioned:
-    held = await manager.take(await _now(manager), worker)
-    assert held is not None
-    return held
 
 
 def _theirs(row: dict[str, Any]) -> dict[str, Any]:
@@ -90,7 +58,7 @@ async def test_row_of_theirs_is_read(subject: DynamoSubject, manager: LeaseManag
     """`DynamoDBLeaseSerializerTest` (round trip): every attribute of version 3.5; what we do not know is kept."""
     subject.put(FULL_ROW)
 
-    record = (await _now(manager)).record
+    record = (await lease_now(manager, SHARD)).record
 
     assert record == LeaseRecord(
         key=SHARD,
@@ -112,7 +80,7 @@ async def test_what_we_write_is_to_the_letter(
 ) -> None:
     """`testUpdateCheckpoint` (LeaseCoordinator): each operation changes the attributes that theirs does, no other."""
     subject.put(FULL_ROW)
-    held = await _taken(manager)
+    held = await taken_lease(manager, key=SHARD)
     expected = FULL_ROW | {
         "leaseCounter": {"N": "18"},
         "leaseOwner": {"S": "w1"},
@@ -155,10 +123,10 @@ async def test_row_of_an_old_version_is_read(subject: DynamoSubject, manager: Le
     """Version 1 wrote less, and no kind of row: what is not there is 0 or nothing, and we do not add to it."""
     subject.put({"leaseKey": {"S": SHARD}, "checkpoint": {"S": "5"}, "leaseOwner": {"S": "old"}})
 
-    found = await _now(manager)
+    found = await lease_now(manager, SHARD)
     assert (found.record.counter, found.record.owner) == (0, "old")
     assert found.record.checkpoint == Position("5")
-    await _taken(manager)
+    await taken_lease(manager, key=SHARD)
 
     assert _theirs(subject.row(SHARD)) == {
         "leaseKey": {"S": SHARD},
@@ -184,137 +152,12 @@ async def test_other_things_in_the_table_are_no_leases(
         await manager.get_lease("x")
 
 
-async def test_they_take_from_us(
-    subject: DynamoSubject, manager: LeaseManager, peer: KclPeer
-) -> None:
-    """`testHoldUpdatedLease`, `takeLease_removesCheckpointOwner`: we are fenced, and the epoch has moved on."""
-    peer.create(SHARD)
-    held = await _taken(manager)
-
-    assert peer.take(subject.row(SHARD))
-
-    assert await manager.renew(held) is None
-    assert await manager.update(held, lambda r: rules.commit(r, Position("1"))) is None
-    found = await _now(manager)
-    assert (found.record.owner, found.record.epoch) == ("java", held.record.epoch + 1)
-    assert found.fence not in (0, held.fence)
-    assert peer.renew(subject.row(SHARD))
-    assert (await _now(manager)).record.epoch == found.record.epoch
-    again = await _taken(manager)
-    assert again.record.epoch == held.record.epoch + 2
-
-
-async def test_we_take_from_them(
-    subject: DynamoSubject, manager: LeaseManager, peer: KclPeer
-) -> None:
-    """Their holder's next write fails, so that it stops."""
-    peer.create(SHARD)
-    assert peer.take(subject.row(SHARD))
-    stale = subject.row(SHARD)
-
-    held = await _taken(manager)
-
-    assert not peer.renew(stale)
-    assert not peer.commit(stale, "9")
-    assert held.record.owner_switches == 1
-    assert await manager.update(held, lambda r: rules.commit(r, Position("9")))
-
-
-async def test_lease_that_they_gave_back_to_us_is_a_new_one(
-    subject: DynamoSubject, manager: LeaseManager, peer: KclPeer
-) -> None:
-    """Their leader may assign to a worker of ours what that worker lost: the same owner, another epoch and fence."""
-    peer.create(SHARD)
-    held = await _taken(manager)
-    assert peer.take(subject.row(SHARD))
-    assert KclPeer(subject, "w1").take(subject.row(SHARD))
-
-    found = await _now(manager)
-
-    assert found.record.owner == "w1"
-    assert found.record.epoch > held.record.epoch
-    assert found.fence != held.fence
-    assert await manager.update(held, lambda r: rules.commit(r, Position("1"))) is None
-
-
-async def test_they_evict_us(subject: DynamoSubject, manager: LeaseManager, peer: KclPeer) -> None:
-    """`testEvictOwnedLease`: by the owner, whatever the counter; nobody holds it then."""
-    peer.create(SHARD)
-    held = await _taken(manager)
-    stale = subject.row(SHARD)
-    held = await manager.renew(held) or held
-
-    assert peer.evict(stale)
-
-    assert await manager.renew(held) is None
-    assert (await _now(manager)).fence == 0
-
-
-async def test_their_leader_hands_our_lease_off(
-    subject: DynamoSubject, manager: LeaseManager, peer: KclPeer
-) -> None:
-    """`renewLease_testGracefulShutdown_*`: the counter stands, our next renewal shows it; we go on, and pass it on."""
-    peer.create(SHARD)
-    held = await _taken(manager)
-    assert peer.begin_hand_off(subject.row(SHARD), "java")
-
-    renewed = await manager.renew(held)
-
-    assert renewed is not None
-    assert (renewed.record.owner, renewed.record.holder) == ("java", "w1")
-    assert renewed.fence == held.fence
-    done = await manager.update(renewed, lambda r: rules.commit(r, Position("5")))
-    assert done is not None
-    assert await manager.assign(done, "java")
-    row = subject.row(SHARD)
-    assert (row["leaseOwner"], "checkpointOwner" in row) == ({"S": "java"}, False)
-    assert peer.renew(row)
-    assert await manager.renew(done) is None
-
-
-async def test_hand_off_is_noticed_though_no_counter_moves(
-    subject: DynamoSubject, manager: LeaseManager, peer: KclPeer
-) -> None:
-    """What was decided before it is decided anew: else we would take what their leader has given to another."""
-    peer.create(SHARD)
-    assert peer.take(subject.row(SHARD))
-    seen = await _now(manager)
-    assert peer.begin_hand_off(subject.row(SHARD), "next")
-
-    assert await manager.take(seen, "w1") is None
-    assert await manager.evict(seen) is None
-
-    row = subject.row(SHARD)
-    assert (row["leaseOwner"], row["checkpointOwner"]) == ({"S": "next"}, {"S": "java"})
-
-
-async def test_we_hand_their_lease_off(
-    subject: DynamoSubject, manager: LeaseManager, peer: KclPeer
-) -> None:
-    """`initiateGracefulLeaseHandoff_sanity`: their holder's renewal fails once, which is how it learns of it."""
-    peer.create(SHARD)
-    assert peer.take(subject.row(SHARD))
-    before = subject.row(SHARD)
-
-    handed = await manager.assign(await _now(manager), "w1", graceful=True)
-
-    assert handed is not None
-    row = subject.row(SHARD)
-    assert row["leaseCounter"] == before["leaseCounter"]
-    assert (row["leaseOwner"], row["checkpointOwner"]) == ({"S": "w1"}, {"S": "java"})
-    assert not peer.renew(row)
-    assert await manager.assign(handed, "w2", graceful=True) is None
-    # `assignLease` by the holder: it passes the lease on.
-    assert KclPeer(subject, "w1").take(row)
-    assert (await _now(manager)).record.handoff_from is None
-
-
 async def test_what_they_learn_of_children_stays(
     subject: DynamoSubject, manager: LeaseManager, peer: KclPeer
 ) -> None:
     """`testUpdateLeaseWithMetaInfo`: it moves no counter, so it does not end our lease; nor do we undo it."""
     peer.create(SHARD)
-    held = await _taken(manager)
+    held = await taken_lease(manager, key=SHARD)
     assert peer.note_children(SHARD, ["c1"])
 
     noted = await manager.note_children(SHARD, children=frozenset({"c2"}))
@@ -330,7 +173,7 @@ async def test_children_noted_at_once_are_all_kept(
 ) -> None:
     """Theirs go by no version, so ours are added to what is there, and never put in its place."""
     peer.create(SHARD)
-    seen = await _now(manager)
+    seen = await lease_now(manager, SHARD)
     assert peer.note_children(SHARD, ["c1"])
 
     await subject.store.replace(rules.note_children(seen.record, children=frozenset({"c2"})), seen)
@@ -343,15 +186,15 @@ async def test_row_that_was_made_anew_goes_on_with_the_epochs(
 ) -> None:
     """Our epoch has gone with the old row: another took over, and it counts on from the last that is known."""
     peer.create(SHARD)
-    held = await _taken(manager)
+    held = await taken_lease(manager, key=SHARD)
     await manager.delete(SHARD)
     peer.create(SHARD)
 
-    found = await _now(manager)
+    found = await lease_now(manager, SHARD)
 
     assert found.record.epoch == held.record.epoch + 1
     assert await manager.take(held, "w1") is None
-    assert (await _taken(manager)).record.epoch == held.record.epoch + 2
+    assert (await taken_lease(manager, key=SHARD)).record.epoch == held.record.epoch + 2
 
 
 async def test_table_without_the_index_is_read_whole(
@@ -389,36 +232,6 @@ async def _check_leases_of(manager: LeaseManager, peer: KclPeer) -> None:
         assert peer.take(peer.subject.row(key))
 
     assert [each.record.key for each in await manager.list_leases_of("w1")] == ["a", "b"]
-
-
-async def test_mixed_history_only_goes_forward(
-    subject: DynamoSubject, manager: LeaseManager, peer: KclPeer
-) -> None:
-    """Whatever workers of both kinds do in turn: no two acquisitions of ours share an epoch, and none goes back."""
-    random = Random(7)
-    peer.create(SHARD)
-    held: Versioned | None = None
-    epochs: list[int] = []
-    for _ in range(40):
-        action = random.choice(["take", "renew", "evict", "java", "java renews", "java evicts"])
-        row = subject.row(SHARD)
-        if action == "take":
-            held = await _taken(manager)
-            epochs.append(held.record.epoch)
-        elif action == "renew" and held is not None:
-            held = await manager.renew(held)
-        elif action == "evict":
-            await manager.evict(await _now(manager))
-        elif action == "java":
-            assert peer.take(row)
-        elif action == "java renews" and row.get("leaseOwner") == {"S": "java"}:
-            assert peer.renew(row)
-        elif action == "java evicts" and "leaseOwner" in row:
-            assert peer.evict(row)
-        if held is not None and "java" in action and subject.row(SHARD) != row:
-            assert await manager.update(held, lambda r: rules.commit(r, Position("1"))) is None
-    assert len(epochs) > 5
-    assert epochs == sorted(set(epochs))
 
 
 def _sorted(row: dict[str, Any]) -> dict[str, Any]:

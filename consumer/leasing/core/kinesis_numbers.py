@@ -1,0 +1,49 @@
+"""What a sequence number of Kinesis says of itself: the shard that it was given in.
+
+An application that gets numbers from elsewhere, a file or another table, can ask before it checkpoints at one. Nothing
+here asks by itself: a number that does not say is as good as any other, and other streams' numbers do not.
+
+Source: awslabs/amazon-kinesis-client checkpoint.SequenceNumberValidator (which bits mean what).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from consumer.leasing.core.position import Position
+
+_BITS: Final = 186
+"""The length of every number of the one version that is known."""
+_VERSION: Final = 2
+_VERSION_FROM_BIT: Final = 184
+_SHARD_FROM_BIT: Final = 4
+_SHARD_BITS: Final = 32
+
+
+def shard_of_number(number: str) -> str | None:
+    """Return the id of the shard that a sequence number was given in; None: it does not say.
+
+    Args:
+        number: The digits.
+
+    Raises:
+        InvalidPositionError: it is neither digits nor one of the four names, which do not say.
+    """
+    position = Position(number)
+    if position.is_name:
+        return None
+    bits = int(position.seq)
+    if bits.bit_length() != _BITS or bits >> _VERSION_FROM_BIT != _VERSION:
+        return None
+    shard = bits >> _SHARD_FROM_BIT & ((1 << _SHARD_BITS) - 1)
+    return f"shardId-{shard:012d}"
+
+
+def is_number_of_shard(number: str, shard_id: str) -> bool | None:
+    """Tell whether a sequence number was given in a shard, whose id is in any case of letters; None: it does not say.
+
+    Raises:
+        InvalidPositionError: as `shard_of_number`.
+    """
+    shard = shard_of_number(number)
+    return None if shard is None else shard.lower() == shard_id.lower()

@@ -1,0 +1,130 @@
+"""Takes leases one by one, and asks for them, on a store that fails now and then.
+
+What is throttled is tried again within the round. What else fails of one lease, and may succeed later, waits for the
+next look, and the round goes on with the others.
+
+Source: awslabs/amazon-kinesis-client leases.dynamodb.DynamoDBLeaseTaker (three attempts at a take). Theirs does not
+wait between them, and another failure ends the round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import structlog
+
+from allocator.runtime.clock import Clock
+from consumer.errors.leasing import LeasingError, ThrottlingError
+from consumer.leasing.core.record import Versioned
+from consumer.leasing.manager import LeaseManager
+from consumer.leasing.worker.metrics import TakenHow, WorkerMetrics
+from consumer.leasing.worker.pacing import Pacing
+
+ATTEMPTS = 3
+"""How often a take, or a request, that the store throttles is made in a round; the Kinesis Client Library's number."""
+BACK_OFF_RATIO = 0.02
+"""The longest pause between two attempts, in lengths of a lease: 0.2 s of 10 s."""
+
+OnTaken: TypeAlias = Callable[[Versioned, float], None]
+"""Called with each lease as it is taken, and the time at which taking it was sent, by the clock."""
+
+_log = structlog.get_logger()
+
+
+class Attempts:
+    """A worker's, for the loop in which it takes leases."""
+
+    def __init__(
+        self,
+        worker: str,
+        *,
+        manager: LeaseManager,
+        metrics: WorkerMetrics,
+        lease_seconds: float,
+        clock: Clock,
+        dice: Callable[[], float],
+        pacing: Pacing,
+    ) -> None:
+        """Attempt nothing yet.
+
+        Args:
+            worker: Who takes.
+            manager: Of the leases.
+            metrics: The worker's.
+            lease_seconds: Length of a lease; what was seen is too old after so long.
+            clock: The worker's.
+            dice: Returns numbers in [0, 1).
+            pacing: The worker's; once it stops, nothing more is attempted.
+        """
+        self._worker = worker
+        self._manager = manager
+        self._metrics = metrics
+        self._lease_seconds = lease_seconds
+        self._clock = clock
+        self._dice = dice
+        self._pacing = pacing
+        self._stale_at_seconds = 0.0
+
+    def begin_round(self, looked_at_seconds: float) -> None:
+        """Begin with what was seen at some time, by the clock."""
+        self._stale_at_seconds = looked_at_seconds + self._lease_seconds
+
+    async def take(self, seen: Versioned, on_taken: OnTaken, how: TakenHow) -> bool:
+        """Take a lease if nothing changed since it was seen.
+
+        Raises:
+            LeasingError: the store fails a lease's length after the look still; or it is gone.
+        """
+        taken, sent_seconds = await self._try(
+            seen.record.key, lambda: self._manager.take(seen, self._worker)
+        )
+        if taken is None:
+            return False
+        self._metrics.on_taken(how)
+        on_taken(taken, sent_seconds)
+        return True
+
+    async def make(
+        self, key: str, call: Callable[[], Awaitable[Versioned | None]]
+    ) -> Versioned | None:
+        """Make a call for one lease; return what it returned, None if it failed: the next look tells what to do then.
+
+        Raises:
+            LeasingError: as of `take`.
+        """
+        answer, _ = await self._try(key, call)
+        return answer
+
+    async def _try(
+        self, key: str, call: Callable[[], Awaitable[Versioned | None]]
+    ) -> tuple[Versioned | None, float]:
+        """Make a call, again if the store throttles it, unless the worker stops; return when it was last sent, too."""
+        sent_seconds = self._clock.monotonic_seconds()
+        for attempt in range(1, ATTEMPTS + 1):
+            if self._pacing.is_stopping:
+                break
+            sent_seconds = self._clock.monotonic_seconds()
+            try:
+                return await call(), sent_seconds
+            except LeasingError as error:
+                self._survive(error, key, attempt)
+                if not isinstance(error, ThrottlingError):
+                    break
+            if attempt < ATTEMPTS:
+                await self._back_off(attempt)
+        return None, sent_seconds
+
+    def _survive(self, error: LeasingError, key: str, attempt: int) -> None:
+        """Log an error; raise it if it stays, or the store fails for so long that it must be looked at anew."""
+        if not error.retryable or self._clock.monotonic_seconds() > self._stale_at_seconds:
+            raise error
+        _log.warning(
+            "leasing.take_failed", worker=self._worker, key=key, attempt=attempt, cause=str(error)
+        )
+
+    async def _back_off(self, attempt: int) -> None:
+        """Wait, longer each time, for somewhere between half of that and all: rivals are throttled too."""
+        longest_seconds = self._lease_seconds * BACK_OFF_RATIO
+        jitter = (1 + self._dice()) / 2
+        await self._pacing.wait(longest_seconds * jitter * attempt / (ATTEMPTS - 1))

@@ -1,0 +1,210 @@
+"""Which worker a leader gives each lease: all of them held, by no worker more than one more than by another.
+
+What nobody holds is given in every pass, to the workers with fewest. Leases of living workers are only ever *asked*
+for, by a hand-off, one at a time from whoever has most to whoever has fewest, until they differ by one. A lease in
+hand-off counts for its next owner, and is left alone until its holder lets go, or has had its time.
+
+Workers that take for themselves, such as older ones, or those of another program, count with what they hold; they are
+given nothing, and may be asked.
+
+Source: awslabs/amazon-kinesis-client coordinator.assignment (assignment by count, hand-off deadlines).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from consumer.leasing.core.record import LeaseRecord
+from consumer.leasing.worker.core.outlook import Look, Observer, Outlook, has_lapsed
+from consumer.leasing.worker.core.shares import LeaseView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A lease of an unfinished shard, as the leader sees it."""
+
+    key: str
+    bound_for: str | None
+    """The worker that has it, or will get it by a claim or a hand-off; None: nobody."""
+    held_by: str | None
+    """The worker that processes it and lives; None: it is free."""
+    in_hand_off: bool = False
+    is_overdue: bool = False
+    """In a hand-off: whether the holder has had its time."""
+    free_seconds: float = 0.0
+    """For how long it has been free, as far as the leader knows."""
+    last_holder: str | None = None
+    """Of a free lease: who had it, and rather gets another."""
+
+
+class GivenHow(Enum):
+    """How a lease is given to a worker."""
+
+    FREE = "free"
+    """Nobody holds it."""
+    FORCED = "forced"
+    """Its holder did not hand it off in time."""
+    HAND_OFF = "hand-off"
+    """Its holder is asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """What the leader does with a lease."""
+
+    key: str
+    worker: str
+    how: GivenHow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentLimits:
+    """What a leader keeps to."""
+
+    leases_max: int
+    """Leases that a worker holds at most."""
+    moves_max: int
+    """Hand-offs that it begins in a pass."""
+
+
+def standings(
+    seen: Outlook,
+    look: Look,
+    observer: Observer,
+    *,
+    last_holder: Mapping[str, str],
+) -> tuple[Standing, ...]:
+    """Return what a look showed, as far as assignments rest on it.
+
+    Args:
+        seen: What is known since.
+        look: The look.
+        observer: The leader.
+        last_holder: The worker that was last seen with each lease.
+    """
+    record_by_key = {found.record.key: found.record for found in look.found}
+    return tuple(
+        _standing(
+            view,
+            record_by_key[view.key],
+            lapsed=has_lapsed(seen.memory[view.key], look, observer),
+            last_holder=last_holder.get(view.key),
+        )
+        for view in seen.leases
+    )
+
+
+def _standing(
+    view: LeaseView, record: LeaseRecord, *, lapsed: bool, last_holder: str | None
+) -> Standing:
+    in_hand_off = record.handoff_from is not None
+    return Standing(
+        key=view.key,
+        bound_for=record.owner if in_hand_off else view.bound_for,
+        held_by=view.held_by,
+        in_hand_off=in_hand_off,
+        is_overdue=in_hand_off and lapsed and view.held_by is not None,
+        free_seconds=view.free_seconds,
+        last_holder=last_holder,
+    )
+
+
+def plan_assignments(
+    leases: Sequence[Standing],
+    *,
+    workers: Collection[str],
+    limits: AssignmentLimits,
+    rebalances: bool,
+    dice: Callable[[], float],
+) -> tuple[Assignment, ...]:
+    """Decide a pass.
+
+    Args:
+        leases: All of the application that are not finished.
+        workers: Those that live and take what they are given.
+        limits: What to keep to.
+        rebalances: Whether living workers are asked for leases in this pass.
+        dice: Returns numbers in [0, 1): which of a worker's leases moves.
+    """
+    plan = _Plan(leases, workers, limits)
+    plan.force_overdue()
+    plan.give_free()
+    if rebalances:
+        plan.rebalance(dice)
+    return tuple(plan.made)
+
+
+class _Plan:
+    """Counts while it decides."""
+
+    def __init__(
+        self, leases: Sequence[Standing], workers: Collection[str], limits: AssignmentLimits
+    ) -> None:
+        self.made: list[Assignment] = []
+        self._leases = leases
+        self._workers = sorted(workers)
+        self._limits = limits
+        self._counts: Counter[str] = Counter(dict.fromkeys(self._workers, 0))
+        self._counts.update(lease.bound_for for lease in leases if lease.bound_for is not None)
+
+    def force_overdue(self) -> None:
+        """Pass on what was not handed off in time: to its next owner, if that lives."""
+        for lease in self._leases:
+            if lease.is_overdue:
+                self._pass_on(lease, GivenHow.FORCED)
+
+    def give_free(self) -> None:
+        """Give what nobody holds, the leases first that are free for longest."""
+        free = [lease for lease in self._leases if lease.held_by is None]
+        for lease in sorted(free, key=lambda lease: (-lease.free_seconds, lease.key)):
+            awaited_by_outsider = lease.bound_for not in (None, *self._workers)
+            if lease.in_hand_off or not awaited_by_outsider:
+                self._pass_on(lease, GivenHow.FREE)
+
+    def rebalance(self, dice: Callable[[], float]) -> None:
+        """Ask workers with most on behalf of those with fewest."""
+        movable = self._movable(dice)
+        moves = 0
+        while moves < self._limits.moves_max and movable:
+            giver = max(movable, key=lambda worker: (self._counts[worker], worker))
+            taker = self._least_loaded(None)
+            if taker is None or self._counts[giver] - self._counts[taker] <= 1:
+                return
+            self._assign(movable[giver].pop(), taker, GivenHow.HAND_OFF, before=giver)
+            if not movable[giver]:
+                del movable[giver]
+            moves += 1
+
+    def _movable(self, dice: Callable[[], float]) -> dict[str, list[str]]:
+        """Return, of each worker, the leases that it holds and is not asked for."""
+        keys: dict[str, list[tuple[float, str]]] = {}
+        for lease in self._leases:
+            holder = lease.held_by
+            if holder is not None and holder == lease.bound_for:
+                keys.setdefault(holder, []).append((dice(), lease.key))
+        return {worker: [key for _, key in sorted(found)] for worker, found in keys.items()}
+
+    def _pass_on(self, lease: Standing, how: GivenHow) -> None:
+        """Give a lease to the worker that awaits it, else to the one with fewest; to nobody if all have enough."""
+        if lease.bound_for is not None and lease.bound_for in self._workers:
+            self._assign(lease.key, lease.bound_for, how, before=lease.bound_for)
+        elif (worker := self._least_loaded(lease.last_holder)) is not None:
+            self._assign(lease.key, worker, how, before=lease.bound_for)
+
+    def _least_loaded(self, avoided: str | None) -> str | None:
+        """Return the worker with fewest leases and room for more; who is to be avoided counts as having one more."""
+        with_room = [name for name in self._workers if self._counts[name] < self._limits.leases_max]
+        return min(
+            with_room,
+            key=lambda name: (self._counts[name] + (name == avoided), name == avoided, name),
+            default=None,
+        )
+
+    def _assign(self, key: str, worker: str, how: GivenHow, *, before: str | None) -> None:
+        self.made.append(Assignment(key=key, worker=worker, how=how))
+        if before is not None:
+            self._counts[before] -= 1
+        self._counts[worker] += 1

@@ -1,0 +1,144 @@
+"""A worker among those that a leader assigns leases to: shows that it is there, and leads if it is elected.
+
+beat        every third of a lease's length, the worker's own row
+keep        every leader_heartbeat_seconds, the leader's
+step        every two lengths of a lease (a tenth where the store tells who lives): contend, or assign
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from allocator.runtime.clock import Clock
+from allocator.runtime.task_group import TaskGroup
+from consumer.leasing.manager import LeaseManager
+from consumer.leasing.metrics import LeaseMetrics
+from consumer.leasing.store import RecordStore
+from consumer.leasing.worker.leader.assigner import Assigner
+from consumer.leasing.worker.leader.foreign_watch import ForeignWatch
+from consumer.leasing.worker.leader.lock import LeaderLock
+from consumer.leasing.worker.leader.roster import Presence, Roster
+from consumer.leasing.worker.leader.term import Leadership
+from consumer.leasing.worker.metrics import WorkerMetrics
+from consumer.leasing.worker.pacing import Pacing, retryable
+from consumer.leasing.worker.settings import WorkerSettings
+
+
+class FleetMember:
+    """Runs beside a worker's consumers."""
+
+    def __init__(
+        self,
+        worker: str,
+        *,
+        leases: RecordStore,
+        fleet: RecordStore,
+        settings: WorkerSettings,
+        metrics: LeaseMetrics,
+        counts: WorkerMetrics,
+        clock: Clock,
+        random: Random,
+        pacing: Pacing,
+    ) -> None:
+        """Describe it; `run` starts it.
+
+        Args:
+            worker: Its name.
+            leases: Where they are.
+            fleet: Where the rows of leader and workers are; another store.
+            settings: The worker's.
+            metrics: Of the process.
+            counts: The worker's.
+            clock: The worker's.
+            random: The worker's.
+            pacing: The worker's.
+        """
+        self._worker = worker
+        self._fleet = fleet
+        self._settings = settings
+        self._pacing = pacing
+        self._manager = LeaseManager(fleet, clock=clock, metrics=metrics)
+        self._usual_seconds = settings.take_every_seconds(
+            store_tells_who_lives=leases.tells_who_lives
+        )
+        self._presence = Presence(
+            worker, fleet, manager=self._manager, settings=settings, clock=clock
+        )
+        lease_manager = LeaseManager(leases, clock=clock, metrics=metrics)
+
+        def new_assigner() -> Assigner:
+            roster = Roster(fleet, manager=self._manager, settings=settings, clock=clock)
+            return Assigner(
+                leases,
+                roster,
+                manager=lease_manager,
+                metrics=counts,
+                settings=settings,
+                clock=clock,
+                random=random,
+            )
+
+        self._leadership = Leadership(
+            worker,
+            LeaderLock(
+                worker,
+                fleet,
+                manager=self._manager,
+                lease_seconds=settings.leader_lease_seconds,
+                clock=clock,
+            ),
+            foreign=ForeignWatch(leases, clock),
+            new_assigner=new_assigner,
+            metrics=counts,
+            pass_seconds_max=settings.leader_lease_seconds,
+            failed_passes_max=settings.failed_passes_max,
+            stand_back_seconds=settings.failed_passes_max * self._usual_seconds,
+            clock=clock,
+        )
+
+    @property
+    def leads(self) -> bool:
+        """Whether the worker leads now, by its own clock."""
+        return self._leadership.leads
+
+    async def run(self) -> None:
+        """Be there until told to stop, and leave.
+
+        Raises:
+            InvalidStateError: a store is gone, or that of the fleet is none.
+        """
+        await self._fleet.join(self._worker)
+        await self._manager.create_store_if_not_exists()
+        async with retryable("leasing.presence_failed", self._worker):
+            await self._presence.beat()
+        async with TaskGroup() as group:
+            group.start_soon(self._beat(), name="show that the worker lives")
+            group.start_soon(self._keep(), name="keep leading")
+            while not self._pacing.is_stopping:
+                await self._pacing.pause(await self._step())
+            group.stop()
+        async with retryable("leasing.presence_failed", self._worker):
+            await self._presence.leave()
+        async with retryable("leasing.leading_failed", self._worker):
+            await self._leadership.step_down()
+
+    async def _step(self) -> float:
+        """Contend, or assign, and return how long to wait then."""
+        async with retryable("leasing.pass_failed", self._worker):
+            # What the worker gives up as it stops is not to be given to it by itself.
+            if await self._leadership.step(goes_on=lambda: not self._pacing.is_stopping):
+                return min(self._usual_seconds, self._settings.renew_every_seconds)
+        return self._usual_seconds
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.renew_every_seconds)
+            async with retryable("leasing.presence_failed", self._worker):
+                await self._presence.beat()
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.leader_heartbeat_seconds)
+            async with retryable("leasing.leading_failed", self._worker):
+                await self._leadership.keep()

@@ -1,0 +1,119 @@
+"""Who leads: one row that a worker holds, kept alive more slowly than leases, for little depends on it.
+
+Where the store tells who lives, it also tells that the leader is gone. Elsewhere, candidates watch the row's counter,
+each by its own clock, and one of them takes it when it has not moved for its length. The leader has stopped by then,
+by its own clock. A worker that comes back under its name leads again at once.
+
+Source: awslabs/amazon-kinesis-client coordinator.DynamoDBLockBasedLeaderDecider (lengths).
+"""
+
+from __future__ import annotations
+
+from allocator.runtime.clock import Clock
+from consumer.leasing.core.record import LeaseRecord, Versioned
+from consumer.leasing.core.sighting import Sighting, is_free, sighted
+from consumer.leasing.manager import LeaseManager
+from consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
+from consumer.leasing.store import RecordStore
+from consumer.leasing.worker.leader.rows import LEADER_KEY
+
+
+class LeaderLock:
+    """One worker's way to it."""
+
+    def __init__(
+        self,
+        worker: str,
+        fleet: RecordStore,
+        *,
+        manager: LeaseManager,
+        lease_seconds: float,
+        clock: Clock,
+    ) -> None:
+        """Not held, and not seen yet.
+
+        Args:
+            worker: Its name.
+            fleet: The store of the fleet's rows.
+            manager: Of that.
+            lease_seconds: How long a leader may not move.
+            clock: The worker's.
+        """
+        self._worker = worker
+        self._fleet = fleet
+        self._manager = manager
+        self._lease_seconds = lease_seconds
+        self._clock = clock
+        self._held: HeldLease | None = None
+        self._sighting: Sighting | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the worker leads now, by its own clock."""
+        return self._held is not None and self._held.is_held
+
+    async def contend(self) -> bool:
+        """Look, and take it if nobody leads. True if the worker does then.
+
+        Raises:
+            LeasingError: the store failed; nobody knows.
+        """
+        if self.is_held:
+            return True
+        self._held = None
+        asked_seconds = self._clock.monotonic_seconds()
+        seen = await self._seen()
+        if seen is None or not self._may_take(seen, asked_seconds):
+            return False
+        sent_seconds = self._clock.monotonic_seconds()
+        taken = await self._manager.take(seen, self._worker)
+        if taken is None:
+            return False
+        self._held = HeldLease(
+            self._manager,
+            taken,
+            lease_seconds=self._lease_seconds,
+            acquired_monotonic_seconds=sent_seconds,
+            clock=self._clock,
+            authority=self._fleet if isinstance(self._fleet, TellsDeadline) else None,
+        )
+        return True
+
+    async def renew(self) -> None:
+        """Show that the leader lives, if this is it.
+
+        Raises:
+            LeasingError: the store failed; the worker leads until its row runs out.
+        """
+        if self._held is not None:
+            await self._held.renew()
+
+    async def step_down(self) -> None:
+        """Do not lead any more, whatever the store says; others need not wait if it answers.
+
+        Raises:
+            LeasingError: it did not.
+        """
+        held, self._held = self._held, None
+        if held is not None:
+            await held.give_up()
+
+    async def _seen(self) -> Versioned | None:
+        """Return the row, made if there is none, and remember when it was seen to move."""
+        found = await self._manager.get_lease(LEADER_KEY)
+        if found is None:
+            await self._manager.create_lease(LeaseRecord(key=LEADER_KEY))
+            found = await self._manager.get_lease(LEADER_KEY)
+        if found is not None:
+            now_seconds = self._clock.monotonic_seconds()
+            self._sighting = sighted(self._sighting, found.record, now_seconds=now_seconds)
+        return found
+
+    def _may_take(self, seen: Versioned, asked_seconds: float) -> bool:
+        if seen.record.holder == self._worker:
+            return True  # Of the worker's life before.
+        if self._fleet.tells_who_lives:
+            return not seen.fence
+        return self._sighting is not None and is_free(
+            seen, self._sighting, now_seconds=asked_seconds, lease_seconds=self._lease_seconds
+        )

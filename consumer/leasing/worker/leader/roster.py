@@ -1,0 +1,140 @@
+"""Who is there: each worker keeps a row of its own moving, and the leader sees which of them do.
+
+Source: awslabs/amazon-kinesis-client worker.metricstats (a row for each worker). Ours say only that their workers live.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from allocator.runtime.clock import Clock
+from consumer.leasing.core.conflict import RecordConflictError
+from consumer.leasing.core.record import Versioned
+from consumer.leasing.manager import LeaseManager
+from consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
+from consumer.leasing.store import RecordStore
+from consumer.leasing.worker.leader.rows import WORKER_PREFIX, check_rows, taken_row, worker_key
+from consumer.leasing.worker.leader.watching import StoreWatch
+from consumer.leasing.worker.settings import WorkerSettings
+
+_log = structlog.get_logger()
+
+
+class Presence:
+    """A worker's own row."""
+
+    def __init__(
+        self,
+        worker: str,
+        fleet: RecordStore,
+        *,
+        manager: LeaseManager,
+        settings: WorkerSettings,
+        clock: Clock,
+    ) -> None:
+        """Not there yet.
+
+        Args:
+            worker: Its name.
+            fleet: The store of the fleet's rows.
+            manager: Of that.
+            settings: The worker's.
+            clock: The worker's.
+        """
+        self._worker = worker
+        self._fleet = fleet
+        self._manager = manager
+        self._settings = settings
+        self._clock = clock
+        self._row: HeldLease | None = None
+
+    async def beat(self) -> None:
+        """Show that the worker lives.
+
+        Raises:
+            LeasingError: the store failed; try again.
+        """
+        if self._row is not None and await self._row.renew():
+            return
+        if self._row is not None:
+            _log.warning("leasing.presence_lost", worker=self._worker)
+        await self._enter()
+
+    async def leave(self) -> None:
+        """Be gone, so that nothing is assigned any more.
+
+        Raises:
+            LeasingError: the store failed; the row stands still, which says the same a while later.
+        """
+        row, self._row = self._row, None
+        if row is None or not row.is_held:
+            return
+        row.end()
+        await self._manager.delete(worker_key(self._worker))
+
+    async def _enter(self) -> None:
+        asked_seconds = self._clock.monotonic_seconds()
+        self._row = None
+        taken = await taken_row(self._manager, worker_key(self._worker), self._worker)
+        if taken is not None:
+            self._row = HeldLease(
+                self._manager,
+                taken,
+                lease_seconds=self._settings.lease_seconds,
+                acquired_monotonic_seconds=asked_seconds,
+                clock=self._clock,
+                authority=self._fleet if isinstance(self._fleet, TellsDeadline) else None,
+            )
+
+
+class Roster:
+    """All workers' rows, as a leader sees them."""
+
+    def __init__(
+        self,
+        fleet: RecordStore,
+        *,
+        manager: LeaseManager,
+        settings: WorkerSettings,
+        clock: Clock,
+    ) -> None:
+        """Have seen nobody yet.
+
+        Args:
+            fleet: The store of the fleet's rows.
+            manager: Of that.
+            settings: The worker's.
+            clock: The worker's.
+        """
+        self._fleet = fleet
+        self._settings = settings
+        self._watch = StoreWatch(
+            fleet,
+            manager=manager,
+            lease_seconds=settings.lease_seconds,
+            asking_seconds=settings.asking_seconds,
+            clock=clock,
+        )
+
+    async def living(self) -> frozenset[str]:
+        """Return the workers that live and take what they are assigned; forget those that are gone for long.
+
+        Raises:
+            InvalidStateError: besides, there is something else in the fleet's store.
+        """
+        look, seen = await self._watch.look()
+        check_rows(look.found)
+        living = {view.key: view.held_by for view in seen.leases if view.held_by is not None}
+        for found in look.found:
+            free_seconds = self._watch.free_seconds(found.record.key, look)
+            if free_seconds is not None and free_seconds > self._settings.leader_lease_seconds:
+                await self._forget(found)
+        return frozenset(name for key, name in living.items() if key == worker_key(name))
+
+    async def _forget(self, seen: Versioned) -> None:
+        if not seen.record.key.startswith(WORKER_PREFIX):
+            return
+        try:
+            await self._fleet.delete(seen.record.key, seen)
+        except RecordConflictError:
+            _log.debug("leasing.worker_is_back", key=seen.record.key)

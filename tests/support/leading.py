@@ -1,0 +1,124 @@
+"""A leader's parts over records in memory, on a clock that a test moves."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from consumer.errors import DependencyError
+from consumer.leasing.core.record import LeaseRecord, Versioned
+from consumer.leasing.foreign_leader import ForeignLeader
+from consumer.leasing.manager import LeaseManager
+from consumer.leasing.metrics import LeaseMetrics
+from consumer.leasing.worker.leader.assigner import Assigner
+from consumer.leasing.worker.leader.foreign_watch import ForeignWatch
+from consumer.leasing.worker.leader.lock import LeaderLock
+from consumer.leasing.worker.leader.roster import Presence, Roster
+from consumer.leasing.worker.leader.term import Leadership
+from consumer.leasing.worker.metrics import WorkerMetrics
+from consumer.leasing.worker.settings import WorkerSettings
+from tests.support.memory_records import MemoryRecords, MemoryRecordStore
+from tests.support.stepping_clock import SteppingClock
+
+
+class LeaseTableOfOthers:
+    """Leases in memory that may not answer, and that another program may lead."""
+
+    def __init__(self, records: MemoryRecords) -> None:
+        self._store = MemoryRecordStore(records)
+        self.is_silent = False
+        self.after_scan: Callable[[], object] | None = None
+        """What happens between a look and what it leads to."""
+        self.leaders: tuple[ForeignLeader, ...] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def scan(self, owner: str | None = None) -> AsyncIterator[Versioned]:
+        """Yield the records, or fail."""
+        if self.is_silent:
+            raise DependencyError("no answer")
+        async for found in self._store.scan(owner):
+            yield found
+        if self.after_scan is not None:
+            self.after_scan()
+
+    async def foreign_leaders(self) -> tuple[ForeignLeader, ...]:
+        """Return those of the other program."""
+        return self.leaders
+
+
+@dataclass(slots=True)
+class LeadWorker:
+    """What a worker has to do with leading."""
+
+    name: str
+    presence: Presence
+    lock: LeaderLock
+    leadership: Leadership
+    leases: LeaseTableOfOthers
+    metrics: LeaseMetrics
+
+    def shown(self, name: str, **labels: str) -> float:
+        """Return a metric."""
+        labels["worker"] = self.name
+        return self.metrics.registry.get_sample_value(f"broadsheet_{name}", labels) or 0.0
+
+
+@dataclass(slots=True)
+class LeadWorld:
+    """The records that all workers share, and their clock."""
+
+    settings: WorkerSettings = field(default_factory=WorkerSettings)
+    clock: SteppingClock = field(default_factory=SteppingClock)
+    leases: MemoryRecords = field(default_factory=lambda: MemoryRecords(found={}))
+    fleet: MemoryRecords = field(default_factory=lambda: MemoryRecords(found={}))
+
+    def worker(self, name: str) -> LeadWorker:
+        """Return a worker, which is not there before it beats."""
+        fleet = MemoryRecordStore(self.fleet)
+        leases: Any = LeaseTableOfOthers(self.leases)
+        manager = LeaseManager(fleet, clock=self.clock)
+        metrics = LeaseMetrics()
+        counts = WorkerMetrics(metrics, name, self.clock)
+        common: Any = {"manager": manager, "settings": self.settings, "clock": self.clock}
+        lock = LeaderLock(
+            name,
+            fleet,
+            manager=manager,
+            lease_seconds=self.settings.leader_lease_seconds,
+            clock=self.clock,
+        )
+        leadership = Leadership(
+            name,
+            lock,
+            foreign=ForeignWatch(leases, self.clock),
+            new_assigner=lambda: Assigner(
+                leases,
+                Roster(fleet, **common),
+                manager=LeaseManager(leases, clock=self.clock),
+                metrics=counts,
+                settings=self.settings,
+                clock=self.clock,
+                random=Random(0),
+            ),
+            metrics=counts,
+            pass_seconds_max=self.settings.leader_lease_seconds,
+            failed_passes_max=self.settings.failed_passes_max,
+            stand_back_seconds=60.0,
+            clock=self.clock,
+        )
+        presence = Presence(name, fleet, **common)
+        return LeadWorker(name, presence, lock, leadership, leases, metrics)
+
+    def put(self, record: LeaseRecord) -> Versioned:
+        """Write a lease."""
+        return self.leases.put(record)
+
+    def record(self, key: str) -> LeaseRecord:
+        """Return a lease."""
+        found = self.leases.current(key)
+        assert found is not None
+        return found.record

@@ -39,6 +39,7 @@ class CommitThread:
         wait_for: Collection[Future[object]],
         abandon: Callable[[], None],
         settle: Callable[[], None] = lambda: None,
+        tidy: Callable[[], None] = lambda: None,
         fail: Callable[[BaseException], None] = lambda _: None,
     ) -> OpFuture:
         """Run `commit` once every future of `wait_for` succeeded; else `abandon`, and fail with what failed first.
@@ -48,7 +49,8 @@ class CommitThread:
             wait_for: What must be durable first.
             abandon: Undoes what is not written.
             settle: Called once the commit is durable, before its future resolves.
-            fail: Called with what the future is about to fail with; must not raise.
+            tidy: Called after that, while nobody waits; the next commit begins behind it.
+            fail: Called with what the future is about to fail with, or with what `tidy` raised; must not raise.
 
         Requires:
             The commit before it is resolved.
@@ -56,7 +58,7 @@ class CommitThread:
         if self._closed:
             raise StoreClosedError(self._name)
         assert self._current is None or self._current.future.done(), "a commit is still under way"
-        self._current = _Commit(self._name, commit, wait_for, abandon, settle, fail)
+        self._current = _Commit(self._name, commit, wait_for, abandon, settle, tidy, fail)
         if self._thread is None:
             name = f"commit {self._name}"
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -99,6 +101,7 @@ class _Commit:
         wait_for: Collection[Future[object]],
         abandon: Callable[[], None],
         settle: Callable[[], None],
+        tidy: Callable[[], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self.future: OpFuture = Future()
@@ -109,6 +112,7 @@ class _Commit:
         self._wait_for = wait_for
         self._abandon = abandon
         self._settle = settle
+        self._tidy = tidy
         self._fail = fail
         # Each awaited future puts itself here as it resolves; None is the order to abort.
         self._resolved: SimpleQueue[Future[object] | None] = SimpleQueue()
@@ -117,7 +121,7 @@ class _Commit:
         self._resolved.put(None)
 
     def run(self) -> None:
-        """Wait, write, wait, settle; resolve the future."""
+        """Wait, write, wait, settle; resolve the future; tidy."""
         try:
             self._await_or_abandon()
             durable = self._commit()
@@ -127,8 +131,12 @@ class _Commit:
         except BaseException as error:  # the future carries it to whoever waits
             self._fail(error)
             self.future.set_exception(error)
-        else:
-            self.future.set_result(None)
+            return
+        self.future.set_result(None)
+        try:
+            self._tidy()
+        except BaseException as error:  # the next commit is refused, and says why
+            self._fail(error)
 
     def _await_or_abandon(self) -> None:
         try:

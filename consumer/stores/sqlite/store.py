@@ -114,10 +114,12 @@ class SqliteStore:
         self._writer: TxnConnection | None = None
         self._readers = CommittedReaders(shard.fqn, self._path)
         self._commits = CommitThread(shard.fqn)
+        self._life_commits = 0
+        """Since the files were opened."""
         self._begun = False
         """The writer is in the worker thread's transaction."""
         self._free = threading.Event()
-        """The commit under way needs the writer no more."""
+        """The commit under way, and what tidies up behind it, need the writer no more."""
         self._free.set()
         self._failure: BaseException | None = None
         self._closed = False
@@ -182,6 +184,7 @@ class SqliteStore:
                 self._open()
             else:
                 self._writable()
+                self._free.wait()
                 self._roll_back()
             return self._read_checkpoint()
         except (sqlite3.Error, OSError) as error:
@@ -194,12 +197,14 @@ class SqliteStore:
         del shard
         self._writable()
         begun, self._begun = self._begun, False
+        self._free.wait()  # Without a statement of its own, nothing has waited yet.
         self._free.clear()
         return self._commits.start(
             partial(self._commit, begun, checkpoint.SerializeToString(deterministic=True)),
             wait_for=wait_for,
             abandon=self._roll_back,
-            settle=self._settle,
+            settle=self._readers.advance,
+            tidy=self._tidy,
             fail=self._fail,
         )
 
@@ -314,7 +319,8 @@ class SqliteStore:
         except (sqlite3.Error, OSError) as error:
             self._roll_back()
             raise self._error("cannot commit", error) from error
-        if wal_bytes < self._wal_bytes_max and not self._inherits:
+        self._life_commits += 1
+        if wal_bytes < self._wal_bytes_max and not self._folds_inheritance:
             self._free.set()  # What the next transaction writes comes behind our frames.
         return self._record_commit(wal_bytes)
 
@@ -327,19 +333,20 @@ class SqliteStore:
             raise self._error("cannot record a commit", error) from error
         return self._local_state.recorder.barrier()
 
-    def _settle(self) -> None:
-        self._readers.advance()
+    def _tidy(self) -> None:
         if not self._free.is_set():
             self._checkpoint()
             self._free.set()
 
     @property
-    def _inherits(self) -> bool:
-        """Whether the write-ahead log has frames of an earlier life.
+    def _folds_inheritance(self) -> bool:
+        """Whether it is time to end that the write-ahead log has frames of an earlier life.
 
-        The first commit ends that: lives that each add little would keep the recovery log from ever being pruned.
+        Lives that each add little would keep the recovery log from ever being pruned. It is done behind the second
+        commit: for the first one somebody waits who had no primary for a while, and it would share its processor.
         """
-        return self._recording is not None and self._recording.inherits
+        inherits = self._recording is not None and self._recording.inherits
+        return inherits and self._life_commits > 1
 
     def _wal_length_bytes(self) -> int:
         if self._recording is not None:

@@ -39,6 +39,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 def _commit(store: SqliteStore, statement: str, *values: Any) -> None:
     store.connection.execute(statement, values)
     wait(store.start_commit(SHARD, reading(1), ()))
+    assert store.connection.in_transaction  # The next one begins once the log is copied back.
 
 
 def _rows(store: SqliteStore, table: str) -> list[dict[str, Any]]:

@@ -39,6 +39,7 @@ from consumer.application import Application
 from consumer.config import MemberConfig
 from consumer.core.drain import Drain, DrainBounds, DrainVerdict
 from consumer.errors import ResolverStoppedError
+from consumer.journal.appender import BULK_CHUNK_BYTES
 from consumer.journal.client import JournalClient
 from consumer.key_space import process_id_of
 from consumer.member.parts import MemberParts, Surroundings, compose, host_and_port, new_server
@@ -150,7 +151,12 @@ class Service:
             self._address = f"http://{host_and_port(config.host, port)}"
             etcd = await stack.enter_async_context(EtcdClient(config.etcd))
             journals = await stack.enter_async_context(
-                JournalClient(config.broker_address, auth=broker_auth, zone=config.zone)
+                JournalClient(
+                    config.broker_address,
+                    auth=broker_auth,
+                    zone=config.zone,
+                    chunk_bytes=BULK_CHUNK_BYTES,
+                )
             )
             self._parts = parts = compose(
                 Surroundings(

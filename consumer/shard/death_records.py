@@ -52,20 +52,22 @@ class DeathRecords:
             ShardHeldBackError: too many of its primaries died, too recently.
         """
         record, _ = await self._read(ItemId(shard_id))
-        seconds = record.held_seconds(
-            now_wall_seconds=self._clock.wall_seconds(),
-            deaths_max=self._deaths_max,
-            hold_seconds=self._hold_seconds,
-        )
+        seconds = self._held_seconds(record)
         if seconds > 0:
             raise ShardHeldBackError(shard_id, members=record.members, seconds=seconds)
         return record
 
     async def add(self, death: YoungDeath) -> None:
-        """Record a death, once however many members saw it."""
+        """Record a death, once however many members saw it.
+
+        Not one of a shard that is held back: nobody served it, so it killed nobody. Else a cluster whose processes are
+        killed by something else would hold it back ever longer.
+        """
         key = self._keys.death(death.item_id)
         for _ in range(_TRIES_MAX):
             record, revision = await self._read(death.item_id)
+            if self._held_seconds(record) > 0:
+                return
             updated = record.plus(
                 death,
                 now_wall_seconds=self._clock.wall_seconds(),
@@ -93,6 +95,14 @@ class DeathRecords:
             except EtcdError as error:
                 _log.warning("shard.deaths_not_cleared", shard=shard_id, cause=str(error))
             await backoff.sleep()
+
+    def _held_seconds(self, record: DeathRecord) -> float:
+        """Return for how long from now a shard with this record is held back; 0 if it is not."""
+        return record.held_seconds(
+            now_wall_seconds=self._clock.wall_seconds(),
+            deaths_max=self._deaths_max,
+            hold_seconds=self._hold_seconds,
+        )
 
     async def _read(self, item_id: ItemId) -> tuple[DeathRecord, int]:
         result = await self._etcd.get_range(self._keys.death(item_id))

@@ -226,11 +226,18 @@ class PrimaryAttempt:
         copies = CopyRegister.of(shard.fqn, environment.random_bytes)
         appends = AppendService(environment.journals, room_bytes=room_bytes, copies=copies)
         recovered = AppendService(environment.journals, room_bytes=room_bytes)
+        producer = new_producer_id(environment.random_bytes)
         rollbacks = Rollbacks.of_attempt(
-            environment, shard.id, self._assignment, appends=recovered, progress=self.progress
+            environment,
+            shard.id,
+            self._assignment,
+            appends=recovered,
+            progress=self.progress,
+            producer=producer,
         )
         async with TaskGroup() as group:
             group.start_soon(sources.prefetch(), name=f"prefetch {shard.id}")
+            group.start_soon(rollbacks.foresee(), name=f"foresee {shard.id}")
             hints = await take_over() if take_over is not None else None
             store, checkpoint = await self._restored(worker, rollbacks, fenced=hints is not None)
             group.stop()
@@ -249,7 +256,7 @@ class PrimaryAttempt:
             begun = rollbacks.begin(checkpoint)
             group.start_soon(rollbacks.undo(begun), name=f"undo {shard.id}")
             while True:
-                self._callbacks = self._new_callbacks(store)
+                self._callbacks = self._new_callbacks(store, producer)
                 services = TxnServices(
                     worker=worker,
                     callbacks=self._callbacks,
@@ -265,6 +272,7 @@ class PrimaryAttempt:
                 if self._stopping:
                     break
                 checkpoint = await worker.run(store.restore_checkpoint, shard)
+                producer = new_producer_id(environment.random_bytes)
                 begun = rollbacks.begin(checkpoint)
             if hints is not None:
                 await hints.flush()
@@ -275,7 +283,7 @@ class PrimaryAttempt:
         await asyncio.sleep(self._environment.config.healthy_seconds)
         await self._environment.deaths.clear(self._shard.id)
 
-    def _new_callbacks(self, store: Store) -> Callbacks:
+    def _new_callbacks(self, store: Store, producer: int) -> Callbacks:
         """Return callbacks for transactions from one restored checkpoint on, which publish as a producer of their own.
 
         The acknowledgements of that checkpoint are written again, beside what is published next. Were both of one
@@ -286,7 +294,7 @@ class PrimaryAttempt:
             self._shard,
             environment.application,
             store,
-            producer_id=new_producer_id(environment.random_bytes),
+            producer_id=producer,
             clock=environment.clock,
             clock_delta_seconds=environment.config.publish_clock_delta_seconds,
             dead_letters=self._dead_letters,

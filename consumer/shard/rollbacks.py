@@ -7,7 +7,9 @@
                                                                                    and, late, once more;
                                                                                    drop what is superseded
 
-Of a producer, the first append into a journal and the first commit wait, for one write to etcd; nothing else does.
+Of a producer, the first append into a journal and the first commit wait, for one write to etcd; nothing else does. An
+attempt's first producer does not wait for journals that former ones had on file, if it could `foresee` them: it puts
+its own rollbacks for them on file while the shard is still being fenced and restored.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from consumer.errors import (
     JournalUnavailableError,
 )
 from consumer.journal.append_service import AppendService
-from consumer.message.clock import unix_seconds_of
+from consumer.message.clock import clock_at, unix_seconds_of
 from consumer.message.rollback import Rollback, brought_forward
 from consumer.message.sequencer import PRUNE_HORIZON_SECONDS
 from consumer.op_future import completed
@@ -38,6 +40,9 @@ from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.shard.environment import ShardEnvironment
 from consumer.shard.progress import UNDONE, Progress
 from consumer.shard.rollback_records import RollbackRecords
+
+UNDO_REST_SECONDS = 0.1
+"""Time before the first undoing: until then, who was waiting for a primary has the journals to itself."""
 
 _log = structlog.get_logger()
 
@@ -49,6 +54,8 @@ class _Keeping:
     forward: list[Rollback] = field(default_factory=list)
     """Of former producers."""
     rollbacks: list[Rollback] = field(default_factory=list)
+    unused: list[Rollback] = field(default_factory=list)
+    """Foreseen, and to be dropped."""
     kept: Future[None] = field(default_factory=Future)
 
 
@@ -65,6 +72,7 @@ class Rollbacks:
         progress: Progress,
         clock: Clock,
         again_seconds: float,
+        producer: int,
     ) -> None:
         """Bind the rollbacks of an attempt.
 
@@ -77,6 +85,7 @@ class Rollbacks:
             clock: Tells wall time.
             again_seconds: When to undo a second time: a process that slept may have published after the first. Also the
                 longest wait for journals that cannot be appended to.
+            producer: Who publishes first in this attempt, 48 bits.
         """
         self._records = records
         self._shard_id = shard_id
@@ -85,6 +94,11 @@ class Rollbacks:
         self._progress = progress
         self._clock = clock
         self._again_seconds = again_seconds
+        self._producer = producer
+        self._foreseen: dict[str, Rollback] = {}
+        """By journal, of that producer: on file before it publishes anything."""
+        self._precise: list[Rollback] | None = []
+        """What is to replace them once the first transactions are through; None: they are, so it is done at once."""
         self._left: list[Rollback] = []
         """Of producers of other attempts, which may have left messages pending."""
         self._gone: set[Rollback] = set()
@@ -105,6 +119,7 @@ class Rollbacks:
         *,
         appends: AppendService,
         progress: Progress,
+        producer: int,
     ) -> Self:
         """Return those of an attempt to serve a shard, with the services and limits of this process."""
         return cls(
@@ -115,7 +130,24 @@ class Rollbacks:
             progress=progress,
             clock=environment.clock,
             again_seconds=environment.config.rollback_again_seconds,
+            producer=producer,
         )
+
+    async def foresee(self) -> None:
+        """Put rollbacks of the first producer on file, for the journals that former producers had on file.
+
+        Nothing waits for this: cancelled or too late, it leaves a rollback of nothing, which successors drop.
+
+        Raises:
+            AssignmentLostError: the shard is no longer ours.
+        """
+        clock = clock_at(int(self._clock.wall_seconds() * 1e9))
+        former = await self._records.of_shard(self._shard_id)
+        found = [each.of_successor(self._producer, clock) for each in former]
+        foreseen = {each.journal: each for each in found if each is not None}
+        if foreseen:
+            await self._records.write(self._assignment(), keep=foreseen.values())
+            self._foreseen = foreseen
 
     async def take_over(self) -> None:
         """Read what the shard's former producers had on file.
@@ -123,7 +155,8 @@ class Rollbacks:
         Requires:
             None of them can commit any more: its recovery log is ours, or the store was restored.
         """
-        self._left = await self._records.of_shard(self._shard_id)
+        found = await self._records.of_shard(self._shard_id)
+        self._left = [each for each in found if each.producer != self._producer]
 
     def begin(self, checkpoint: Checkpoint) -> Future[None]:
         """Make ready for a new producer, which goes on from `checkpoint`; its commits wait for the future.
@@ -137,6 +170,8 @@ class Rollbacks:
         self._left = after[: len(self._left)]
         self._finished = {each.journal: each for each in after[len(self._left) :]}
         self._current = {}
+        if self._precise:
+            self._precise = []  # Their producer is a former one now; what is on file of it does, or is in `changed`.
         if not changed:
             return completed()
         self._keeping.forward.extend(changed)
@@ -144,11 +179,18 @@ class Rollbacks:
         return self._keeping.kept
 
     def keep(self, rollbacks: Sequence[Rollback]) -> Future[None]:
-        """Put rollbacks of the current producer on file; the future succeeds once they are."""
-        self._keeping.rollbacks.extend(rollbacks)
+        """Put rollbacks of the current producer on file; the future succeeds once they are, or others that do as well.
+
+        Foreseen ones are replaced even so: to readers they say that their producer lost progress.
+        """
         self._current.update((rollback.journal, rollback) for rollback in rollbacks)
+        foreseen = all(map(self._is_foreseen, rollbacks))
+        if foreseen and self._precise is not None:
+            self._precise.extend(rollbacks)
+            return completed()
+        self._keeping.rollbacks.extend(rollbacks)
         self._wake.set()
-        return self._keeping.kept
+        return completed() if foreseen else self._keeping.kept
 
     async def run(self) -> None:
         """Do what `begin` and `keep` ask for, until cancelled.
@@ -162,26 +204,33 @@ class Rollbacks:
             keeping, self._keeping = self._keeping, _Keeping()
             kept = keeping.rollbacks
             # Of a producer that finished well nothing is pending: the new record stands for both.
-            drop = [self._finished[each.journal] for each in kept if each.journal in self._finished]
-            forward = [each for each in keeping.forward if each not in drop]
-            await self._records.write(self._assignment(), keep=[*forward, *kept], drop=drop)
-            for each in drop:
+            done = [self._finished[each.journal] for each in kept if each.journal in self._finished]
+            forward = [each for each in keeping.forward if each not in done]
+            published = {each.journal for each in kept}
+            unused = [each for each in keeping.unused if each.journal not in published]
+            await self._records.write(
+                self._assignment(), keep=[*forward, *kept], drop=[*done, *unused]
+            )
+            for each in done:
                 del self._finished[each.journal]
             keeping.kept.set_result(None)
 
     async def undo(self, begun: Future[None]) -> None:
         """Roll back what former producers left, once what `begin` asked for is done, and once more later.
 
-        Then drop what is not needed any more.
+        Then drop what is not needed any more, and what was foreseen in vain.
         """
         left = list(self._left)
         await asyncio.wrap_future(begun)
+        await asyncio.sleep(UNDO_REST_SECONDS)
+        self._replace_foreseen()
         await self._append(left)
         self._progress.told(UNDONE)
         if not left:
             return
         await asyncio.sleep(self._again_seconds)
         await self._append([each for each in left if each not in self._gone])
+        self._drop_unused()
         drop = [each for each in left if each in self._gone or self._is_superseded(each)]
         await self._records.write(self._assignment(), drop=drop)
         self._left = [each for each in self._left if each not in drop]
@@ -218,6 +267,29 @@ class Rollbacks:
         waiting.discard(rollback)
         if not waiting:
             done.set()
+
+    def _is_foreseen(self, rollback: Rollback) -> bool:
+        """Whether its producer and journal have one on file whose clock is before that of any message."""
+        foreseen = self._foreseen.get(rollback.journal)
+        return (
+            foreseen is not None
+            and foreseen.producer == rollback.producer
+            and foreseen.clock <= rollback.clock
+        )
+
+    def _replace_foreseen(self) -> None:
+        self._keeping.rollbacks.extend(self._precise or ())
+        self._precise = None
+        self._wake.set()
+
+    def _drop_unused(self) -> None:
+        """Forget what was foreseen of journals without messages of its producer: by way of `run`, behind whose writes
+        the journal's first message may be waiting.
+        """
+        used = self._current.keys() | self._finished.keys()
+        unused = [journal for journal in self._foreseen if journal not in used]
+        self._keeping.unused.extend(self._foreseen.pop(journal) for journal in unused)
+        self._wake.set()
 
     def _is_superseded(self, rollback: Rollback) -> bool:
         """Whether nobody will ask any more where this producer's messages end in its journal."""

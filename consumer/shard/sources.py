@@ -65,12 +65,12 @@ class Sources:
         """The checkpoint that an application was last asked to go on from."""
 
     async def prefetch(self) -> None:
-        """Fetch the specs of the sources, before there is anything to read them for; what fails is asked again then."""
+        """Learn how to read the sources, before there is a store to read them for; what fails is asked again then."""
         if isinstance(self._application, MessageProducer):
             return
         for source in self._shard.spec.sources:
             try:
-                await self._spec(source.journal)
+                await self._source(source.journal)
             except ConsumerError as error:
                 _log.info("sources.not_prefetched", journal=source.journal, cause=str(error))
 

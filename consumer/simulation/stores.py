@@ -7,7 +7,7 @@ they wait for is done: so they run on a virtual loop, where nothing may block.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeVar
@@ -63,7 +63,7 @@ def after_all(
     def on_done(done: Future[object]) -> None:
         nonlocal left, told
         left -= 1
-        error = done.exception()
+        error = CancelledError() if done.cancelled() else done.exception()
         if not told and (error is not None or left == 0):
             told = True
             then(error)

@@ -170,6 +170,8 @@ class ProcessHosts:
             "--port": "0",
             "--lease-ttl": f"{plan.lease_seconds:g}",
             "--drain-alone-seconds": "0.5",
+            # Members die in a row here; no shard is to blame, and none may be held back.
+            "--young-deaths-max": "0",
         }
         log_file = plan.directory / f"{name}.log"
         process = EmbeddedMemberProcess(

@@ -18,6 +18,7 @@ import psutil
 
 from allocator.errors import EtcdError
 from allocator.runtime.task_group import TaskGroup
+from consumer.shard.environment import ShardConfig
 from examples.stream_sum.app import StreamSums
 from spark_bridge.cluster import ShardCluster
 from spark_bridge.errors import ClusterStoppedError
@@ -63,6 +64,8 @@ class SparkHosts:
             broker=plan.broker_address,
             start_timeout_seconds=READY_SECONDS,
             lease_ttl_seconds=plan.lease_seconds,
+            # Members die in a row here; no shard is to blame, and none may be held back.
+            shards=ShardConfig(young_deaths_max=0),
         )
         self._members = plan.members
         self._directory = plan.directory

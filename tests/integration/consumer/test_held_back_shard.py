@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from allocator.etcd.client import EtcdClient
 from allocator.runtime.clock import SystemClock
 from allocator.runtime.task_group import TaskGroup
 from consumer.core.young_deaths import YoungDeath
+from consumer.errors import ShardHeldBackError
 from consumer.key_space import process_id_of
 from consumer.member.death_watch import DeathWatch
 from consumer.protocol.journal_pb2 import ProcessSpec
@@ -106,6 +108,27 @@ async def test_shard_whose_primaries_died_is_held_back_then_cleared_by_a_long_li
         return not (await etcd.get_range(key)).kvs
 
     await eventually(cleared)
+
+
+async def test_death_of_a_member_that_held_the_shard_back_is_not_counted(host: ShardHost) -> None:
+    """Something else kills: the hold of an innocent shard must not grow with each member that never served it."""
+    settings = replace(QUICK, hold_seconds=60.0)
+    records = host.death_records(settings)
+    for life, name in enumerate(("first", "second", "third", "fourth")):
+        await records.add(_death(name, life))
+    with pytest.raises(ShardHeldBackError, match="its last 2 primaries") as held:
+        await records.admit(SHARD)
+    assert held.value.members == ("zone-a#member-first", "zone-a#member-second")
+    assert held.value.seconds <= 60.0
+
+    over = host.death_records(replace(settings, hold_seconds=0.01))
+
+    async def counted_once_the_hold_is_over() -> bool:
+        await over.add(_death("later", 9))
+        return len((await host.death_records(never).admit(SHARD)).members) == 3
+
+    never = replace(settings, young_deaths_max=0)
+    await eventually(counted_once_the_hold_is_over)
 
 
 async def test_one_death_holds_nothing_back(host: ShardHost, tmp_path: Path) -> None:

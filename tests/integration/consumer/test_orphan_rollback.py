@@ -94,10 +94,15 @@ async def producer(host: ShardHost, journals: JournalClient) -> Producer:
     return Producer(journals)
 
 
+async def clocks_kept(host: ShardHost) -> dict[tuple[str, int], int]:
+    """Return the clocks of what is on file for the shard, by journal and producer."""
+    records = RollbackRecords(host.etcd, AuxiliaryKeys(host.key_space.keys.root))
+    return {(each.journal, each.producer): each.clock for each in await records.of_shard(SHARD)}
+
+
 async def kept(host: ShardHost) -> set[tuple[str, int]]:
     """Return journal and producer of what is on file for the shard."""
-    records = RollbackRecords(host.etcd, AuxiliaryKeys(host.key_space.keys.root))
-    return {(each.journal, each.producer) for each in await records.of_shard(SHARD)}
+    return {*await clocks_kept(host)}
 
 
 async def die_in_transaction(
@@ -300,6 +305,40 @@ async def test_deleted_journal_is_forgotten(
     assert await kept(host), "the other journal's stays: a client may still ask where it ends"
 
 
+async def test_rollbacks_of_a_successor_are_on_file_before_it_publishes(
+    host: ShardHost, producer: Producer, tmp_path: Path
+) -> None:
+    """Its first append waits for nothing then. Where it publishes they are made precise."""
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec)
+    first = host.start(spec, Routing(tmp_path))
+    await read_through(first, source=await producer.publish(SOURCE, [OUTPUT, OTHER_OUTPUT]))
+    former = await clocks_kept(host)
+    assert {journal for journal, _ in former} == {OUTPUT, OTHER_OUTPUT}
+    await first.stop(grace_seconds=2)
+
+    second = host.start(spec, Routing(tmp_path))
+
+    async def foreseen() -> dict[str, int]:
+        return {
+            journal: clock
+            for (journal, number), clock in (await clocks_kept(host)).items()
+            if (journal, number) not in former
+        }
+
+    await eventually(foreseen)
+    before = await foreseen()
+    assert before.keys() == {OUTPUT, OTHER_OUTPUT}
+    await read_through(second, source=await producer.publish(SOURCE, [OUTPUT]))
+
+    async def precise() -> bool:
+        after = await foreseen()
+        assert after[OTHER_OUTPUT] == before[OTHER_OUTPUT]
+        return after[OUTPUT] > before[OUTPUT]
+
+    await eventually(precise)
+
+
 async def test_records_of_other_shards_and_broken_ones_are_passed_over(
     host: ShardHost, etcd: EtcdClient, producer: Producer, tmp_path: Path
 ) -> None:
@@ -337,6 +376,7 @@ async def test_journal_that_cannot_be_appended_to_holds_up_answers_for_a_while_o
         progress=progress,
         clock=SystemClock(),
         again_seconds=0.1,
+        producer=2 << 40,
     )
     await rollbacks.take_over()
     ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()

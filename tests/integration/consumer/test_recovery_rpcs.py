@@ -63,6 +63,8 @@ class Lives:
         self.spec: ShardSpec = recorded(shard(SHARD, SOURCE), cluster.root)
         self.counts: Counter[str] = Counter()
         self._producer = Producer(journals)
+        self._hints = b""
+        """As the last primary wrote them."""
 
     def member(self, name: str, **overrides: Any) -> Any:
         """Return a member, to be entered, with files of its own."""
@@ -85,8 +87,19 @@ class Lives:
                 if not self.counts:
                     await create_small_log(self.journals, LOG)
                     await client.apply(upserts(self.spec))
-                await wait_for_primaries(client, SHARD)
+                await self.serve(client)
                 await self.work(member)
+
+    async def serve(self, client: ShardClient) -> None:
+        """Wait until another primary serves, and has written hints of its own."""
+        await wait_for_primaries(client, SHARD)
+
+        async def hinted() -> bool:
+            found = await client.get_hints(SHARD)
+            before, self._hints = self._hints, found.primary_hints.SerializeToString()
+            return self._hints != before
+
+        await eventually(hinted)
 
 
 @pytest.fixture
@@ -110,7 +123,7 @@ async def test_prune_leaves_what_the_next_member_needs(
     await lives.live("a", "b", "c")
     broker = lives.cluster.broker_address
     async with lives.member("d") as member, client_of(member) as client:
-        await wait_for_primaries(client, SHARD)
+        await lives.serve(client)
         before = await fragments_of(journals, LOG)
 
         waiting = await shardctl(member, broker, "prune")
@@ -147,7 +160,7 @@ async def test_rewind_by_force_takes_the_primary_away_with_its_hints(
     await lives.live("a", "b")
     broker = lives.cluster.broker_address
     async with lives.member("c") as member, client_of(member) as client:
-        await wait_for_primaries(client, SHARD)
+        await lives.serve(client)
         await lives.work(member)
         refused = await shardctl(member, broker, "rewind", SHARD, "--backup", "0")
         assert refused.exit_code == 1
@@ -249,7 +262,7 @@ async def test_recover_writes_the_files_and_leaves_the_log_alone(
     broker = lives.cluster.broker_address
     target = tmp_path / "out" / "recovered"
     async with lives.member("b") as member, client_of(member) as client:
-        await wait_for_primaries(client, SHARD)
+        await lives.serve(client)
         await lives.work(member)
         before = await journals.append(LOG, b"")
 

@@ -60,9 +60,8 @@ async def test_stat_through_non_primary_is_authorized_on_its_hop(
         client_of(b, auth) as client_b,
     ):
         await client_a.apply(upserts(shard("shard-1", SOURCE)))
-        await wait_for_primaries(client_a, "shard-1")
-
         for client in (client_a, client_b):
+            await wait_for_primaries(client, "shard-1")
             assert (await client.stat("shard-1")).status == Status.OK
 
 

@@ -1,0 +1,37 @@
+"""The Python interpreter of a process that serves and does nothing else: a member, or a broker.
+
+All of it is process-wide: for programs, not for libraries.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+YOUNG_OBJECTS_MAX = 100_000
+"""Objects made between two collections. Python's 700 walks a batch of messages over and over. Cycles are rare here, so
+what waits for collection stays small."""
+SWITCH_SECONDS = 0.0005
+"""How long another thread, a shard's or one that hashes, keeps the interpreter while the event loop waits for it. Each
+append and each commit is several turns of the loop, and with Python's 5 ms each of them may wait that long."""
+KEPT_BYTES_MAX = 31 << 20
+"""Of one buffer. glibc does not learn from those of 32 MiB and more."""
+
+
+def serve_only() -> None:
+    """Set the interpreter up for serving, once what is needed for that is imported."""
+    gc.freeze()  # What was made during the start is never looked at again.
+    gc.set_threshold(YOUNG_OBJECTS_MAX, 50, 100)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    keep_freed_buffers()
+
+
+def keep_freed_buffers() -> None:
+    """Make this process keep the memory of freed buffers up to `KEPT_BYTES_MAX`, some 60 MiB of it in all.
+
+    glibc gives large buffers back to the kernel, which then has to clear each page that the next one touches. It
+    stops to do so for buffers no larger than the largest that it ever gave back. Elsewhere this has no effect.
+
+    Source: mallopt(3), M_MMAP_THRESHOLD ("dynamic mmap threshold").
+    """
+    bytearray(KEPT_BYTES_MAX)

@@ -31,7 +31,7 @@ from consumer.cli.connection import BROKER_ADDRESS_DEFAULT, errors_in_one_line
 from consumer.cli.logs import LOG_LEVELS, log_to_stderr
 from consumer.cli.shard_options import shard_config, shard_options
 from consumer.config import MemberConfig
-from consumer.member.interpreter import serve_only
+from consumer.interpreter import serve_only
 from consumer.member.service import Service
 from consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
 

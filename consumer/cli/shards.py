@@ -12,6 +12,7 @@ from allocator.errors import ValidationError
 from consumer.cli.conflicts import describe_conflicts
 from consumer.cli.connection import Connection, connection_options, run_command
 from consumer.cli.file_places import errors_name_places, require_distinct
+from consumer.cli.lazy_group import LazyGroup
 from consumer.cli.output import (
     OutputFormat,
     counted,
@@ -36,7 +37,15 @@ from consumer.protocol.labels import parse_selector, values_of
 from consumer.protocol.validation_shard import validate_shard_apply_request
 
 
-@click.group()
+@click.group(
+    cls=LazyGroup,
+    places={
+        "moves": "consumer.cli.moves:list_moves",
+        "prune": "consumer.cli.recovery:prune_shards",
+        "recover": "consumer.cli.recover:recover_shard",
+        "rewind": "consumer.cli.recovery:rewind_shard",
+    },
+)
 def shards() -> None:
     """Inspect and change shards."""
 

@@ -107,6 +107,7 @@ async def test_log_is_pruned_recovered_and_rewound_between_kills(
                 counts.update(KEYS)
                 await client.stat(SHARD, read_through={SOURCE: end}, timeout_seconds=20)
 
+    hints = b""
     for name in ("1", "2"):
         with terminal.serve(name) as address:
             async with ShardClient(address) as client:
@@ -115,12 +116,12 @@ async def test_log_is_pruned_recovered_and_rewound_between_kills(
                     await client.apply(upserts(spec))
             await served_by(address, name)
             await work(address, 5)
-            await hinted(address)
+            hints = await hinted(address, hints)
 
     with terminal.serve("3") as address:
         await served_by(address, "3")
         await work(address, 1)  # Before it has nothing to record, and no hints of its own.
-        await hinted(address)
+        await hinted(address, hints)
         before = await fragments_of(journals, LOG)
         plan = json.loads(
             await terminal.done(address, "prune", "--dry-run", "--delay", "0s", "-o", "json")
@@ -175,13 +176,13 @@ def counts_below(directory: Path) -> Counter[str]:
         connection.close()
 
 
-async def hinted(address: str) -> None:
-    """Wait until the present primary has written hints: other ones than it recovered from, which are the backup."""
+async def hinted(address: str, before: bytes) -> bytes:
+    """Wait until the present primary has written hints, other ones than it recovered from; return them."""
 
-    async def written() -> bool:
+    async def written() -> bytes:
         async with ShardClient(address) as client:
             hints = await client.get_hints(SHARD)
-        (backup,) = hints.backup_hints
-        return hints.primary_hints.HasField("hints") and hints.primary_hints != backup
+        found = hints.primary_hints.SerializeToString()
+        return found if found != before else b""
 
-    await eventually(written, timeout_seconds=30, interval_seconds=0.2)
+    return await eventually(written, timeout_seconds=30, interval_seconds=0.2)

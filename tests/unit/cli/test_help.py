@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import click
@@ -12,7 +14,9 @@ from consumer.cli.main import main
 
 
 def _leaves(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         if isinstance(command, click.Group):
             yield from _leaves(command, (*path, name))
         else:
@@ -35,3 +39,21 @@ def test_help_of_a_group_tells_each_command_in_one_sentence() -> None:
         result = CliRunner().invoke(main, [*path, "--help"], env={"COLUMNS": "80"})
 
         assert "..." not in result.output.partition("Commands:")[2]
+
+
+def test_command_imports_no_other() -> None:
+    """Who lists shards does not wait for the modules of a member."""
+    program = (
+        "import sys\n"
+        "from click.testing import CliRunner\n"
+        "from consumer.cli.main import main\n"
+        "assert CliRunner().invoke(main, ['shards', 'list', '--help']).exit_code == 0\n"
+        "print(*(name for name in sys.modules if name.startswith('consumer.cli.')))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    imported = ended.stdout.split()
+    assert "consumer.cli.shards" in imported
+    assert not {"consumer.cli.dev", "consumer.cli.serve", "consumer.cli.leases"} & {*imported}

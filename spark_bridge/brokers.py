@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from consumer.journal.appender import CHUNK_BYTES
 from consumer.journal.client import JournalClient
 from consumer.protocol.auth import KeyedAuth
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.options import Access
 
 
-def open_client(access: Access) -> JournalClient:
+def open_client(access: Access, *, chunk_bytes: int = CHUNK_BYTES) -> JournalClient:
     """Return a client, not entered yet.
+
+    Args:
+        access: Of the brokers.
+        chunk_bytes: Of long appends; see `JournalClient`.
 
     Raises:
         OptionError: a file that the options name cannot be read, or the address is malformed.
@@ -24,4 +29,6 @@ def open_client(access: Access) -> JournalClient:
             expected = f"a file with keys, readable on the driver and on executors ({error})"
             raise OptionError("authKeysFile", expected, got=access.auth_keys_file) from error
     ca_file = Path(access.ca_file) if access.ca_file is not None else None
-    return JournalClient(access.address, auth=auth, zone=access.zone, ca_file=ca_file)
+    return JournalClient(
+        access.address, auth=auth, zone=access.zone, ca_file=ca_file, chunk_bytes=chunk_bytes
+    )

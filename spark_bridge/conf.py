@@ -24,6 +24,9 @@ _RECOMMENDED = {
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "30s",
     # A member's process can be killed and its task retried in place many times: that says nothing about the executor.
     "spark.excludeOnFailure.enabled": "false",
+    # With any other value Spark measures a batch anew for each row that goes to Python, and that takes longer.
+    # `spark.sql.execution.arrow.maxRecordsPerBatch` bounds batches.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
 }
 
 

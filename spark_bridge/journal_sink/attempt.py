@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from consumer.interpreter import keep_freed_buffers
 from consumer.message.uuid import new_producer_id
 from spark_bridge.journal_sink.key_mapping import stable_order
 from spark_bridge.journal_sink.record import Attempt
-from spark_bridge.journal_sink.stamps import Stamper
+from spark_bridge.journal_sink.stamps import UUID_CHARACTERS, Stamper
 
 if TYPE_CHECKING:
     from consumer.journal.client import JournalClient
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
     from spark_bridge.journal_sink.key_mapping import Indices, RowMapping
     from spark_bridge.journal_source.options import Access
 
-_FIRST_APPEND_BYTES, _APPEND_BYTES_MAX = 16 << 10, 4 << 20
-"""What is worth an append, all journals together, while the next one is encoded; it grows, so that brokers soon have
-something to do."""
+_FIRST_APPEND_BYTES, _APPEND_BYTES_MAX = 8 << 10, 3 << 20
+"""What is worth being encoded at once, and an append, all journals together: bytes of rows in memory, and of UUIDs. It
+grows, so that brokers soon have something to do."""
 _APPEND_GROWTH = 4
 
 
@@ -58,9 +59,11 @@ def write_attempt(batches: Iterator[pa.RecordBatch], plan: WritePlan) -> Attempt
 async def _write(chunks: _Chunks, plan: WritePlan) -> Attempt:
     # gRPC may only be used after the fork that made this process, so it is imported here.
     from allocator.runtime.task_group import TaskGroup
+    from consumer.journal.appender import BULK_CHUNK_BYTES
     from spark_bridge.brokers import open_client
 
-    async with open_client(plan.access) as journals:
+    keep_freed_buffers()
+    async with open_client(plan.access, chunk_bytes=BULK_CHUNK_BYTES) as journals:
         chunk = await asyncio.to_thread(chunks.next)
         while chunk:
             # The next one is encoded while this one is appended.
@@ -93,12 +96,16 @@ class _Chunks:
     def next(self) -> dict[str, list[bytes]]:
         """Return the next content by journal; nothing at the end."""
         chunk: dict[str, list[bytes]] = {}
+        batches: list[pa.RecordBatch] = []
         size = 0
         for batch in self._batches:
             if batch.num_rows:
-                size += self._encode(batch, chunk)
+                batches.append(batch)
+                size += batch.nbytes + batch.num_rows * UUID_CHARACTERS
             if size >= self._aim_bytes:
                 break
+        for rows in _joined(batches):
+            self._encode(rows, chunk)
         self._aim_bytes = min(self._aim_bytes * _APPEND_GROWTH, _APPEND_BYTES_MAX)
         self._journals.update(chunk)
         return chunk
@@ -113,8 +120,8 @@ class _Chunks:
             journals=tuple(sorted(self._journals)),
         )
 
-    def _encode(self, batch: pa.RecordBatch, chunk: dict[str, list[bytes]]) -> int:
-        """Add a batch's messages to a chunk, and return their bytes."""
+    def _encode(self, batch: pa.RecordBatch, chunk: dict[str, list[bytes]]) -> None:
+        """Add a batch's messages to a chunk."""
         journals = self._plan.journals
         indices = self._plan.mapping.indices(batch, journals)
         rows = batch.drop_columns(list(self._plan.hidden_columns))
@@ -127,7 +134,14 @@ class _Chunks:
         self._messages += sum(encoded.messages)
         for target, content in zip(targets, encoded.contents, strict=True):
             chunk.setdefault(journals[target], []).append(content)
-        return sum(map(len, encoded.contents))
+
+
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Return the rows in as few batches as can hold them: there is much to do that costs by the batch."""
+    if len(batches) < 2:
+        return batches
+    joined: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
 
 
 def _stretches_of(indices: Indices) -> tuple[list[int], list[tuple[int, int]]]:

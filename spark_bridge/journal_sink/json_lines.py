@@ -1,6 +1,6 @@
 r"""Rows as JSON lines, `{"_meta":{"uuid":"..."},"column":value,...}\n`, a whole batch at a time.
 
-Every column becomes an array of JSON texts, and one join of all columns makes the lines: their bytes lie one after the
+Every column becomes an array of JSON texts, and all of them are concatenated row by row: the lines lie one after the
 other in memory, ready to be appended. A field that is null is left out, as Spark's own JSON sink does it, unless nulls
 are asked for; within lists and maps it is always written.
 """
@@ -21,9 +21,10 @@ from consumer.message.uuid import format_uuid
 from spark_bridge.errors import PublishError
 from spark_bridge.journal_sink.columns import check_columns
 from spark_bridge.journal_sink.encoder import Encoded, Stretches
-from spark_bridge.journal_sink.stamps import Stamper, uuid_texts
+from spark_bridge.journal_sink.stamps import Bytes, Stamper, first_digits, uuid_texts
 from spark_bridge.journal_sink.texts import (
     base64_text,
+    concatenated,
     content_of,
     fixed_width_texts,
     plain_text,
@@ -33,7 +34,7 @@ from spark_bridge.journal_sink.texts import (
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-_HEAD: Final = (b'{"_meta":{"uuid":"', b'"}')
+_HEAD: Final = ('{"_meta":{"uuid":"', '"}')
 _NOT_FINITE: Final = MappingProxyType({"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"})
 """JSON has no such numbers; Spark's sink writes them as strings too."""
 _CONTROLS: Final = MappingProxyType({8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"})
@@ -68,32 +69,14 @@ class JsonLines:
 
     def encode(self, rows: pa.RecordBatch, stretches: Stretches, stamper: Stamper) -> Encoded:
         """Return the lines of each stretch of rows, and how many they are."""
-        lines, tail = self._lines_behind_tails(rows, stamper)
-        return Encoded(
-            [
-                b"".join((content_of(lines.slice(begin, end - begin))[len(tail) :], tail))
-                for begin, end in stretches
-            ],
-            [end - begin for begin, end in stretches],
-        )
-
-    def _lines_behind_tails(
-        self, rows: pa.RecordBatch, stamper: Stamper
-    ) -> tuple[pa.StringArray, bytes]:
-        """Return a line for each row and what all lines end with, which stands at their beginning instead.
-
-        So it is written with the UUID, as is what stands between that and the first value: a join costs by the part.
-        """
-        parts: list[Part] = []
+        parts = _head(stamper.stamp_messages(rows.num_rows))
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             parts.extend(self._field(name, column))
-        parts = _merged([*parts, "}\n"])
-        tail = parts.pop().encode()
-        common = parts.pop(0).encode() if parts and isinstance(parts[0], str) else b""
-        before, after = _HEAD
-        uuids = stamper.stamp_messages(rows.num_rows)
-        heads = uuid_texts(uuids, before=tail + before, after=after + common)
-        return _join([fixed_width_texts(heads), *parts], nulls=""), tail
+        content, bounds = concatenated(_merged([*parts, "}\n"]), rows.num_rows)
+        return Encoded(
+            [bytes(content[bounds[begin] : bounds[end]]) for begin, end in stretches],
+            [end - begin for begin, end in stretches],
+        )
 
     def acknowledgement(self, uuid: bytes) -> bytes:
         """Return the line that acknowledges, given its UUID."""
@@ -142,6 +125,16 @@ class JsonLines:
             body = pc.utf8_slice_codeunits(_join(parts, nulls=""), 1)
             text = _join(["{", body, "}"])
         return pc.if_else(pc.is_valid(column), text, pa.scalar(None, pa.string()))
+
+
+def _head(uuids: Bytes) -> list[Part]:
+    """Return what lines begin with, up to the UUID's closing brace."""
+    before, after = _HEAD
+    found = first_digits(uuids)
+    if found is None:
+        return [before, fixed_width_texts(uuid_texts(uuids)), after]
+    digits, rest = found
+    return [before, fixed_width_texts(digits), rest.decode() + after]
 
 
 def _joined_lists(column: Any, texts: Any) -> Any:

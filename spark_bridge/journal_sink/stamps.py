@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from consumer.message.clock import CLOCK_UNITS_PER_MESSAGE, clock_at
-from consumer.message.uuid import Flags, build_uuid
+from consumer.message.uuid import Flags, build_uuid, format_uuid
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -101,22 +101,38 @@ def uuid_texts(uuids: Bytes, *, before: bytes = b"", after: bytes = b"") -> Byte
     return texts
 
 
+def first_digits(uuids: Bytes) -> tuple[Bytes, bytes] | None:
+    """Return the text forms of UUIDs as the 8 digits that differ, shape (N, 8), and what follows them in each.
+
+    None if the UUIDs differ elsewhere, or there are none.
+    """
+    if _varying_bytes(uuids) == _UUID_BYTES:
+        return None
+    digits = _first_digits(uuids).view(np.uint8).reshape(len(uuids), 2 * _TIME_LOW_BYTES)
+    return digits, format_uuid(uuids[0].tobytes())[2 * _TIME_LOW_BYTES :].encode()
+
+
 def _varying_bytes(uuids: Bytes) -> int:
     """Return 4 if only the first 4 bytes (the low part of the time) differ, else all."""
     if not len(uuids):
         return _UUID_BYTES
-    words = uuids.view(np.uint32)
-    if (words[:, 1:] != words[0, 1:]).any():
+    words, halves = uuids.view(np.uint32), uuids.view(np.uint64)
+    if (words[:, 1] != words[0, 1]).any() or (halves[:, 1] != halves[0, 1]).any():
         return _UUID_BYTES
     return _TIME_LOW_BYTES
 
 
 def _write_first_digits(texts: Bytes, uuids: Bytes, *, place: int) -> None:
-    """Write the 8 digits of the first 4 bytes of UUIDs into texts from `place` on, each as one number."""
+    """Write the 8 digits of the first 4 bytes of UUIDs into texts from `place` on."""
     count, width = texts.shape
+    np.ndarray((count,), np.uint64, texts, place, (width,))[:] = _first_digits(uuids)
+
+
+def _first_digits(uuids: Bytes) -> npt.NDArray[np.uint64]:
+    """Return the 8 digits of the first 4 bytes of each UUID, as one number; shape (N,)."""
     numbers = np.ascontiguousarray(uuids.view(np.uint32)[:, 0]).view(">u2")
-    digits = _HEX_QUADS[numbers].view(np.uint64)
-    np.ndarray((count,), np.uint64, texts, place, (width,))[:] = digits
+    digits: npt.NDArray[np.uint64] = _HEX_QUADS[numbers].view(np.uint64)
+    return digits
 
 
 def _write_digits(texts: Bytes, uuids: Bytes, *, place: int) -> None:

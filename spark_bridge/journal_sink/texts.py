@@ -6,6 +6,8 @@ Numbers are written so that reading them gives the same value; timestamps in ISO
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +29,46 @@ def fixed_width_texts(texts: npt.NDArray[np.uint8]) -> pa.StringArray:
     count, width = texts.shape
     offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
     return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(texts))
+
+
+def concatenated(
+    parts: Sequence[str | pa.StringArray], count: int
+) -> tuple[memoryview, npt.NDArray[np.int32]]:
+    """Return the rows of texts, joined, one after the other, and where they begin.
+
+    Arrow takes the parts out of one array that has them all: in two thirds of the time that its own join takes.
+
+    Args:
+        parts: Strings that stand in every row, and texts that differ; null is nothing.
+        count: How many rows there are.
+
+    Returns:
+        Their bytes, and `count + 1` places among them: where each row begins, and where the last one ends.
+    """
+    arrays = [part for part in parts if not isinstance(part, str)]
+    strings = [part for part in parts if isinstance(part, str)]
+    known = pa.concat_arrays([*arrays, pa.array(strings, pa.string())])
+    places = _places(count, tuple(isinstance(part, str) for part in parts))
+    taken = pc.take(known, places, boundscheck=False)
+    _, offsets, _ = taken.buffers()
+    bounds = np.frombuffer(offsets, dtype=np.int32)[: len(places) + 1 : len(parts)]
+    return content_of(taken), bounds
+
+
+@lru_cache(maxsize=1)
+def _places(count: int, are_strings: tuple[bool, ...]) -> pa.UInt32Array:
+    """Return where `concatenated` finds each part of each row; batches are mostly of one length, and so it is kept."""
+    places = np.empty((count, len(are_strings)), dtype=np.uint32)
+    rows = np.arange(count, dtype=np.uint32)
+    next_row, next_string = 0, count * are_strings.count(False)
+    for column, is_string in enumerate(are_strings):
+        if is_string:
+            places[:, column] = next_string
+            next_string += 1
+        else:
+            np.add(rows, np.uint32(next_row), out=places[:, column])
+            next_row += count
+    return pa.array(places.ravel())
 
 
 def content_of(texts: Any) -> memoryview:

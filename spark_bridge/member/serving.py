@@ -27,7 +27,7 @@ from allocator.etcd.client import EtcdClient
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Application
 from consumer.config import MemberConfig
-from consumer.member.interpreter import serve_only
+from consumer.interpreter import serve_only
 from consumer.member.service import Service
 from spark_bridge.errors import MemberReleasedError
 from spark_bridge.member.application import ApplicationFactory, load_application

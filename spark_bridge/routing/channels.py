@@ -1,7 +1,8 @@
 """A worker's channels, one a member: shared by every task that the process runs, closed when idle.
 
-gRPC closes the connection of an idle channel by itself, so that a worker that waits for its next task holds none; what
-is left of the channel goes when another is opened. No thread of ours is needed for either.
+gRPC closes the connection of an idle channel by itself, so that a worker that waits for its next task holds none. It
+does so once in a channel's life (grpc/grpc#38454), so a channel that may have been idle is not used again: the next
+call opens a new one, and what is left of the idle ones goes then. No thread of ours is needed for either.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ CHANNELS_MAX = 256
 """Most channels kept; beyond, those unused for longest are closed."""
 IDLE_SECONDS = 10.0
 """A connection unused for so long is closed; opening one takes about a millisecond."""
+FRESH_SHARE = 0.9
+"""A channel unused for this share of its idle time has not been idle for certain; gRPC's clock is not ours."""
 
 _OPTIONS = (*CHANNEL_OPTIONS, ("grpc.initial_reconnect_backoff_ms", 100))
 
@@ -74,7 +77,7 @@ class WorkerChannels:
             ValidationError: `endpoint` is no address.
         """
         with self._lock:
-            entry = self._entries.get(endpoint) or self._open(endpoint)
+            entry = self._fresh_or_none(endpoint) or self._open(endpoint)
             entry.calls += 1
 
         def release() -> None:
@@ -92,23 +95,32 @@ class WorkerChannels:
         for entry in entries:
             entry.channel.close()
 
+    def _fresh_or_none(self, endpoint: str) -> _Entry | None:
+        """Return the channel to an endpoint if it will notice that it is idle."""
+        entry = self._entries.get(endpoint)
+        return None if entry is None or self._may_be_idle(entry) else entry
+
+    def _may_be_idle(self, entry: _Entry) -> bool:
+        unused_seconds = self._monotonic_seconds() - entry.used_monotonic_seconds
+        return not entry.calls and unused_seconds > FRESH_SHARE * self._idle_seconds
+
     def _open(self, endpoint: str) -> _Entry:
         now = self._monotonic_seconds()
-        self._sweep(now)
+        self._sweep()
         target = parse_endpoint(endpoint).address
         idle = ("grpc.client_idle_timeout_ms", int(self._idle_seconds * 1000))
         entry = _Entry(grpc.insecure_channel(target, options=(*_OPTIONS, idle)), now)
         self._entries[endpoint] = entry
         return entry
 
-    def _sweep(self, now: float) -> None:
-        """Close what is idle, and what is too many."""
+    def _sweep(self) -> None:
+        """Close what may be idle, and what is too many."""
         unused = sorted(
             (entry.used_monotonic_seconds, endpoint)
             for endpoint, entry in self._entries.items()
             if not entry.calls
         )
         surplus = len(self._entries) - CHANNELS_MAX + 1
-        for index, (used, endpoint) in enumerate(unused):
-            if index < surplus or used < now - self._idle_seconds:
+        for index, (_, endpoint) in enumerate(unused):
+            if index < surplus or self._may_be_idle(self._entries[endpoint]):
                 self._entries.pop(endpoint).channel.close()

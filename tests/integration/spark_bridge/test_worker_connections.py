@@ -59,10 +59,12 @@ async def test_many_tasks_share_one_connection_a_member(cluster: AskedCluster) -
         assert connections_to(endpoints) - before <= len(endpoints)
 
 
-async def test_idle_connection_closes_by_itself_and_the_next_call_opens_it(
+async def test_idle_connection_closes_by_itself_each_time_and_the_next_call_opens_it(
     cluster: AskedCluster,
 ) -> None:
-    """A worker that waits for its next task holds no connection, though nothing of ours runs in it meanwhile."""
+    """A worker that waits for its next task holds no connection, though nothing of ours runs in it meanwhile. gRPC
+    closes the connection of a channel once, and forgets it from then on.
+    """
     async with cluster.member("a") as member:
         before = connections_to([member.address])
         worker = Worker()
@@ -71,11 +73,10 @@ async def test_idle_connection_closes_by_itself_and_the_next_call_opens_it(
         def listing() -> None:
             ask_list(worker, member.address, None, "", seconds=5.0)
 
-        await asyncio.to_thread(listing)
-        assert connections_to([member.address]) == before + 1
-        await eventually(lambda: connections_to([member.address]) == before)
-        await asyncio.to_thread(listing)
-        assert connections_to([member.address]) == before + 1
+        for _ in range(3):
+            await asyncio.to_thread(listing)
+            assert connections_to([member.address]) == before + 1
+            await eventually(lambda: connections_to([member.address]) == before)
         worker.close()
 
 

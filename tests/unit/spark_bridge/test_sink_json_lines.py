@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StructField, StructType, VariantType
 
+from consumer.message.clock import CLOCK_UNITS_PER_MESSAGE, UNIX_EPOCH_TICKS
 from consumer.message.json_type import JsonType
 from consumer.message.uuid import Flags, build_uuid, format_uuid, parse_uuid
 from spark_bridge.errors import PublishError
@@ -140,6 +141,21 @@ def test_json_lines_uuids_are_those_of_one_producer_in_order() -> None:
     clocks = [clock for _, clock, _ in parsed]
     assert all(before < after for before, after in itertools.pairwise(clocks))
     assert [flags for _, _, flags in parsed] == [Flags.CONTINUE_TXN] * 2000 + [Flags.ACK_TXN]
+
+
+def test_lines_over_the_low_part_of_the_time() -> None:
+    """UUIDs whose first 8 digits are not all that differs within a batch: each line has its own, whole."""
+    ticks = 0x1EC_0ABC_FFFF_FFF0
+    stamper = Stamper(PRODUCER, now=lambda: (ticks - UNIX_EPOCH_TICKS) * 100)
+    rows = _column(list(range(5)), pa.int64())
+
+    encoded = JsonLines(from_arrow_schema(rows.schema)).encode(rows, [(0, 5)], stamper)
+
+    uuids = [JsonType().uuid_of(line) for line in encoded.contents[0].splitlines()]
+    assert [parse_uuid(uuid) for uuid in uuids] == [
+        (PRODUCER, (ticks << 4) + step * CLOCK_UNITS_PER_MESSAGE, Flags.CONTINUE_TXN)
+        for step in range(1, 6)
+    ]
 
 
 def test_uuid_texts_over_the_low_part_of_the_time() -> None:

@@ -42,6 +42,23 @@ def test_channel_is_shared_by_calls_to_one_endpoint(channels: WorkerChannels) ->
     assert use(channels, "http://127.0.0.1:1") is use(channels, "http://127.0.0.1:1")
 
 
+def test_channel_that_may_have_been_idle_is_not_used_again(
+    channels: WorkerChannels, watch: Watch
+) -> None:
+    """It would keep its next connection for ever."""
+    first = use(channels, "http://127.0.0.1:1")
+    watch.now += IDLE_SECONDS / 2
+    assert use(channels, "http://127.0.0.1:1") is first
+    _, release = channels.borrow("http://127.0.0.1:1")
+    watch.now += IDLE_SECONDS + 1
+    assert use(channels, "http://127.0.0.1:1") is first, "a call is under way"
+    release()
+
+    watch.now += IDLE_SECONDS + 1
+    assert use(channels, "http://127.0.0.1:1") is not first
+    channels.close()
+
+
 def test_idle_channel_goes_when_another_is_opened(channels: WorkerChannels, watch: Watch) -> None:
     """Members come and go with their addresses; but what is in use stays, however long the call takes."""
     use(channels, "http://127.0.0.1:1")

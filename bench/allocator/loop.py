@@ -25,7 +25,7 @@ from allocator.runtime.task_group import TaskGroup
 from bench.allocator.cluster import Cluster, put_all, replicas_catching_up
 from bench.report import Params, emit
 from consumer.embedded.etcd import EmbeddedEtcdProcess
-from consumer.member.interpreter import serve_only
+from consumer.interpreter import serve_only
 
 ITEMS = int(os.environ.get("BENCH_LOOP_ITEMS", "10000"))
 REPLICAS = 3

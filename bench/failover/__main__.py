@@ -2,7 +2,9 @@
 
 A standalone Spark with three workers of one slot each hosts two members; etcd and a durable broker run beside it. A
 message comes every few milliseconds, and each is echoed by a transaction of its own. What is timed is from the kill to
-the first echo, committed, of another process. The lease lives 20 s: no figure below that is due to its end.
+the first echo, committed, of another process. The lease lives 20 s: no figure below that is due to its end. Trials
+during which the whole machine stood still (`bench.machine_pauses`) count, and are told: `trials_with_machine_pauses`,
+and `failover_undisturbed_max_s`, the longest of the others.
 
     kill=worker      SIGKILL of the primary's Python worker
     kill=executor    SIGKILL of its executor's JVM and its worker
@@ -27,6 +29,7 @@ import psutil
 from bench.failover.app import OUTPUT, SOURCE
 from bench.failover.traffic import Traffic
 from bench.journal_specs import journal_change
+from bench.machine_pauses import MachinePauses
 from bench.report import Params, emit
 from consumer.errors import EndpointError
 from consumer.journal.client import JournalClient
@@ -100,18 +103,39 @@ def _measure(case: Case, spark: object, directory: Path) -> None:
     ) as cluster:
         trials = Trials(cluster, case)
         trials.prepare()
-        with Traffic(cluster.services.broker_address) as traffic:
+        with Traffic(cluster.services.broker_address) as traffic, MachinePauses() as pauses:
             traffic.fill(case.state_mib)
-            seconds = [trials.run(traffic) for _ in range(TRIALS)]
+            found = [_watched(trials, traffic, pauses) for _ in range(TRIALS)]
             traffic.check()
+    seconds = [trial for trial, _ in found]
+    undisturbed = [trial for trial, pause_seconds in found if not pause_seconds]
     params: Params = {
         "kill": case.kill,
         "standbys": case.standbys,
         "state_mb": case.state_mib,
         "trials": TRIALS,
+        "trials_with_machine_pauses": TRIALS - len(undisturbed),
+        "machine_pause_max_s": round(max(pause_seconds for _, pause_seconds in found), 4),
     }
     emit(BENCH, "failover_p50_s", statistics.median(seconds), "s", **params)
     emit(BENCH, "failover_max_s", max(seconds), "s", **params)
+    if undisturbed:
+        emit(BENCH, "failover_undisturbed_max_s", max(undisturbed), "s", **params)
+
+
+def _watched(trials: Trials, traffic: Traffic, pauses: MachinePauses) -> tuple[float, float]:
+    """Return the seconds of a trial, and of the machine's longest pause in the time that they are of."""
+    trial = trials.run(traffic)
+    return trial.seconds, pauses.longest_seconds(since=trial.began, until=trial.ended)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The time without a primary, and the time in which it was looked for, monotonic seconds."""
+
+    seconds: float
+    began: float
+    ended: float
 
 
 class Trials:
@@ -142,8 +166,8 @@ class Trials:
         self._cluster.apply([spec])
         self._cluster.wait_for_primary([SHARD])
 
-    def run(self, traffic: Traffic) -> float:
-        """Lose the primary once; return the seconds without one."""
+    def run(self, traffic: Traffic) -> Trial:
+        """Lose the primary once."""
         while not traffic.filled:
             time.sleep(_POLL_SECONDS)
         process = self._wait_until_ready()
@@ -152,12 +176,13 @@ class Trials:
         self._kill(process)
         first = traffic.wait_for(after=began, not_by=process.pid)
         if self._case.kill != "handover":
-            return first.at_monotonic_seconds - began
+            ended = first.at_monotonic_seconds
+            return Trial(ended - began, began, ended)
         until = first.at_monotonic_seconds + AFTER_SECONDS
         traffic.wait_for(after=until)
         # It stands by for a while before it leaves: the next trial needs a standby that stays.
         process.wait(timeout=READY_SECONDS_MAX)
-        return traffic.longest_gap(since=began, until=until)
+        return Trial(traffic.longest_gap(since=began, until=until), began, until)
 
     def _wait_until_ready(self) -> psutil.Process:
         """Wait until all replicas are ready; return the primary's process."""

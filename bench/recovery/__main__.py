@@ -12,7 +12,7 @@ import sys
 import structlog
 
 from bench.recovery import cost, playing, standby
-from consumer.member.interpreter import serve_only
+from consumer.interpreter import serve_only
 
 BENCH = "recovery"
 STATE_MB = 100

@@ -16,10 +16,16 @@ from itertools import count
 from pathlib import Path
 from statistics import median
 
-from bench.recovery.driven import STORES, DrivenStore, Rows, create_log, recording_into
+from bench.recovery.driven import (
+    STORES,
+    DrivenStore,
+    Rows,
+    create_log,
+    member_journals,
+    recording_into,
+)
 from bench.report import emit
 from consumer.embedded.broker import EmbeddedBrokerProcess
-from consumer.journal.client import JournalClient
 from consumer.local_state import LocalState
 
 ROUNDS = 7
@@ -124,7 +130,7 @@ class _Sides:
 
     async def _recorded(self, store: str, load: Load) -> float:
         log = f"bench/logs/{next(self._numbers)}"
-        async with JournalClient(self._address) as journals:
+        async with member_journals(self._address) as journals:
             await create_log(journals, log)
             async with recording_into(journals, log, self._new_directory()) as (state, _):
                 driven = await asyncio.to_thread(

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from bench.journal_specs import journal_change
 from consumer.application import Store
 from consumer.journal.append_service import AppendService
+from consumer.journal.appender import BULK_CHUNK_BYTES
 from consumer.journal.client import JournalClient
 from consumer.local_state import LocalState
 from consumer.op_future import OpFuture, completed
@@ -94,6 +95,11 @@ class DrivenStore:
     def destroy(self) -> None:
         """Close it, and remove its files if they are recorded."""
         self._store.destroy()
+
+
+def member_journals(address: str) -> JournalClient:
+    """Return a client like that of a member."""
+    return JournalClient(address, chunk_bytes=BULK_CHUNK_BYTES)
 
 
 async def create_log(journals: JournalClient, log: str) -> None:

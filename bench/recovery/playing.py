@@ -10,10 +10,9 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 
-from bench.recovery.driven import STORES, Rows, fill
+from bench.recovery.driven import STORES, Rows, fill, member_journals
 from bench.report import alternate, emit
 from consumer.embedded.broker import EmbeddedBrokerProcess
-from consumer.journal.client import JournalClient
 from consumer.protocol.recorded_op_pb2 import FSMHints
 from consumer.recoverylog.playback import Playback
 from consumer.recoverylog.player import Player
@@ -62,7 +61,7 @@ class _Sides:
         """Record a store of that size; return how many bytes its playback reads."""
         keys = state_mb * MEGABYTE // VALUE_BYTES
         rows = Rows(keys=keys, per_txn=ROWS_PER_TXN, value_bytes=VALUE_BYTES)
-        async with JournalClient(self._address) as journals:
+        async with member_journals(self._address) as journals:
             self._hints = await fill(
                 journals,
                 self._store,
@@ -78,7 +77,7 @@ class _Sides:
         """Return megabytes a second of a playback, from nothing to files at their paths."""
         self._plays += 1
         directory = self._directory / f"{self._store}-{self._plays}"
-        async with JournalClient(self._address) as journals:
+        async with member_journals(self._address) as journals:
             player = Player(journals, self._hints, directory)
             player.stop_at_head()
             began = time.perf_counter()
@@ -90,7 +89,7 @@ class _Sides:
     async def read(self) -> float:
         """Return megabytes a second of a plain read of what playback reads."""
         offset = Playback(self._hints).position.offset
-        async with JournalClient(self._address) as journals:
+        async with member_journals(self._address) as journals:
             length = 0
             began = time.perf_counter()
             async for span in journals.reader(self._log, offset=offset, block=False):

@@ -18,11 +18,17 @@ from pathlib import Path
 import structlog
 
 from allocator.runtime.task_group import TaskGroup
-from bench.recovery.driven import STORES, DrivenStore, Rows, create_log, recording_into
+from bench.recovery.driven import (
+    STORES,
+    DrivenStore,
+    Rows,
+    create_log,
+    member_journals,
+    recording_into,
+)
 from bench.report import emit
 from consumer.embedded.broker import EmbeddedBrokerProcess
-from consumer.journal.client import JournalClient
-from consumer.member.interpreter import serve_only
+from consumer.interpreter import serve_only
 from consumer.op_future import OpFuture
 from consumer.protocol.recorded_op_pb2 import FSMHints
 from consumer.recoverylog.playback_progress import PlaybackProgress, PlayingTime
@@ -58,7 +64,7 @@ def run(bench: str) -> None:
 async def _record(address: str, directory: Path, store: str) -> tuple[Noted, Noted]:
     log = f"bench/logs/{store}"
     committed: Noted = []
-    async with JournalClient(address) as journals:
+    async with member_journals(address) as journals:
         await create_log(journals, log)
         standby = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "bench.recovery.standby", address, log),
@@ -106,7 +112,7 @@ class _NotingProgress(PlaybackProgress):
 
 async def _stand_by(address: str, log: str, directory: Path) -> Noted:
     """Play until our input ends, and what the log has by then."""
-    async with JournalClient(address) as journals, TaskGroup() as group:
+    async with member_journals(address) as journals, TaskGroup() as group:
         player = Player(journals, FSMHints(log=log), directory)
         progress = player.progress = _NotingProgress()
         playing = group.start_soon(player.run(), name="standby")

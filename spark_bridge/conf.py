@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from spark_bridge.errors import SparkConfError
+from pyspark.sql import SparkSession
+
+from spark_bridge.errors import ConnectNotSupportedError, SparkConfError
 
 TASK_FAILURES_MIN = 1_000
 """Every lost worker or executor of a member's whole life counts as a failure of its task."""
 
+_CONNECT_PACKAGE = "pyspark.sql.connect."
 _RECOMMENDED = {
     "spark.task.maxFailures": "100000",
     "spark.python.worker.reuse": "false",
@@ -33,6 +36,23 @@ _RECOMMENDED = {
 def recommended_conf() -> dict[str, str]:
     """Return the settings that a SparkSession needs before it can host members."""
     return dict(_RECOMMENDED)
+
+
+def check_session(spark: SparkSession) -> None:
+    """Refuse a session that cannot host members.
+
+    Raises:
+        ConnectNotSupportedError: it is one over Spark Connect.
+        SparkConfError: as `check_conf`.
+    """
+    # Told by its name: importing Connect takes packages that only its users have.
+    if f"{type(spark).__module__}.".startswith(_CONNECT_PACKAGE):
+        raise ConnectNotSupportedError(
+            "ShardCluster",
+            instead="start the members from a driver of its own "
+            "(spark_bridge.session.start_session); data sources work from here",
+        )
+    check_conf(dict(spark.sparkContext.getConf().getAll()))
 
 
 def check_conf(conf: Mapping[str, str]) -> None:

@@ -13,8 +13,8 @@ from allocator.core.model import ItemId, MemberId
 
 _KEPT_MAX = 16
 """Members named in a record."""
-_DOUBLINGS_MAX = 8
-"""The longest hold is 256 times the first."""
+_DOUBLINGS_MAX = 6
+"""The longest hold is 64 times the first. Whatever kills is tried again in the end: it may have been something else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from consumer.shard.callbacks import Callbacks
 from consumer.shard.dead_letters import DeadLetters
 from consumer.shard.environment import ShardEnvironment
 from consumer.shard.hint_keeper import HintKeeper
+from consumer.shard.holds import Holds
 from consumer.shard.progress import ACKNOWLEDGED, UNDONE, Progress
 from consumer.shard.rollbacks import Rollbacks
 from consumer.shard.sources import Sources
@@ -46,7 +47,6 @@ _log = structlog.get_logger()
 
 READ_CHANNEL_MESSAGES = 8192
 """Messages read ahead if the spec does not say."""
-
 
 TakeOver: TypeAlias = "Callable[[], Awaitable[HintKeeper]]"
 """Makes a recovery log ours, and returns what keeps its hints."""
@@ -75,9 +75,7 @@ class PrimaryAttempt:
         self._assignment = assignment
         self._environment = environment
         self._dead_letters = dead_letters
-        self._references = 0
-        self._unreferenced = asyncio.Event()
-        self._unreferenced.set()
+        self._references = Holds()
         self._worker: ShardWorker | None = None
         self._callbacks: Callbacks | None = None
         self._loop: TransactionLoop | None = None
@@ -152,15 +150,11 @@ class PrimaryAttempt:
         """
         if self.ended:
             raise self.stopped_error()
-        self._references += 1
-        self._unreferenced.clear()
+        self._references.add()
 
     def let_go(self) -> None:
         """Undo one `hold`."""
-        assert self._references > 0, "released more often than held"
-        self._references -= 1
-        if self._references == 0:
-            self._unreferenced.set()
+        self._references.remove()
 
     async def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return `function(store, *args)`, run on the worker thread between batches.
@@ -363,7 +357,6 @@ class PrimaryAttempt:
         return store
 
     def _destroy_store(self) -> None:
-        """Destroy it, if there is one."""
         if self.store is not None:
             self.store.destroy()
 
@@ -385,7 +378,7 @@ class PrimaryAttempt:
             worker.submit(self._abandon_txn, cause)
         try:
             async with asyncio.timeout(timeout):
-                await self._unreferenced.wait()
+                await self._references.wait_none()
         except TimeoutError:
             _log.error("shard.still_held", shard=self._shard.id, waited_seconds=timeout)
         finally:

@@ -39,11 +39,10 @@ from spark_bridge.cluster.member_jobs import MemberJobs
 from spark_bridge.cluster.membership import MemberInfo, Membership
 from spark_bridge.cluster.settings import MemberSettings
 from spark_bridge.cluster.shards import Shards
-from spark_bridge.conf import check_conf
+from spark_bridge.conf import check_session
 from spark_bridge.errors import (
     ClusterStartError,
     ClusterStoppedError,
-    ConnectNotSupportedError,
     NotInClusterError,
     ScaleTimeoutError,
 )
@@ -69,7 +68,6 @@ DRAIN_ALONE_SECONDS_MAX = 1.0
 """Members that all leave together have nobody to hand over to; it covers the time until the last has said so."""
 DRAIN_COVERED_SECONDS_MAX = 5.0
 """For shards that have a ready replica elsewhere: Spark starts nobody in a member's place before it has left."""
-_CONNECT_PACKAGE = "pyspark.sql.connect."
 
 
 class ShardCluster:
@@ -120,8 +118,7 @@ class ShardCluster:
             ClusterConfError: a setting of the session that is meant for clusters is wrong.
             ValidationError: an argument is out of its bounds.
         """
-        _require_context(spark)
-        check_conf(dict(spark.sparkContext.getConf().getAll()))
+        check_session(spark)
         _require_members(members)
         conf = read_cluster_conf(spark.conf.getAll)
         self._spark = spark
@@ -189,6 +186,17 @@ class ShardCluster:
             ClusterStoppedError: the cluster was stopped, or its job failed.
         """
         return self._running().members()
+
+    def last_failure(self) -> str:
+        """Return who failed last, and why, e.g. to explain a member that is missing; empty if none did, or none said.
+
+        A member that is killed says nothing. Spark starts either anew.
+
+        Raises:
+            ClusterStoppedError: the cluster was stopped, or its job failed.
+        """
+        self._running()
+        return self._membership.failure()
 
     def apply(self, specs: Iterable[ShardSpec]) -> None:
         """Create or update shards, whatever their present revision."""
@@ -379,16 +387,6 @@ class ShardCluster:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-
-
-def _require_context(spark: SparkSession) -> None:
-    # Told by its name: importing Connect takes packages that only its users have.
-    if f"{type(spark).__module__}.".startswith(_CONNECT_PACKAGE):
-        raise ConnectNotSupportedError(
-            "ShardCluster",
-            instead="start the members from a driver of its own "
-            "(spark_bridge.session.start_session); data sources work from here",
-        )
 
 
 def _require_members(members: int) -> None:

@@ -11,10 +11,12 @@ from uuid import uuid4
 import psutil
 import pytest
 
+from allocator.core.keys import Keys
 from consumer.shard.environment import ShardConfig
 from examples.flights.app import FlightsApplication
 from examples.flights.messages import FLIGHT_JOURNALS
 from spark_bridge.cluster import ShardCluster
+from spark_bridge.cluster.membership import MemberInfo
 from spark_bridge.errors import ClusterStartError, SparkConfError
 from spark_bridge.services import Services
 from tests.support.eventually import eventually_sync
@@ -56,20 +58,21 @@ def cluster(
         yield running
 
 
-def _wait_for_members(cluster: ShardCluster, count: int) -> None:
+def _wait_for_members(cluster: ShardCluster, count: int) -> tuple[MemberInfo, ...]:
     deadline = time.monotonic() + 60
-    while len(cluster.members()) < count:
-        assert time.monotonic() < deadline, cluster.members()
+    while len(members := cluster.members()) < count:
+        assert time.monotonic() < deadline, (members, cluster.last_failure())
+    return members
 
 
 def test_shard_cluster_members_are_processes_of_executors(cluster: ShardCluster) -> None:
     """Each task is a member in a process of its own below an executor, and every shard has a primary among them."""
-    members = cluster.members()
+    members = _wait_for_members(cluster, 3)
 
     processes = [process_listening_at(member.endpoint) for member in members]
     primaries = cluster.wait_for_primary(SHARDS)
 
-    assert [member.partition for member in members] == [0, 1, 2]
+    assert [member.partition for member in members] == [0, 1, 2], cluster.last_failure()
     assert len({process.pid for process in processes}) == 3
     assert all(executor_of(process).is_running() for process in processes)
     assert set(primaries.values()) <= {member.member_id for member in members}
@@ -116,6 +119,22 @@ def test_shard_cluster_executor_killed_members_come_back_elsewhere(cluster: Shar
     _, alive = psutil.wait_procs(dying.values(), timeout=20)
     assert not alive, "the Python workers of a dead executor must not go on"
     assert not dying.keys() & {member.member_id for member in cluster.members()}
+
+
+def test_shard_cluster_failed_member_comes_back_and_the_driver_is_told_why(
+    services: Services, cluster: ShardCluster
+) -> None:
+    """Somebody removes a member's key: it stops at once, Spark starts it anew, and the driver can say what happened."""
+    victim = _wait_for_members(cluster, 3)[1]
+
+    _delete_key(services, Keys(cluster.root).member(victim.member_id))
+
+    next_life = (victim.partition, victim.attempt + 1)
+    eventually_sync(
+        lambda: next_life in {(one.partition, one.attempt) for one in cluster.members()},
+        timeout_seconds=60,
+    )
+    assert "MemberKeyLostError" in cluster.last_failure()
 
 
 def test_shard_cluster_second_one_at_the_same_root_is_refused(
@@ -219,6 +238,18 @@ def test_shard_cluster_unfit_session_is_refused_at_once(
 
     with pytest.raises(SparkConfError, match=r"spark\.task\.maxFailures is 4"):
         ShardCluster(spark, "examples.flights.app:create", members=1, root="/test/conf")
+
+
+def _delete_key(services: Services, key: bytes) -> None:
+    import asyncio
+
+    from allocator.etcd.client import EtcdClient
+
+    async def delete() -> None:
+        async with EtcdClient(services.etcd) as etcd:
+            await etcd.delete(key)
+
+    asyncio.run(delete())
 
 
 def _keys_at(services: Services, root: str) -> list[bytes]:

@@ -6,11 +6,50 @@ event loop: `future.result()` blocks the former, `asyncio.wrap_future(future)` a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
+
+ResultT = TypeVar("ResultT")
 
 OpFuture: TypeAlias = "Future[None]"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """An append on its way to a broker, to which others can be sent that come after it."""
+
+    endpoint: str
+    name: bytes
+    """Which that broker knows it by."""
+
+
+class TurnFuture(Future[ResultT], Generic[ResultT]):
+    """The result of what is durable once a certain append is, and no sooner; tells which one, once that is on its way.
+
+    Whatever depends on such a result can be sent without waiting for it, if it is appended by the same broker.
+    """
+
+    def __init__(self) -> None:
+        """Create one of an append that is not on its way yet."""
+        super().__init__()
+        self.turn: Turn | None = None
+        """The append; None before it is sent, and if it is not sent in turn."""
+        self._when_sent: list[Callable[[Turn], None]] = []
+
+    def sent(self, turn: Turn) -> None:
+        """Tell that the append is on its way."""
+        self.turn = turn
+        waiting, self._when_sent = self._when_sent, []
+        for callback in waiting:
+            callback(turn)
+
+    def when_sent(self, callback: Callable[[Turn], None]) -> None:
+        """Call back once the append is on its way, on the thread that tells; at once if it is. Twice at worst."""
+        self._when_sent.append(callback)
+        if self.turn is not None:
+            callback(self.turn)
 
 
 def completed() -> OpFuture:

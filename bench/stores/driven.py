@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -46,6 +47,9 @@ class DroppingRecorder:
 
     def set_property(self, path: str, content: str) -> None:
         """Drop it."""
+
+    def after(self, futures: Collection[Future[object]]) -> None:
+        """Drop it whenever it comes."""
 
     def barrier(self) -> OpFuture:
         """Return what is done."""

@@ -51,6 +51,7 @@ ConsumerError
     ├── JournalNotFoundError
     ├── JournalNotAllowedError              the journal's flags forbid it
     ├── JournalSuspendedError
+    ├── OutOfTurnError(detail)              sent before what it depends on was answered; nothing was written
     ├── JournalUnavailableError(detail)     no broker serves it now; safe to retry
     ├── JournalStoreUnhealthyError(detail)
     ├── WrongAppendOffsetError(offset)
@@ -107,6 +108,9 @@ from consumer.errors.journals import (
 )
 from consumer.errors.journals import (
     OffsetNotYetAvailableError as OffsetNotYetAvailableError,
+)
+from consumer.errors.journals import (
+    OutOfTurnError as OutOfTurnError,
 )
 from consumer.errors.journals import (
     PublishError as PublishError,

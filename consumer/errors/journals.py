@@ -64,6 +64,12 @@ class JournalSuspendedError(JournalError):
     problem = "is suspended"
 
 
+class OutOfTurnError(JournalError):
+    """The broker cannot tell that what the append depends on has succeeded; nothing was written."""
+
+    problem = "was to be appended to after others"
+
+
 class JournalUnavailableError(JournalError):
     """No broker serves the journal right now; nothing was applied and a retry is safe."""
 

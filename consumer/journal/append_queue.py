@@ -14,6 +14,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from consumer.journal.in_turn import InTurn
+from consumer.op_future import TurnFuture
 from consumer.protocol.journal_pb2 import AppendRequest, AppendResponse
 
 GROUP_BYTES_MAX = 64 << 20
@@ -23,9 +25,9 @@ GROUP_BYTES_MAX = 64 << 20
 AnyFuture: TypeAlias = "Future[Any]"
 
 
-def new_future() -> Future[AppendResponse]:
+def new_future() -> TurnFuture[AppendResponse]:
     """Return a future that nobody can cancel: it is shared by all appends of a group."""
-    future: Future[AppendResponse] = Future()
+    future: TurnFuture[AppendResponse] = TurnFuture()
     future.set_running_or_notify_cancel()
     return future
 
@@ -41,7 +43,9 @@ class AppendGroup:
     content: list[bytes] = field(default_factory=list)
     size: int = 0
     """Bytes of `content`."""
-    future: Future[AppendResponse] = field(default_factory=new_future)
+    future: TurnFuture[AppendResponse] = field(default_factory=new_future)
+    in_turn: InTurn | None = None
+    """The place of its first copy among other appends."""
     under_way: bool = False
     """Being sent, so closed to further appends."""
     landed: bool = False

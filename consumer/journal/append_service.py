@@ -6,6 +6,8 @@ Promises:
   after it, so whatever follows an acknowledgement stays behind it.
 * A dependency that fails, or a refusal that asking again would not cure, fails the append and every later one of that
   journal, for the life of the service. A register mismatch is such a refusal at once: a fenced writer must learn it.
+* With `turns`, an append whose dependencies are on their way to the same broker is sent behind them at once, and the
+  broker keeps the order: chains of small appends take one round trip, not one each.
 * Everything else is repeated with back-off until it succeeds or the service closes. **An append whose answer was lost
   is repeated too, so its bytes may stand in the journal twice**: delivery is at least once. Readers that sequence
   messages by their UUIDs drop the second copy; that is what makes it exactly once. Nothing is ever reordered or left
@@ -19,7 +21,6 @@ endless repetition, and memory is bounded by `wait_for_room` rather than by spil
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
@@ -36,12 +37,15 @@ from consumer.errors import (
     JournalError,
     JournalNotFoundError,
     JournalUnavailableError,
+    OutOfTurnError,
     RegisterMismatchError,
     RpcFailedError,
 )
 from consumer.journal.append_queue import AnyFuture, AppendGroup, AppendQueue, new_future
 from consumer.journal.appender import check_append
 from consumer.journal.client import JournalClient
+from consumer.journal.dependencies import succeed, succeed_or_go
+from consumer.journal.in_turn import InTurn, TurnNames
 from consumer.journal.late_copies import CopyFence, CopyRegister, Refused
 from consumer.protocol.journal_pb2 import AppendRequest, AppendResponse, LabelSelector, LabelSet
 
@@ -71,6 +75,7 @@ class AppendService:
         *,
         room_bytes: int = ROOM_BYTES,
         copies: CopyRegister | None = None,
+        turns: TurnNames | None = None,
     ) -> None:
         """Take the client.
 
@@ -78,10 +83,12 @@ class AppendService:
             client: Performs the appends; it must outlive the service.
             room_bytes: Bound on queued content that `wait_for_room` keeps to, bytes.
             copies: Keeps late copies out; not of appends that have to do with registers themselves.
+            turns: Names appends, so that others can be sent before they are answered; None: those wait.
         """
         self._client = client
         self._room_bytes = room_bytes
         self._copies = copies
+        self._turns = turns
         self._fences: dict[str, CopyFence] = {}
         self._queued_bytes = 0
         self._queues: dict[str, AppendQueue] = {}
@@ -216,7 +223,7 @@ class AppendService:
             while queue.groups:
                 group = queue.groups[0]
                 try:
-                    await _succeed_all(journal, group.after)
+                    await self._depend(group)
                     group.under_way = True
                     response = await self._perform(group)
                 except ConsumerError as error:
@@ -229,6 +236,14 @@ class AppendService:
             queue.draining = False
             if not queue.groups and queue.poison is None:
                 del self._queues[journal]
+
+    async def _depend(self, group: AppendGroup) -> None:
+        """Wait until a group can be sent: what it depends on has succeeded, or is on its way to where it goes."""
+        if self._turns is None:
+            await succeed(group.request.journal, group.after)
+            return
+        after = await succeed_or_go(group.request.journal, group.after)
+        group.in_turn = InTurn(self._turns.next(), after, group.future.sent)
 
     async def _perform(self, group: AppendGroup) -> AppendResponse:
         """Append a group, again and again until it succeeds or is refused for good."""
@@ -251,6 +266,12 @@ class AppendService:
                 if failures >= FAILURES_MAX:
                     raise
                 failed = error
+            except OutOfTurnError:
+                await succeed(request.journal, group.after)
+                continue
+            # Only its first copy goes in turn: others depend on nothing any more, and nothing comes behind them.
+            group.future.turn = None
+            await succeed(request.journal, group.after)
             _log.warning(
                 "append.retrying",
                 journal=request.journal,
@@ -263,6 +284,7 @@ class AppendService:
 
     async def _send(self, group: AppendGroup, fence: CopyFence | None = None) -> AppendResponse:
         request = group.request
+        in_turn, group.in_turn = group.in_turn, None
         check = request.check_registers if request.HasField("check_registers") else None
         union = request.union_registers if request.HasField("union_registers") else None
         return await self._client.append(
@@ -271,6 +293,7 @@ class AppendService:
             check_registers=check if fence is None else fence.demanded,
             union_registers=union if fence is None else fence.change,
             retry=False,
+            in_turn=in_turn,
         )
 
     def _fence_or_none(self, group: AppendGroup) -> CopyFence | None:
@@ -339,34 +362,3 @@ def _failed(error: BaseException) -> Future[AppendResponse]:
 
 def _succeeded(future: AnyFuture) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
-
-
-async def _succeed_all(journal: str, futures: Iterable[AnyFuture]) -> None:
-    """Wait until every future has succeeded; the first found failed fails us.
-
-    Raises:
-        JournalError: one failed or was cancelled; the cause is chained.
-    """
-    for future in futures:
-        await _done(future)
-        if future.cancelled():
-            raise JournalError(journal, "what an append waited for was cancelled")
-        error = future.exception()
-        if error is not None:
-            raise JournalError(journal, f"what an append waited for failed: {error}") from error
-
-
-async def _done(future: AnyFuture) -> None:
-    """Wait until a future is done. Unlike `asyncio.wrap_future`, cancelling the wait leaves the future alone."""
-    if future.done():
-        return
-    loop = asyncio.get_running_loop()
-    done = asyncio.Event()
-
-    def wake(_: object) -> None:
-        # The loop may be gone when a store's thread finishes late; nobody waits any more then.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(done.set)
-
-    future.add_done_callback(wake)
-    await done.wait()

@@ -5,6 +5,7 @@ leaves the outcome unknown, which is an error of its own (`AppendOutcomeUnknownE
 write its bytes twice. Every other error means that nothing was written.
 
     connected, and at most a chunk          one message, if the broker takes that: fewer turns of both event loops
+        depends on appends under way        and in turn, behind those (`consumer.journal.in_turn`)
     else                                    a stream: parameters, chunks, commit
 
 Source: gazette/core broker/client/appender.go.
@@ -26,8 +27,10 @@ from consumer.errors import (
     JournalError,
     JournalProtocolError,
     JournalUnavailableError,
+    OutOfTurnError,
     RegisterMismatchError,
 )
+from consumer.journal.in_turn import InTurn
 from consumer.journal.outcomes import error_of_rpc, error_of_status
 from consumer.journal.transport import (
     JournalTransport,
@@ -36,7 +39,12 @@ from consumer.journal.transport import (
     cancelled_by_peer,
     patiently,
 )
-from consumer.journal.wire import encode_append_chunk, encode_append_whole
+from consumer.journal.wire import (
+    encode_append_chunk,
+    encode_append_in_turn,
+    encode_append_whole,
+)
+from consumer.op_future import Turn
 from consumer.protocol.alphabet import require
 from consumer.protocol.auth import TOKEN_LIFE_SECONDS, Capability
 from consumer.protocol.journal_pb2 import AppendRequest, AppendResponse, Status
@@ -86,7 +94,10 @@ def check_append(request: AppendRequest, content_bytes: int) -> None:
 
 
 async def append_once(
-    transport: JournalTransport, request: AppendRequest, content: Sequence[bytes]
+    transport: JournalTransport,
+    request: AppendRequest,
+    content: Sequence[bytes],
+    in_turn: InTurn | None = None,
 ) -> AppendResponse:
     """Append with one RPC.
 
@@ -94,15 +105,17 @@ async def append_once(
         transport: Finds the broker.
         request: The parameters; `content` must be empty.
         content: What to append, in order; none at all makes a barrier.
+        in_turn: Its place among others. One that is before others, and cannot be sent in turn, goes without.
 
     Raises:
         AppendOutcomeUnknownError: the commit was sent and its answer lost.
+        OutOfTurnError: it comes after others, and the broker does not know that they succeeded; nothing was written.
         JournalUnavailableError: no broker serves the journal now; nothing was written.
         EndpointError: no broker could be reached; nothing was written.
         RegisterMismatchError: this writer is fenced; nothing was written.
         JournalError: another refusal, by its class; nothing was written.
     """
-    return await _Append(transport, request, content).run()
+    return await _Append(transport, request, content, in_turn).run()
 
 
 async def append_patiently(
@@ -124,13 +137,17 @@ class _Append:
     """One RPC under way."""
 
     def __init__(
-        self, transport: JournalTransport, request: AppendRequest, content: Sequence[bytes]
+        self,
+        transport: JournalTransport,
+        request: AppendRequest,
+        content: Sequence[bytes],
+        in_turn: InTurn | None,
     ) -> None:
         self._transport = transport
         self._request = request
         self._content = content
+        self._in_turn = in_turn
         self._commit_sent = False
-
         self._size = sum(map(len, content))
 
     @property
@@ -140,15 +157,36 @@ class _Append:
     async def run(self) -> AppendResponse:
         await self._transport.channels.sweep()
         peer = self._transport.peer_for(self._journal, primary=True)
-        if self._goes_whole(peer):
-            response = await self._exchanged(peer, self._open_whole(peer), self._exchange_whole)
-            if response is not None:
-                return self._checked(peer, response)
-            peer.bulk.append_whole = None
-            self._commit_sent = False
-        response = await self._exchanged(peer, self._open(peer), self._exchange)
+        response = await self._append_whole(peer) if self._goes_whole(peer) else None
+        if response is None:
+            self._require_no_turn(
+                "its broker takes none in turn, or it is too long for one message"
+            )
+            response = await self._exchanged(peer, self._open(peer), self._exchange)
         assert response is not None, "a stream has an answer, or fails"
         return self._checked(peer, response)
+
+    async def _append_whole(self, peer: Peer) -> AppendResponse | None:
+        """Return the answer to one message; None if the broker takes no such."""
+        if self._in_turn is not None and self._goes_in_turn(peer, self._in_turn):
+            call = self._open_in_turn(peer, self._in_turn)
+            response = await self._exchanged(peer, call, self._exchange_whole)
+            if response is not None:
+                return response
+            peer.bulk.append_in_turn = None
+        self._require_no_turn("its broker takes none in turn, or another one has those")
+        response = await self._exchanged(peer, self._open_whole(peer), self._exchange_whole)
+        if response is None:
+            peer.bulk.append_whole = None
+        return response
+
+    def _goes_in_turn(self, peer: Peer, in_turn: InTurn) -> bool:
+        is_theirs = all(turn.endpoint == peer.endpoint for turn in in_turn.after)
+        return is_theirs and peer.bulk.append_in_turn is not None
+
+    def _require_no_turn(self, problem: str) -> None:
+        if self._in_turn is not None and self._in_turn.after:
+            raise OutOfTurnError(self._journal, problem)
 
     def _goes_whole(self, peer: Peer) -> bool:
         # Of a connection that is yet to be made, only a stream tells whether anything was sent.
@@ -185,9 +223,29 @@ class _Append:
     def _open_whole(self, peer: Peer) -> grpc.aio.UnaryUnaryCall[bytes, AppendResponse]:
         assert peer.bulk.append_whole is not None, "asked before"
         message = encode_append_whole(self._request, b"".join(self._content))
-        call = peer.bulk.append_whole(
-            message, metadata=self._metadata(), timeout=self._timeout_seconds
+        return self._start(peer, peer.bulk.append_whole, message)
+
+    def _open_in_turn(
+        self, peer: Peer, in_turn: InTurn
+    ) -> grpc.aio.UnaryUnaryCall[bytes, AppendResponse]:
+        assert peer.bulk.append_in_turn is not None, "asked before"
+        message = encode_append_in_turn(
+            self._request,
+            b"".join(self._content),
+            in_turn.name,
+            [turn.name for turn in in_turn.after],
         )
+        call = self._start(peer, peer.bulk.append_in_turn, message)
+        in_turn.on_sent(Turn(peer.endpoint, in_turn.name))
+        return call
+
+    def _start(
+        self,
+        peer: Peer,
+        method: grpc.aio.UnaryUnaryMultiCallable[bytes, AppendResponse],
+        message: bytes,
+    ) -> grpc.aio.UnaryUnaryCall[bytes, AppendResponse]:
+        call = method(message, metadata=self._metadata(), timeout=self._timeout_seconds)
         self._transport.channels.track(peer.endpoint, call)
         return call
 
@@ -209,6 +267,7 @@ class _Append:
             return await call
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                self._commit_sent = False
                 return None
             raise
 
@@ -230,6 +289,8 @@ class _Append:
         return await call
 
     def _translated(self, peer: Peer, error: grpc.aio.AioRpcError) -> ConsumerError:
+        if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+            return OutOfTurnError(self._journal, str(error.details()))
         translated = error_of_rpc(peer.endpoint, error)
         if self._commit_sent and error.code() not in _REFUSING_CODES:
             return self._unknown(str(translated))

@@ -95,6 +95,12 @@ class BulkStub:
     read: grpc.aio.UnaryStreamMultiCallable[ReadRequest, ReadChunk | ReadResponse]
     append_whole: grpc.aio.UnaryUnaryMultiCallable[bytes, AppendResponse] | None = None
     """An append in one message; None once the broker is known not to have it."""
+    append_in_turn: grpc.aio.UnaryUnaryMultiCallable[bytes, AppendResponse] | None = None
+    """The same, after others; None as above."""
+
+
+def _whole_answer(message: bytes) -> AppendResponse:
+    return AppendWholeResponse.FromString(message).append
 
 
 def _bulk_stub(channel: grpc.aio.Channel) -> BulkStub:
@@ -109,10 +115,8 @@ def _bulk_stub(channel: grpc.aio.Channel) -> BulkStub:
             request_serializer=serialize,
             response_deserializer=decode_read,
         ),
-        channel.unary_unary(
-            f"/{APPEND_SERVICE}/AppendWhole",
-            response_deserializer=lambda message: AppendWholeResponse.FromString(message).append,
-        ),
+        channel.unary_unary(f"/{APPEND_SERVICE}/AppendWhole", response_deserializer=_whole_answer),
+        channel.unary_unary(f"/{APPEND_SERVICE}/AppendInTurn", response_deserializer=_whole_answer),
     )
 
 

@@ -25,6 +25,7 @@ from consumer.errors import JournalNotFoundError
 from consumer.journal.appender import CHUNK_BYTES, append_once, append_patiently, check_append
 from consumer.journal.channels import ChannelCache, Channels
 from consumer.journal.deletion import delete_fragments
+from consumer.journal.in_turn import InTurn
 from consumer.journal.listing import (
     ListResult,
     apply_changes,
@@ -213,6 +214,7 @@ class JournalClient:
         subtract_registers: LabelSet | None = None,
         min_etcd_revision: int = 0,
         retry: bool = True,
+        in_turn: InTurn | None = None,
     ) -> AppendResponse:
         """Append `content` as one contiguous, atomic span.
 
@@ -229,10 +231,12 @@ class JournalClient:
             subtract_registers: Removed from them, before the union.
             min_etcd_revision: Let the broker wait until it has seen this revision.
             retry: Repeat what wrote nothing for a passing reason, for the client's patience.
+            in_turn: Its place among other appends that are under way; it is then tried once.
 
         Raises:
             ValidationError: an argument is malformed.
             AppendOutcomeUnknownError: the bytes may or may not be there.
+            OutOfTurnError: it comes after others, and the broker cannot tell that they succeeded; nothing was written.
             RegisterMismatchError: fenced; nothing was written.
             WrongAppendOffsetError: the write head is elsewhere; nothing was written.
             JournalError: another refusal; nothing was written.
@@ -248,9 +252,9 @@ class JournalClient:
             min_etcd_revision=self._transport.revision_floor(min_etcd_revision),
         )
         check_append(request, sum(map(len, pieces)))
-        if retry:
+        if retry and in_turn is None:
             return await append_patiently(self._transport, request, pieces)
-        return await append_once(self._transport, request, pieces)
+        return await append_once(self._transport, request, pieces, in_turn)
 
     async def write_head(self, journal: str) -> int:
         """Return the journal's write head, bytes.

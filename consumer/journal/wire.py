@@ -7,6 +7,7 @@ Source: consumer/protocol/journal.proto, appends.proto (field numbers); protobuf
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError, Message
@@ -21,6 +22,10 @@ _APPEND_CONTENT_TAG = 0x22  # AppendRequest field 4, length-delimited
 _APPEND_CONTENT_HEAD = bytes([_APPEND_CONTENT_TAG])
 _WHOLE_PARAMETERS_HEAD = b"\x0a"  # AppendWholeRequest field 1, length-delimited
 _WHOLE_CONTENT_HEAD = b"\x12"  # field 2, length-delimited
+_TURN_NAME_HEAD = (
+    b"\x1a"  # AppendInTurnRequest field 3, length-delimited; 1 and 2 are AppendWholeRequest's
+)
+_TURN_AFTER_HEAD = b"\x22"  # field 4, length-delimited
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,16 @@ def encode_append_whole(request: AppendRequest, content: bytes) -> bytes:
             content,
         )
     )
+
+
+def encode_append_in_turn(
+    request: AppendRequest, content: bytes, name: bytes, after: Iterable[bytes]
+) -> bytes:
+    """Return the AppendInTurnRequest of an append that comes after others."""
+    pieces = [encode_append_whole(request, content)]
+    for head, value in ((_TURN_NAME_HEAD, name), *((_TURN_AFTER_HEAD, each) for each in after)):
+        pieces += (head, _varint(len(value)), value)
+    return b"".join(pieces)
 
 
 def append_content(message: bytes) -> memoryview | None:

@@ -3,9 +3,11 @@
 isort:skip_file
 Appends beyond `protocol.Journal`, whose Append takes a stream of three messages at least."""
 
+from collections import abc as _abc
 from consumer.protocol import journal_pb2 as _journal_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -44,6 +46,44 @@ class AppendWholeRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AppendWholeRequest: _TypeAlias = AppendWholeRequest  # noqa: Y015
+
+@_typing.final
+class AppendInTurnRequest(_message.Message):
+    """AppendInTurnRequest is an append, and its place among others."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    CONTENT_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    content: _builtins.bytes
+    """May be empty: a barrier."""
+    name: _builtins.bytes
+    """Names this append for those that come after it; no other append ever has this name. Empty: none will."""
+    @_builtins.property
+    def parameters(self) -> _journal_pb2.AppendRequest:
+        """All but the content."""
+
+    @_builtins.property
+    def after(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Names of the appends that must have succeeded."""
+
+    def __init__(
+        self,
+        *,
+        parameters: _journal_pb2.AppendRequest | None = ...,
+        content: _builtins.bytes = ...,
+        name: _builtins.bytes = ...,
+        after: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["parameters", b"parameters"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "content", b"content", "name", b"name", "parameters", b"parameters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AppendInTurnRequest: _TypeAlias = AppendInTurnRequest  # noqa: Y015
 
 @_typing.final
 class AppendWholeResponse(_message.Message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -29,6 +30,17 @@ class FileRecorder(Protocol):
         """Record a small file that is replaced as a whole."""
         ...
 
+    def after(self, futures: Collection[Future[object]]) -> None:
+        """Let what is recorded from here on get into the log only once all these have succeeded.
+
+        If one fails, nothing more gets there, and barriers fail. If the futures are left unresolved, they must fail at
+        last: whoever gives up on them must see to it.
+        """
+        ...
+
     def barrier(self) -> Future[None]:
-        """Return what resolves when everything recorded before is durable in the log, and fails when fenced."""
+        """Return what resolves when everything recorded before is durable in the log, and fails when fenced.
+
+        A `TurnFuture` also tells which append makes it so.
+        """
         ...

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Final, Protocol
@@ -30,7 +30,7 @@ from consumer.errors import (
     RecoveryLogError,
     RegisterMismatchError,
 )
-from consumer.op_future import OpFuture
+from consumer.op_future import OpFuture, TurnFuture
 from consumer.protocol.journal_pb2 import AppendResponse, LabelSelector, LabelSet
 from consumer.protocol.recorded_op_pb2 import FSMHints, Property, RecordedOp
 from consumer.recoverylog.author import fence_check, fence_of, holds_fence
@@ -53,10 +53,11 @@ class Appends(Protocol):
         journal: str,
         content: Sequence[bytes],
         *,
+        after: Iterable[Future[object]] = (),
         check_registers: LabelSelector | None = None,
         union_registers: LabelSet | None = None,
     ) -> Future[AppendResponse]:
-        """Queue an append; none at all makes a barrier."""
+        """Queue an append for when all of `after` have succeeded; no content at all makes a barrier."""
         ...
 
 
@@ -88,6 +89,8 @@ class Recorder:
         self._lock = threading.Lock()
         self._head = 0 if self._forked else head
         self._newest: AppendResponse | None = None
+        self._after: list[Future[object]] = []
+        """What must have succeeded before anything more gets into the log."""
         self._pieces: list[bytes] = []
         self._pieces_bytes = 0
         self._unsent_bytes = 0
@@ -139,6 +142,11 @@ class Recorder:
         with self._lock:
             self._unlink_if_there(path)
             self._apply(RecordedOp(property=Property(path=path, content=content)))
+
+    def after(self, futures: Collection[Future[object]]) -> None:
+        """Let what is recorded from here on get into the log only once all these have succeeded."""
+        with self._lock:
+            self._after.extend(futures)
 
     def barrier(self) -> OpFuture:
         """Return what resolves when everything recorded before is durable in the log.
@@ -213,12 +221,13 @@ class Recorder:
         elif fsm.fnodes[newest].segments[-1].log != self._log:
             self._apply(RecordedOp(write=RecordedOp.Write(fnode=newest)))
 
-    def _send(self, barrier: OpFuture | None, *, takes_over: bool = False) -> None:
+    def _send(self, barrier: TurnFuture[None] | None, *, takes_over: bool = False) -> None:
         """Hand over what is held back, in order of the calls; an empty hand is a barrier, too."""
-        pieces, size = self._pieces, self._pieces_bytes
-        self._pieces, self._pieces_bytes = [], 0
+        pieces, size, after = self._pieces, self._pieces_bytes, self._after
+        self._pieces, self._pieces_bytes, self._after = [], 0, []
+        append = partial(self._append, pieces, size, barrier, takes_over=takes_over, after=after)
         try:
-            self._event_loop.call_soon_threadsafe(self._append, pieces, size, barrier, takes_over)
+            self._event_loop.call_soon_threadsafe(append)
         except RuntimeError as error:
             self._failure = RecoveryLogError(
                 self._log, "the process ends: its event loop is closed"
@@ -232,7 +241,13 @@ class Recorder:
     # -- on the event loop
 
     def _append(
-        self, pieces: Sequence[bytes], size: int, barrier: OpFuture | None, takes_over: bool
+        self,
+        pieces: Sequence[bytes],
+        size: int,
+        barrier: TurnFuture[None] | None,
+        *,
+        takes_over: bool,
+        after: Collection[Future[object]],
     ) -> None:
         if self._failure is not None:
             self._settle(size, barrier)
@@ -240,10 +255,13 @@ class Recorder:
         future = self._appends.append(
             self._log,
             pieces,
+            after=after,
             check_registers=None if takes_over else fence_check(self._author),
             union_registers=fence_of(self._author) if takes_over else None,
         )
         future.add_done_callback(partial(self._on_appended, size=size, barrier=barrier))
+        if barrier is not None and isinstance(future, TurnFuture):
+            future.when_sent(barrier.sent)
 
     def _on_appended(
         self, future: Future[AppendResponse], *, size: int, barrier: OpFuture | None
@@ -292,8 +310,8 @@ class Recorder:
         return failure
 
 
-def _barrier() -> OpFuture:
+def _barrier() -> TurnFuture[None]:
     """Return a future that nobody can cancel: who stops waiting for it must not surprise us."""
-    barrier: OpFuture = Future()
+    barrier: TurnFuture[None] = TurnFuture()
     barrier.set_running_or_notify_cancel()
     return barrier

@@ -25,6 +25,7 @@ from consumer.core.supervision import Place
 from consumer.core.transaction import TransactionMachine
 from consumer.errors import ApplicationError, ConsumerError, ShardStoppedError
 from consumer.journal.append_service import AppendService
+from consumer.journal.in_turn import TurnNames
 from consumer.journal.late_copies import CopyRegister
 from consumer.message.sequencer import RING_MESSAGES, Sequencer
 from consumer.message.uuid import new_producer_id
@@ -218,7 +219,12 @@ class PrimaryAttempt:
         )
         room_bytes = environment.config.publish_bytes_max
         copies = CopyRegister.of(shard.fqn, environment.random_bytes)
-        appends = AppendService(environment.journals, room_bytes=room_bytes, copies=copies)
+        appends = AppendService(
+            environment.journals,
+            room_bytes=room_bytes,
+            copies=copies,
+            turns=TurnNames(environment.random_bytes),
+        )
         recovered = AppendService(environment.journals, room_bytes=room_bytes)
         producer = new_producer_id(environment.random_bytes)
         rollbacks = Rollbacks.of_attempt(

@@ -20,6 +20,7 @@ from allocator.runtime.task_group import TaskGroup
 from consumer.core.hint_keys import recovery_log_of
 from consumer.errors import ContentTypeError
 from consumer.journal.append_service import AppendService
+from consumer.journal.in_turn import TurnNames
 from consumer.local_state import LocalState
 from consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG
 from consumer.protocol.shard_pb2 import ShardSpec
@@ -55,7 +56,9 @@ class Recovery:
         self._environment = environment
         self._log = recovery_log_of(spec)
         self._directory = _new_directory(environment, spec.id)
-        self._appends = AppendService(environment.journals)
+        self._appends = AppendService(
+            environment.journals, turns=TurnNames(environment.random_bytes)
+        )
         self._outcome: asyncio.Future[Recovered | BaseException]
         self._outcome = asyncio.get_running_loop().create_future()
         self._player: Player | None = None

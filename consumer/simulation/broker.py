@@ -14,12 +14,15 @@ from dataclasses import dataclass, field
 from consumer.journal.broker.preconditions import (
     Position,
     content_refusal,
+    is_proven,
     may_read,
     refusal,
     registers_after,
 )
+from consumer.journal.broker.turns import Turns
 from consumer.journal.wire import ReadChunk
 from consumer.protocol.alphabet import split_journal
+from consumer.protocol.appends_pb2 import AppendInTurnRequest
 from consumer.protocol.journal_pb2 import (
     AppendRequest,
     AppendResponse,
@@ -38,6 +41,9 @@ from consumer.protocol.journal_pb2 import (
     Status,
 )
 from consumer.protocol.labels import expand_prefix, matches
+
+TURN_SECONDS_MAX = 1.0
+"""Longest wait of an append for those that it comes after."""
 
 
 @dataclass(slots=True)
@@ -98,6 +104,7 @@ class MemoryBroker:
         """Called with each append, before anyone else can see it."""
         self.refuses: Status.ValueType = Status.OK
         """While it is not OK, every append and read is answered with it."""
+        self.turns = Turns(wait_seconds_max=TURN_SECONDS_MAX)
         self._revision = 1
 
     def header(self) -> Header:
@@ -166,6 +173,18 @@ class MemoryBroker:
         )
         response.registers.SetInParent()
         response.registers.CopyFrom(journal.registers)
+        return response
+
+    async def append_in_turn(self, request: AppendInTurnRequest) -> AppendResponse:
+        """Do the same when it is its turn.
+
+        Raises:
+            RpcFault: what it comes after did not succeed.
+        """
+        with self.turns.turn(request.name, request.after) as turn:
+            await turn.wait()
+            response = self.append(request.parameters, request.content)
+            turn.end(succeeded=is_proven(request.parameters, response.status, response.registers))
         return response
 
     def open_read(self, request: ReadRequest) -> MemoryRead | ReadResponse:

@@ -13,13 +13,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import Context
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import grpc
 
 from allocator.simulation.network import Link
+from consumer.journal.broker.faults import RpcFault
 from consumer.journal.channels import BulkStub
 from consumer.journal.wire import ReadChunk, append_content, parse_append
+from consumer.protocol.appends_pb2 import AppendInTurnRequest
 from consumer.protocol.journal_pb2 import (
     AppendRequest,
     AppendResponse,
@@ -86,14 +89,15 @@ class SimulatedChannels:
         # `Any`: plain functions in place of gRPC's callables.
         append: Any = lambda **_: AppendCall(self._wire)  # noqa: E731 - a method of a record
         read: Any = lambda request, **_: ReadCall(self._wire, request)  # noqa: E731 - as above
-        return BulkStub(append, read)
+        whole: Any = lambda message, **_: WholeAppendCall(self._wire, message)  # noqa: E731 - as above
+        return BulkStub(append, read, append_whole=whole, append_in_turn=whole)
 
     def track(self, endpoint: str, call: grpc.aio.Call) -> None:
         """Nothing is ever closed for being idle."""
 
     def state(self, endpoint: str) -> grpc.ChannelConnectivity | None:
-        """Nobody knows."""
-        return None
+        """It seems to be there, until something is sent."""
+        return grpc.ChannelConnectivity.READY
 
     async def sweep(self) -> None:
         """Nothing is ever closed for being idle."""
@@ -115,6 +119,7 @@ class _Wire:
     def __init__(self, broker: MemoryBroker, link: Link) -> None:
         self.link = link
         self._broker = broker
+        self._serving: set[asyncio.Task[AppendResponse]] = set()
 
     async def check(self) -> None:
         """Fail soon if nobody listens."""
@@ -128,6 +133,10 @@ class _Wire:
         await self.check()
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._send(lambda: self._answer(action(self._broker), answer))
+        return await self._answered(answer)
+
+    async def _answered(self, answer: asyncio.Future[T]) -> T:
+        """Return the answer, unless the connection breaks before."""
         breaks = self.link.breaks
         try:
             async with asyncio.timeout(IMPATIENCE_SECONDS):
@@ -137,6 +146,13 @@ class _Wire:
         if self.link.breaks != breaks:
             raise rpc_error(grpc.StatusCode.UNAVAILABLE, "connection reset by peer")
         return response
+
+    async def ask_in_turn(self, request: AppendInTurnRequest) -> AppendResponse:
+        """Have the broker append when it is its turn, and return what it says."""
+        await self.check()
+        answer: asyncio.Future[AppendResponse] = asyncio.get_running_loop().create_future()
+        self._send(lambda: self._serve(request, answer))
+        return await self._answered(answer)
 
     async def travel(self) -> None:
         """Wait as long as the next message of a stream travels; a stream loses nothing but itself."""
@@ -150,6 +166,27 @@ class _Wire:
     def open_read(self, request: ReadRequest) -> MemoryRead | ReadResponse:
         """Begin a read at the broker."""
         return self._broker.open_read(request)
+
+    def _serve(self, request: AppendInTurnRequest, answer: asyncio.Future[AppendResponse]) -> None:
+        # The broker's: it goes on if the client is gone, as one does whose end was not noticed yet.
+        serving = self._broker.append_in_turn(request)
+        task = asyncio.ensure_future(serving)  # noqa: TID251 - a task of no process; kept until done
+        self._serving.add(task)
+        task.add_done_callback(partial(self._on_served, answer))
+
+    def _on_served(
+        self, answer: asyncio.Future[AppendResponse], task: asyncio.Task[AppendResponse]
+    ) -> None:
+        self._serving.discard(task)
+        if task.cancelled():
+            return
+        fault = task.exception()
+        if fault is None:
+            self._answer(task.result(), answer)
+            return
+        assert isinstance(fault, RpcFault), fault
+        error = rpc_error(fault.code, fault.text)
+        self._send(lambda: None if answer.done() else answer.set_exception(error))
 
     def _answer(self, response: T, answer: asyncio.Future[T]) -> None:
         self._send(lambda: None if answer.done() else answer.set_result(response))
@@ -206,6 +243,22 @@ class AppendCall:
             raise rpc_error(grpc.StatusCode.UNAVAILABLE, "connection reset by peer")
         content = b"".join(self._content)
         return await self._wire.ask(lambda broker: broker.append(request, content))
+
+
+class WholeAppendCall:
+    """An append in one message, in turn if it says so."""
+
+    def __init__(self, wire: _Wire, message: bytes) -> None:
+        """Open the call."""
+        self._wire = wire
+        self._request = AppendInTurnRequest.FromString(message)
+
+    def cancel(self) -> bool:
+        """Take no interest in the answer; what was sent is sent."""
+        return True
+
+    def __await__(self) -> Generator[Any, None, AppendResponse]:
+        return self._wire.ask_in_turn(self._request).__await__()
 
 
 class ReadCall:

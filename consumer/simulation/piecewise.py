@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from concurrent.futures import Future
 
 from consumer.recoverylog.file_recorder import FileRecorder
@@ -41,6 +42,10 @@ class PiecewiseRecorder:
         """Record a small file."""
         self._recorder.set_property(path, content)
         self._recorder.barrier()
+
+    def after(self, futures: Collection[Future[object]]) -> None:
+        """Let what comes wait."""
+        self._recorder.after(futures)
 
     def barrier(self) -> Future[None]:
         """Return what resolves when everything recorded before is durable."""

@@ -17,7 +17,7 @@ import msgspec
 from consumer.application import Shard
 from consumer.errors import CommitFencedError, StoreClosedError
 from consumer.local_state import local_state_of
-from consumer.op_future import OpFuture
+from consumer.op_future import OpFuture, TurnFuture
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.recoverylog.file_recorder import FileRecorder
 from consumer.simulation.piecewise import PiecewiseRecorder
@@ -135,14 +135,18 @@ class RecordedStore:
     def start_commit(
         self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
     ) -> OpFuture:
-        """Replace the file once all of `wait_for` has succeeded."""
+        """Replace the file; the log has that once all of `wait_for` has succeeded."""
         del shard
         if self._closed:
             raise StoreClosedError(self._fqn)
         state = dict(self.state)
         content = encode_documents(msgspec.json.encode(state), checkpoint)
         self._commit = commit = _new_commit()
-        after_all(wait_for, partial(self._replace, commit, state, content))
+        self._recorder.after(wait_for)
+        durable = self._file.replace(content)
+        if isinstance(durable, TurnFuture):
+            durable.when_sent(commit.sent)
+        durable.add_done_callback(partial(self._settle, commit, state))
         return commit
 
     def destroy(self) -> None:
@@ -151,16 +155,6 @@ class RecordedStore:
         self._file.close()
         if self._commit is not None and not self._commit.done():
             self._commit.set_exception(StoreClosedError(self._fqn))
-
-    def _replace(
-        self, commit: OpFuture, state: State, content: bytes, failure: BaseException | None
-    ) -> None:
-        if commit.done():
-            return
-        if failure is not None:
-            commit.set_exception(failure)
-            return
-        self._file.replace(content).add_done_callback(partial(self._settle, commit, state))
 
     def _settle(self, commit: OpFuture, state: State, durable: OpFuture) -> None:
         if commit.done():
@@ -174,9 +168,9 @@ class RecordedStore:
         commit.set_result(None)
 
 
-def _new_commit() -> OpFuture:
+def _new_commit() -> TurnFuture[None]:
     """Return a future that nobody can cancel: the application is given it, too."""
-    commit: OpFuture = Future()
+    commit: TurnFuture[None] = TurnFuture()
     commit.set_running_or_notify_cancel()
     return commit
 

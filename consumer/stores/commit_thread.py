@@ -1,7 +1,8 @@
 """The thread on which a store commits, so that its shard's worker thread goes on with the next transaction.
 
-One commit at a time. A commit waits for its appends first, and a recorded one for its recovery log last; `close` ends
-either wait, so that a broker which never answers cannot keep a store from being destroyed.
+One commit at a time. A commit waits for its appends first. One that is recorded writes its files at once, for only its
+recovery log makes it durable: that gets it after the appends, and is waited for last. `close` ends either wait, so that
+a broker which never answers cannot keep a store from being destroyed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from queue import SimpleQueue
 from typing import cast
 
 from consumer.errors import StoreClosedError, StoreError
-from consumer.op_future import OpFuture
+from consumer.op_future import OpFuture, TurnFuture
+from consumer.recoverylog.file_recorder import FileRecorder
 
 
 class CommitThread:
@@ -38,6 +40,7 @@ class CommitThread:
         *,
         wait_for: Collection[Future[object]],
         abandon: Callable[[], None],
+        recorder: FileRecorder | None = None,
         settle: Callable[[], None] = lambda: None,
         tidy: Callable[[], None] = lambda: None,
         fail: Callable[[BaseException], None] = lambda _: None,
@@ -48,6 +51,8 @@ class CommitThread:
             commit: Writes. What it returns, if anything, must succeed for the commit to be durable.
             wait_for: What must be durable first.
             abandon: Undoes what is not written.
+            recorder: Makes what `commit` writes durable, after `wait_for`; then `commit` does not wait for that, and
+                its files are good for nothing should that fail.
             settle: Called once the commit is durable, before its future resolves.
             tidy: Called after that, while nobody waits; the next commit begins behind it.
             fail: Called with what the future is about to fail with, or with what `tidy` raised; must not raise.
@@ -58,7 +63,7 @@ class CommitThread:
         if self._closed:
             raise StoreClosedError(self._name)
         assert self._current is None or self._current.future.done(), "a commit is still under way"
-        self._current = _Commit(self._name, commit, wait_for, abandon, settle, tidy, fail)
+        self._current = _Commit(self._name, commit, wait_for, abandon, recorder, settle, tidy, fail)
         if self._thread is None:
             name = f"commit {self._name}"
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -100,17 +105,19 @@ class _Commit:
         commit: Callable[[], OpFuture | None],
         wait_for: Collection[Future[object]],
         abandon: Callable[[], None],
+        recorder: FileRecorder | None,
         settle: Callable[[], None],
         tidy: Callable[[], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        self.future: OpFuture = Future()
+        self.future: TurnFuture[None] = TurnFuture()
         # Running from the start, so that nobody can cancel it: the application is given it, too.
         self.future.set_running_or_notify_cancel()
         self._name = name
         self._commit = commit
         self._wait_for = wait_for
         self._abandon = abandon
+        self._recorder = recorder
         self._settle = settle
         self._tidy = tidy
         self._fail = fail
@@ -123,7 +130,10 @@ class _Commit:
     def run(self) -> None:
         """Wait, write, wait, settle; resolve the future; tidy."""
         try:
-            self._await_or_abandon()
+            if self._recorder is None:
+                self._await_or_abandon()
+            else:
+                self._recorder.after(self._wait_for)
             durable = self._commit()
             if durable is not None:
                 self._await_log(durable)
@@ -147,6 +157,8 @@ class _Commit:
             raise
 
     def _await_log(self, durable: OpFuture) -> None:
+        if isinstance(durable, TurnFuture):
+            durable.when_sent(self.future.sent)
         if not self._await_all((cast("Future[object]", durable),)):
             raise StoreError(
                 self._name,

@@ -6,7 +6,7 @@ once, registers included. It can have appends stand in the log twice, as when an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from random import Random
 
@@ -32,10 +32,12 @@ class MemoryLog:
         journal: str,
         content: Sequence[bytes],
         *,
+        after: Iterable[Future[object]] = (),
         check_registers: LabelSelector | None = None,
         union_registers: LabelSet | None = None,
     ) -> Future[AppendResponse]:
         """Append, unless the registers say otherwise."""
+        assert all(each.done() and each.exception() is None for each in after), "waits for nothing"
         future: Future[AppendResponse] = Future()
         if check_registers is not None and not registers_match(check_registers, self.registers):
             future.set_exception(RegisterMismatchError(journal, self.registers))

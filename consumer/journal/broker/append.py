@@ -20,6 +20,7 @@ from consumer.journal.broker.flow_control import MinimumRate, StalledSenderError
 from consumer.journal.broker.journal import LiveJournal
 from consumer.journal.broker.preconditions import (
     content_refusal,
+    is_proven,
     is_suspended,
     refusal,
     updates_registers,
@@ -27,8 +28,13 @@ from consumer.journal.broker.preconditions import (
 from consumer.journal.broker.resolution import Resolution, Resolver
 from consumer.journal.broker.staging import StagedContent, StagingArea
 from consumer.journal.broker.sums import sha1_sum
+from consumer.journal.broker.turns import Turn, Turns
 from consumer.journal.wire import append_content, parse_append
-from consumer.protocol.appends_pb2 import AppendWholeRequest, AppendWholeResponse
+from consumer.protocol.appends_pb2 import (
+    AppendInTurnRequest,
+    AppendWholeRequest,
+    AppendWholeResponse,
+)
 from consumer.protocol.auth import Capability
 from consumer.protocol.journal_pb2 import (
     AppendRequest,
@@ -68,12 +74,14 @@ class AppendHandler:
         self._staging = staging
         self._clock = clock
         self._config = config
+        self._turns = Turns()
 
     async def append(self, requests: object, context: Context) -> AppendResponse:
         """Serve one append. Messages are read as raw bytes, see `wire`."""
         del requests  # read from the context, which can be cut off by a deadline
         async with answered(context):
-            return await self._append(context, await self._first_request(context), None)
+            request = await self._first_request(context)
+            return await self._append(context, request, None, Turn())
         raise AssertionError("an aborted call has ended")
 
     async def append_whole(
@@ -83,13 +91,26 @@ class AppendHandler:
         async with answered(context):
             parameters, whole = request.parameters, request.content
             validate_append_request(parameters, first=True)
-            return AppendWholeResponse(append=await self._append(context, parameters, whole))
+            response = await self._append(context, parameters, whole, Turn())
+            return AppendWholeResponse(append=response)
+        raise AssertionError("an aborted call has ended")
+
+    async def append_in_turn(
+        self, request: AppendInTurnRequest, context: Context
+    ) -> AppendWholeResponse:
+        """Serve the same once those that it comes after have succeeded; then it is the turn of those after it."""
+        async with answered(context):
+            parameters = request.parameters
+            with self._turns.turn(request.name, request.after) as turn:
+                validate_append_request(parameters, first=True)
+                response = await self._append(context, parameters, request.content, turn)
+            return AppendWholeResponse(append=response)
         raise AssertionError("an aborted call has ended")
 
     async def _append(
-        self, context: Context, request: AppendRequest, whole: bytes | None
+        self, context: Context, request: AppendRequest, whole: bytes | None, turn: Turn
     ) -> AppendResponse:
-        """Append what follows the request, or `whole` if that is all."""
+        """Append what follows the request, or `whole` if that is all, when it is its turn."""
         claims = self._resolver.authorize(context, Capability.APPEND)
         resolution = await self._resolver.resolve(
             request.journal,
@@ -102,7 +123,8 @@ class AppendHandler:
         if is_suspended(resolution.entry.spec, request.suspend):
             return AppendResponse(status=Status.SUSPENDED, header=resolution.header)
         served = await self._resolver.serve(resolution.entry)
-        early = self._early_refusal(request, served.journal)
+        # What those before it leave behind may allow it yet.
+        early = None if turn.waits else self._early_refusal(request, served.journal)
         if early is not None:
             return self._response(resolution, early)
         if request.suspend == AppendRequest.SUSPEND_RESUME:
@@ -125,7 +147,9 @@ class AppendHandler:
                     raise stream_fault(
                         "registers change only with content, but the append has none"
                     )
+                await turn.wait()
                 outcome = await served.committer.commit(request, content)
+                turn.end(succeeded=is_proven(request, outcome.status, outcome.registers))
                 return self._response(resolution, outcome, content=content, counts=counts)
             finally:
                 if not content.handed_over:

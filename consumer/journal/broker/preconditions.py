@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from consumer.protocol.journal_pb2 import AppendRequest, JournalSpec, LabelSet, Status
-from consumer.protocol.labels import registers_match, subtract, union
+from consumer.protocol.labels import matches, registers_match, subtract, union
 
 REGISTERS_BYTES_MAX = 16 * 1024
 """Registers are for a few fences and locks; they are copied with each batch that changes them."""
@@ -89,3 +89,17 @@ def registers_after(request: AppendRequest, registers: LabelSet) -> LabelSet:
     if not updates_registers(request):
         return registers
     return union(subtract(registers, request.subtract_registers), request.union_registers)
+
+
+def is_proven(request: AppendRequest, status: Status.ValueType, registers: LabelSet) -> bool:
+    """Tell whether an append succeeded, and did so with the registers that it demanded, so that others may follow it.
+
+    Registers may be lost, and any demand passes then. Writers who must be alone do not believe such an answer.
+
+    Args:
+        request: What was asked.
+        status: The answer.
+        registers: After it.
+    """
+    is_met = not request.HasField("check_registers") or matches(request.check_registers, registers)
+    return status == Status.OK and is_met

@@ -16,7 +16,7 @@ from consumer.journal.broker.fragments_api import FragmentsHandler
 from consumer.journal.broker.list_apply import ApplyHandler, ListHandler
 from consumer.journal.broker.read import ReadHandler
 from consumer.journal.wire import APPEND_SERVICE, serialize
-from consumer.protocol.appends_pb2 import AppendWholeRequest
+from consumer.protocol.appends_pb2 import AppendInTurnRequest, AppendWholeRequest
 from consumer.protocol.fragments_pb2 import DeleteFragmentsRequest
 from consumer.protocol.journal_pb2 import (
     ApplyRequest,
@@ -52,10 +52,16 @@ def fragment_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
 
 def whole_append_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
     """Return the service of appends in one message, for a server."""
-    append = grpc.unary_unary_rpc_method_handler(
-        handlers.appends.append_whole, AppendWholeRequest.FromString, serialize
-    )
-    return grpc.method_handlers_generic_handler(APPEND_SERVICE, {"AppendWhole": append})
+    # `Any`: the methods differ in their messages.
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "AppendWhole": grpc.unary_unary_rpc_method_handler(
+            handlers.appends.append_whole, AppendWholeRequest.FromString, serialize
+        ),
+        "AppendInTurn": grpc.unary_unary_rpc_method_handler(
+            handlers.appends.append_in_turn, AppendInTurnRequest.FromString, serialize
+        ),
+    }
+    return grpc.method_handlers_generic_handler(APPEND_SERVICE, methods)
 
 
 def generic_handler(handlers: Handlers) -> grpc.GenericRpcHandler:

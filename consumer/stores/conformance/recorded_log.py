@@ -6,7 +6,7 @@ that a store which passes here asks nothing special of its recorder. Newer recor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -74,15 +74,13 @@ class RecordedLog:
         self.files.apply(change)
         self.changes.append(change)
 
-    def barrier(self) -> OpFuture:
-        """Return a barrier behind all changes so far."""
+    def barrier(self, barrier: OpFuture) -> None:
+        """Resolve a barrier behind all changes so far."""
         self.barriers.append(len(self.changes))
-        barrier: OpFuture = Future()
         if self.held is None:
             barrier.set_result(None)
         else:
             self.held.append(barrier)
-        return barrier
 
 
 class MirroredFiles:
@@ -164,6 +162,11 @@ class MirroringRecorder:
         """Record into `log` until a recorder with a higher number is there."""
         self._log = log
         self._number = number
+        self._waits: list[Future[object]] = []
+        """What has to succeed before anything gets into the log."""
+        self._held: list[RecordedChange | OpFuture] = []
+        """Changes and barriers that wait for that, in order."""
+        self._failure: BaseException | None = None
 
     @property
     def fenced(self) -> bool:
@@ -190,16 +193,45 @@ class MirroringRecorder:
         """Record a property."""
         self._append(RecordedChange("property", path, content=content.encode()))
 
+    def after(self, futures: Collection[Future[object]]) -> None:
+        """Hold back what comes until all have succeeded; drop it if one fails."""
+        self._waits.extend(futures)
+        for future in futures:
+            future.add_done_callback(self._on_waited)
+
     def barrier(self) -> OpFuture:
-        """Return a barrier; it fails if we are fenced."""
-        if self.fenced:
-            barrier: OpFuture = Future()
-            barrier.set_exception(
-                StoreError("in memory", "this recorder is fenced: a newer one records")
-            )
-            return barrier
-        return self._log.barrier()
+        """Return a barrier; it fails if we are fenced, or if what it has to wait for does."""
+        barrier: OpFuture = Future()
+        barrier.set_running_or_notify_cancel()
+        self._take(barrier)
+        return barrier
 
     def _append(self, change: RecordedChange) -> None:
-        if not self.fenced:
-            self._log.append(change)
+        self._take(change)
+
+    def _take(self, what: RecordedChange | OpFuture) -> None:
+        if self._waits and self._failure is None:
+            self._held.append(what)
+        else:
+            self._let_in(what)
+
+    def _let_in(self, what: RecordedChange | OpFuture) -> None:
+        failure = self._failure
+        if failure is None and self.fenced:
+            failure = StoreError("in memory", "this recorder is fenced: a newer one records")
+        if isinstance(what, RecordedChange):
+            if failure is None:
+                self._log.append(what)
+        elif failure is not None:
+            what.set_exception(failure)
+        else:
+            self._log.barrier(what)
+
+    def _on_waited(self, done: Future[object]) -> None:
+        self._waits.remove(done)
+        self._failure = self._failure or done.exception()
+        if self._failure is None and self._waits:
+            return
+        held, self._held = self._held, []
+        for what in held:
+            self._let_in(what)

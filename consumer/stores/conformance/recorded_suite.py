@@ -6,11 +6,13 @@ from bisect import bisect_right
 from concurrent.futures import Future
 
 from consumer.errors import ConsumerError, StoreError
+from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.stores.conformance.recorded_log import MirroredFiles, RecordedLog
 from consumer.stores.conformance.subject import (
     FixedShard,
     Holders,
     RecordedSubject,
+    StoreSubject,
     failure_of,
     offset_of,
     reading,
@@ -79,6 +81,41 @@ class RecordedStoreConformance(StoreConformance):
             append.set_result(None)
             wait(commit)
             assert len(subject.log_of(shard).changes) > recorded
+
+    def test_commit_whose_wait_fails_gets_nothing_into_the_log(
+        self, subject: RecordedSubject
+    ) -> None:
+        """A standby must never learn of a state whose outputs were lost, though the local files may have it."""
+        shard = FixedShard()
+        with Holders(subject, shard) as holders:
+            store, _ = holders.following()
+            subject.put(store, "a", 1)
+            recorded = len(subject.log_of(shard).changes)
+            append: Future[object] = Future()
+            commit = store.start_commit(shard, reading(10), (append,))
+
+            append.set_exception(OSError("broker is gone"))
+
+            assert "broker is gone" in str(failure_of(lambda: wait(commit)))
+            assert len(subject.log_of(shard).changes) == recorded
+
+    def test_destroy_aborts_a_commit_that_still_waits(self, subject: StoreSubject) -> None:
+        """A broker that never answers must not keep a shard from stopping. What the commit waited for fails when its
+        shard is torn down, and so nothing of it gets into the log.
+        """
+        shard = FixedShard()
+        with Holders(subject, shard) as holders:
+            store, _ = holders.following()
+            subject.put(store, "a", 1)
+            never: Future[object] = Future()
+            commit = store.start_commit(shard, reading(10), (never,))
+
+            store.destroy()
+            store.destroy()
+
+            assert isinstance(failure_of(lambda: wait(commit)), StoreError)
+            never.set_exception(OSError("the append service was closed"))
+            assert holders.following()[1] == Checkpoint()
 
     def test_fenced_commit_fails_and_is_not_visible(self, subject: RecordedSubject) -> None:
         """The local files of a zombie are ahead of the log; nobody may see that, and it must not go on."""

@@ -197,6 +197,7 @@ class RocksDbStore:
             partial(self._commit, database, self._committing, encoded),
             wait_for=wait_for,
             abandon=lambda: None,
+            recorder=self._local_state.recorder,
             settle=partial(self._settle, database),
             fail=self._fail,
         )

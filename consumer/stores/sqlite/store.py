@@ -128,8 +128,8 @@ class SqliteStore:
     def connection(self) -> sqlite3.Connection:
         """The connection of the current transaction, begun at first use; for the worker thread.
 
-        Savepoints are free to use; what begins or ends a transaction is refused. If the commit before is still waiting
-        for what it depends on, this waits for it; it does not wait for the recovery log.
+        Savepoints are free to use; what begins or ends a transaction is refused. Without a recovery log, if the commit
+        before is still waiting for what it depends on, this waits for it; it does not wait for a recovery log.
 
         Raises:
             StoreError: the store is not restored, or a commit has failed.
@@ -203,6 +203,7 @@ class SqliteStore:
             partial(self._commit, begun, checkpoint.SerializeToString(deterministic=True)),
             wait_for=wait_for,
             abandon=self._roll_back,
+            recorder=self._local_state.recorder,
             settle=self._readers.advance,
             tidy=self._tidy,
             fail=self._fail,

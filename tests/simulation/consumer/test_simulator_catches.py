@@ -18,16 +18,18 @@ from allocator.core.ops import Put
 from consumer.core import transaction
 from consumer.core.checkpoint import build_checkpoint
 from consumer.journal.append_service import AppendService
+from consumer.journal.broker.turns import Turn
 from consumer.journal.late_copies import CopyRegister
 from consumer.message.sequencer import Sequencer
 from consumer.op_future import completed
-from consumer.protocol.journal_pb2 import LabelSelector
+from consumer.protocol.journal_pb2 import LabelSelector, Status
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.recoverylog import recorder
 from consumer.recoverylog.recorder import Recorder
 from consumer.shard import primary, replica_status_writer
 from consumer.shard.rollbacks import Rollbacks
 from consumer.shard.transaction import TransactionLoop
+from consumer.simulation import broker
 from consumer.simulation.run import simulate
 from consumer.simulation.scenario import Fault, Scenario
 from consumer.simulation.stores import Row, State, Table
@@ -96,6 +98,21 @@ def _commits_before_it_published(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AppendService, "pending", lambda _: nothing)
 
 
+def _logs_before_it_published(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Recorder, "after", lambda _, __: None)
+
+
+def _turns_not_kept(patch: pytest.MonkeyPatch) -> None:
+    async def at_once(_: Turn) -> None:
+        return
+
+    patch.setattr(Turn, "wait", at_once)
+
+
+def _any_success_is_proof(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(broker, "is_proven", lambda _, status, __: status == Status.OK)
+
+
 def _one_producer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(primary, "new_producer_id", lambda _: 0x0100_0000_0001)
 
@@ -161,11 +178,20 @@ BROKEN = [
     Broken(by=_no_intents, invariants="S1"),
     Broken(by=_acknowledges_at_once, invariants="S2"),
     Broken(by=_commits_before_it_published, invariants="S1", scenario=MOVED),
+    Broken(by=_logs_before_it_published, invariants="S1", scenario=MOVED, seeds=60),
+    Broken(by=_turns_not_kept, invariants="S2"),
+    Broken(
+        by=_any_success_is_proof,
+        invariants="S1 S2",
+        scenario=_only(RECORDED, registers_lost=4.0, pause=3.0, etcd_cut=3.0, hand_over=3.0),
+        seeds=180,
+    ),
     Broken(by=_one_producer, invariants="S1 S2", scenario=MOVED),
     Broken(
         by=_late_copies,
         invariants="S1",
         scenario=replace(_only(EITHER, broker_lossy=1.0), steps=(15, 15)),
+        seeds=120,
     ),
     Broken(by=_undoes_nothing, invariants="S1"),
     Broken(

@@ -105,10 +105,9 @@ def committed_of(segments: list[Segment], *, after: int, through: int) -> tuple[
     clocks = np.concatenate([segment.clocks for segment in segments])
     begins = np.concatenate([segment.begins for segment in segments])
     ends = np.concatenate([segment.ends for segment in segments])
-    early = clocks <= np.uint64(through)
-    clocks = clocks[early]
+    # By all that came before, also what is rolled back: what is read again must be judged as it was the first time.
     floors = np.empty_like(clocks)
     floors[:1] = after
     floors[1:] = np.maximum(np.maximum.accumulate(clocks)[:-1], np.uint64(after))
-    fresh = clocks > floors
-    return begins[early][fresh], ends[early][fresh]
+    committed = (clocks > floors) & (clocks <= np.uint64(through))
+    return begins[committed], ends[committed]

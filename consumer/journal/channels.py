@@ -24,7 +24,7 @@ from allocator.runtime.clock import Clock, SystemClock
 from consumer.errors import RpcFailedError
 from consumer.journal.wire import APPEND_SERVICE, ReadChunk, decode_read, serialize
 from consumer.protocol.alphabet import shown
-from consumer.protocol.appends_pb2 import AppendWholeResponse
+from consumer.protocol.appends_pb2 import AppendInTurnResponse, AppendWholeResponse
 from consumer.protocol.journal_pb2 import (
     AppendRequest,
     AppendResponse,
@@ -103,6 +103,10 @@ def _whole_answer(message: bytes) -> AppendResponse:
     return AppendWholeResponse.FromString(message).append
 
 
+def _answer_in_turn(message: bytes) -> AppendResponse:
+    return AppendInTurnResponse.FromString(message).append
+
+
 def _bulk_stub(channel: grpc.aio.Channel) -> BulkStub:
     return BulkStub(
         channel.stream_unary(
@@ -116,7 +120,9 @@ def _bulk_stub(channel: grpc.aio.Channel) -> BulkStub:
             response_deserializer=decode_read,
         ),
         channel.unary_unary(f"/{APPEND_SERVICE}/AppendWhole", response_deserializer=_whole_answer),
-        channel.unary_unary(f"/{APPEND_SERVICE}/AppendInTurn", response_deserializer=_whole_answer),
+        channel.unary_unary(
+            f"/{APPEND_SERVICE}/AppendInTurn", response_deserializer=_answer_in_turn
+        ),
     )
 
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from consumer.protocol import journal_pb2 as consumer_dot_protocol_dot_journal__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x63onsumer/protocol/appends.proto\x12\rbroadsheet.v1\x1a\x1f\x63onsumer/protocol/journal.proto\"R\n\x12\x41ppendWholeRequest\x12+\n\nparameters\x18\x01 \x01(\x0b\x32\x17.protocol.AppendRequest\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\"p\n\x13\x41ppendInTurnRequest\x12+\n\nparameters\x18\x01 \x01(\x0b\x32\x17.protocol.AppendRequest\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\x12\x0c\n\x04name\x18\x03 \x01(\x0c\x12\r\n\x05\x61\x66ter\x18\x04 \x03(\x0c\"?\n\x13\x41ppendWholeResponse\x12(\n\x06\x61ppend\x18\x01 \x01(\x0b\x32\x18.protocol.AppendResponse2\xbd\x01\n\rAppendService\x12T\n\x0b\x41ppendWhole\x12!.broadsheet.v1.AppendWholeRequest\x1a\".broadsheet.v1.AppendWholeResponse\x12V\n\x0c\x41ppendInTurn\x12\".broadsheet.v1.AppendInTurnRequest\x1a\".broadsheet.v1.AppendWholeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x63onsumer/protocol/appends.proto\x12\rbroadsheet.v1\x1a\x1f\x63onsumer/protocol/journal.proto\"R\n\x12\x41ppendWholeRequest\x12+\n\nparameters\x18\x01 \x01(\x0b\x32\x17.protocol.AppendRequest\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\"p\n\x13\x41ppendInTurnRequest\x12+\n\nparameters\x18\x01 \x01(\x0b\x32\x17.protocol.AppendRequest\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\x12\x0c\n\x04name\x18\x03 \x01(\x0c\x12\r\n\x05\x61\x66ter\x18\x04 \x03(\x0c\"?\n\x13\x41ppendWholeResponse\x12(\n\x06\x61ppend\x18\x01 \x01(\x0b\x32\x18.protocol.AppendResponse\"@\n\x14\x41ppendInTurnResponse\x12(\n\x06\x61ppend\x18\x01 \x01(\x0b\x32\x18.protocol.AppendResponse2\xbe\x01\n\rAppendService\x12T\n\x0b\x41ppendWhole\x12!.broadsheet.v1.AppendWholeRequest\x1a\".broadsheet.v1.AppendWholeResponse\x12W\n\x0c\x41ppendInTurn\x12\".broadsheet.v1.AppendInTurnRequest\x1a#.broadsheet.v1.AppendInTurnResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,6 +38,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_APPENDINTURNREQUEST']._serialized_end=279
   _globals['_APPENDWHOLERESPONSE']._serialized_start=281
   _globals['_APPENDWHOLERESPONSE']._serialized_end=344
-  _globals['_APPENDSERVICE']._serialized_start=347
-  _globals['_APPENDSERVICE']._serialized_end=536
+  _globals['_APPENDINTURNRESPONSE']._serialized_start=346
+  _globals['_APPENDINTURNRESPONSE']._serialized_end=410
+  _globals['_APPENDSERVICE']._serialized_start=413
+  _globals['_APPENDSERVICE']._serialized_end=603
 # @@protoc_insertion_point(module_scope)

@@ -106,3 +106,25 @@ class AppendWholeResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AppendWholeResponse: _TypeAlias = AppendWholeResponse  # noqa: Y015
+
+@_typing.final
+class AppendInTurnResponse(_message.Message):
+    """AppendInTurnResponse is the same answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPEND_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def append(self) -> _journal_pb2.AppendResponse: ...
+    def __init__(
+        self,
+        *,
+        append: _journal_pb2.AppendResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["append", b"append"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AppendInTurnResponse: _TypeAlias = AppendInTurnResponse  # noqa: Y015

@@ -32,6 +32,7 @@ from consumer.journal.broker.turns import Turn, Turns
 from consumer.journal.wire import append_content, parse_append
 from consumer.protocol.appends_pb2 import (
     AppendInTurnRequest,
+    AppendInTurnResponse,
     AppendWholeRequest,
     AppendWholeResponse,
 )
@@ -97,14 +98,14 @@ class AppendHandler:
 
     async def append_in_turn(
         self, request: AppendInTurnRequest, context: Context
-    ) -> AppendWholeResponse:
+    ) -> AppendInTurnResponse:
         """Serve the same once those that it comes after have succeeded; then it is the turn of those after it."""
         async with answered(context):
             parameters = request.parameters
             with self._turns.turn(request.name, request.after) as turn:
                 validate_append_request(parameters, first=True)
                 response = await self._append(context, parameters, request.content, turn)
-            return AppendWholeResponse(append=response)
+            return AppendInTurnResponse(append=response)
         raise AssertionError("an aborted call has ended")
 
     async def _append(

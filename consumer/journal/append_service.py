@@ -267,6 +267,7 @@ class AppendService:
                     raise
                 failed = error
             except OutOfTurnError:
+                group.future.turn = None
                 await succeed(request.journal, group.after)
                 continue
             # Only its first copy goes in turn: others depend on nothing any more, and nothing comes behind them.

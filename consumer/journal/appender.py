@@ -289,7 +289,9 @@ class _Append:
         return await call
 
     def _translated(self, peer: Peer, error: grpc.aio.AioRpcError) -> ConsumerError:
-        if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+        # Of any other append it means whatever the broker, or what stands before it, means by it.
+        comes_after = self._in_turn is not None and self._in_turn.after
+        if comes_after and error.code() is grpc.StatusCode.FAILED_PRECONDITION:
             return OutOfTurnError(self._journal, str(error.details()))
         translated = error_of_rpc(peer.endpoint, error)
         if self._commit_sent and error.code() not in _REFUSING_CODES:

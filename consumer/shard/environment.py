@@ -18,7 +18,10 @@ from allocator.ledger import Ledger
 from allocator.runtime.clock import Clock
 from consumer.application import Application
 from consumer.core.supervision import RestartPolicy
+from consumer.journal.append_service import AppendService
 from consumer.journal.client import JournalClient
+from consumer.journal.in_turn import TurnNames
+from consumer.journal.late_copies import CopyRegister
 from consumer.shard.death_records import DeathRecords
 from consumer.shard.metrics import ShardMetrics
 from consumer.shard.rollback_records import RollbackRecords
@@ -113,3 +116,16 @@ class ShardEnvironment:
     """Makes where an attempt's callbacks run, of the shard's id."""
     random_bytes: Callable[[int], bytes] = os.urandom
     """Draws so many bytes: for producers, authors and directories, none of which may come twice."""
+
+    def new_appends(self, fqn: str) -> AppendService:
+        """Return what an attempt publishes with: bounded, in turn, and without late copies.
+
+        Args:
+            fqn: The shard's full name, which is its register's in every journal.
+        """
+        return AppendService(
+            self.journals,
+            room_bytes=self.config.publish_bytes_max,
+            copies=CopyRegister.of(fqn, self.random_bytes),
+            turns=TurnNames(self.random_bytes),
+        )

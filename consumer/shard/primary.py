@@ -25,8 +25,6 @@ from consumer.core.supervision import Place
 from consumer.core.transaction import TransactionMachine
 from consumer.errors import ApplicationError, ConsumerError, ShardStoppedError
 from consumer.journal.append_service import AppendService
-from consumer.journal.in_turn import TurnNames
-from consumer.journal.late_copies import CopyRegister
 from consumer.message.sequencer import RING_MESSAGES, Sequencer
 from consumer.message.uuid import new_producer_id
 from consumer.protocol.shard_pb2 import Checkpoint
@@ -217,15 +215,10 @@ class PrimaryAttempt:
         sources = Sources(
             shard, environment.application, worker=worker, journals=environment.journals
         )
-        room_bytes = environment.config.publish_bytes_max
-        copies = CopyRegister.of(shard.fqn, environment.random_bytes)
-        appends = AppendService(
-            environment.journals,
-            room_bytes=room_bytes,
-            copies=copies,
-            turns=TurnNames(environment.random_bytes),
+        appends = environment.new_appends(shard.fqn)
+        recovered = AppendService(
+            environment.journals, room_bytes=environment.config.publish_bytes_max
         )
-        recovered = AppendService(environment.journals, room_bytes=room_bytes)
         producer = new_producer_id(environment.random_bytes)
         rollbacks = Rollbacks.of_attempt(
             environment,

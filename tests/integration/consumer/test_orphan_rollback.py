@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,35 +10,26 @@ from pathlib import Path
 import pytest
 
 from allocator.core.keys import AuxiliaryKeys
-from allocator.core.model import ItemId
 from allocator.core.ops import prefix_range_end
 from allocator.etcd.client import EtcdClient
-from allocator.runtime.clock import SystemClock
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Shard
 from consumer.errors import AssignmentLostError, CommitFencedError
-from consumer.journal.append_service import AppendService
 from consumer.journal.client import JournalClient
 from consumer.message.batch import Envelope
-from consumer.message.clock import clock_at
 from consumer.message.framing import NDJSON
 from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.outcome import Outcome
 from consumer.message.publisher import Publisher
-from consumer.message.rollback import Rollback
-from consumer.message.uuid import Flags, build_uuid, format_uuid
 from consumer.protocol.journal_pb2 import ApplyRequest
-from consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
+from consumer.protocol.shard_pb2 import ReplicaStatus
 from consumer.shard.environment import ShardConfig
 from consumer.shard.live_shard import LiveShard
-from consumer.shard.progress import UNDONE, Progress
 from consumer.shard.rollback_records import RollbackRecords
-from consumer.shard.rollbacks import Rollbacks
 from consumer.stores.json_file import JsonFileStore
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
-    MEMBER,
     OUTPUT,
     SECOND_SOURCE,
     SHARD,
@@ -342,51 +331,6 @@ async def test_rollbacks_of_a_successor_are_on_file_before_it_publishes(
     await eventually(precise)
 
 
-async def test_rollback_brought_forward_is_not_replaced_by_the_precise_one_before_it(
-    host: ShardHost, journals: JournalClient
-) -> None:
-    """A shard's sources change right after a take-over: its first producer is a former one before its foreseen rollback
-    was made precise. What stands is the rollback that knows what that producer committed.
-    """
-    await host.assign(spec_of(SHARD, SOURCE))
-    records = RollbackRecords(host.etcd, AuxiliaryKeys(host.key_space.keys.root))
-    assignment = host.key_space.assignments[ItemId(SHARD), MEMBER, 0]
-    nanoseconds = time.time_ns()
-    now = clock_at(nanoseconds)
-    await records.write(assignment, keep=[rollback_of(1 << 40, now)])
-    progress = Progress([SOURCE], awaits=(UNDONE,))
-    progress.update({SOURCE: 5}, {})
-    ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
-    async with TaskGroup() as group:
-        appends = AppendService(journals)
-        rollbacks = Rollbacks(
-            records,
-            shard_id=SHARD,
-            assignment=lambda: assignment,
-            appends=appends,
-            progress=progress,
-            clock=SystemClock(),
-            again_seconds=30.0,
-            producer=2 << 40,
-        )
-        await rollbacks.foresee()
-        await rollbacks.take_over()
-        precise = rollback_of(2 << 40, clock_at(nanoseconds + 10**9))
-        committed_at = clock_at(nanoseconds + 2 * 10**9)
-        group.start_soon(appends.run(), name="append")
-        group.start_soon(rollbacks.run(), name="rollbacks")
-        group.start_soon(rollbacks.undo(rollbacks.begin(Checkpoint())), name="undo")
-
-        assert rollbacks.keep([precise]).done(), "what is foreseen stands for it"
-        intents = {OUTPUT: precise.at(committed_at).content}
-        await asyncio.wrap_future(rollbacks.begin(Checkpoint(ack_intents=intents)))
-        assert await progress.wait_for({SOURCE: 5}, ended=ended), "the first undoing is over"
-        group.stop()
-
-    found = {each.producer: each.clock for each in await records.of_shard(SHARD)}
-    assert found == {1 << 40: now, 2 << 40: committed_at}
-
-
 async def test_records_of_other_shards_and_broken_ones_are_passed_over(
     host: ShardHost, etcd: EtcdClient, producer: Producer, tmp_path: Path
 ) -> None:
@@ -403,45 +347,6 @@ async def test_records_of_other_shards_and_broken_ones_are_passed_over(
     assert len(await kept(host)) == 1
     result = await etcd.get_range(prefix, prefix_range_end(prefix))
     assert len(result.kvs) == 3
-
-
-async def test_journal_that_cannot_be_appended_to_holds_up_answers_for_a_while_only(
-    host: ShardHost, journals: JournalClient
-) -> None:
-    """Who waits for offsets waits for all rollbacks, lest it be told too little; but not for ever for one of them."""
-    await host.assign(spec_of(SHARD, SOURCE))
-    records = RollbackRecords(host.etcd, AuxiliaryKeys(host.key_space.keys.root))
-    assignment = host.key_space.assignments[ItemId(SHARD), MEMBER, 0]
-    left = Rollback(journal=OUTPUT, producer=1 << 40, clock=1600, content=b"an acknowledgement\n")
-    await records.write(assignment, keep=[left])
-    progress = Progress([SOURCE], awaits=(UNDONE,))
-    progress.update({SOURCE: 5}, {})
-    rollbacks = Rollbacks(
-        records,
-        shard_id=SHARD,
-        assignment=lambda: assignment,
-        appends=AppendService(journals),  # Never run: it takes appends, and performs none.
-        progress=progress,
-        clock=SystemClock(),
-        again_seconds=0.1,
-        producer=2 << 40,
-    )
-    await rollbacks.take_over()
-    ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
-    async with TaskGroup() as group:
-        group.start_soon(rollbacks.undo(rollbacks.begin(Checkpoint())), name="undo")
-
-        assert await progress.wait_for({SOURCE: 5}, ended=ended)
-        group.stop()
-    assert progress.copies() == ({SOURCE: 5}, {})
-    assert await records.of_shard(SHARD) == [left]
-
-
-def rollback_of(producer: int, clock: int) -> Rollback:
-    """Return one in JSON, as publishers frame it."""
-    uuid = format_uuid(build_uuid(producer, clock, Flags.ACK_TXN))
-    content = f'{{"_meta":{{"uuid":"{uuid}"}}}}\n'.encode()
-    return Rollback(journal=OUTPUT, producer=producer, clock=clock, content=content)
 
 
 def fail_on(name: str) -> Callable[[str], None]:

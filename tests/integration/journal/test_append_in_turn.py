@@ -6,10 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import Future
 
+import grpc
 import pytest
 
 from allocator.runtime.task_group import TaskGroup
-from consumer.errors import JournalNotFoundError, OutOfTurnError, RegisterMismatchError
+from consumer.errors import (
+    AppendOutcomeUnknownError,
+    JournalNotFoundError,
+    OutOfTurnError,
+    RegisterMismatchError,
+)
 from consumer.journal.append_service import AppendService
 from consumer.journal.client import JournalClient
 from consumer.journal.in_turn import InTurn, TurnNames
@@ -150,7 +156,10 @@ async def test_service_sends_again_what_was_out_of_turn_once_it_may(
         before: TurnFuture[None] = TurnFuture()
         before.sent(turn_of(journals, b"failed"))
         future = service.append(SECOND, b"2", after=(before,))
-        await eventually(lambda: isinstance(future, TurnFuture) and future.turn)
+        assert isinstance(future, TurnFuture)
+        sent: list[Turn] = []
+        future.when_sent(sent.append)
+        await eventually(lambda: sent)
         assert await journals.write_head(SECOND) == 0
 
         before.set_result(None)
@@ -184,3 +193,21 @@ async def test_broker_that_knows_no_turns_gets_one_after_the_other() -> None:
         await asyncio.wrap_future(second)
 
     assert landed == [b"0", b"1", b"2"]
+
+
+async def test_failed_precondition_of_an_append_without_others_is_a_failure() -> None:
+    """A proxy, say, answers so: it is no matter of turns, and must neither be repeated at once nor for ever."""
+
+    async def on_append(
+        requests: AsyncIterator[pb.AppendRequest], context: grpc.aio.ServicerContext[object, object]
+    ) -> pb.AppendResponse:
+        await received(requests)
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "not today")
+        raise AssertionError("aborted")
+
+    async with (
+        ScriptedBroker(on_append=on_append) as broker,
+        JournalClient(broker.address) as client,
+    ):
+        with pytest.raises(AppendOutcomeUnknownError, match="not today"):
+            await client.append("abcd", b"0", in_turn=InTurn(b"name"))

@@ -54,6 +54,9 @@ def error_of_rpc(
     match code:
         case grpc.StatusCode.UNAVAILABLE:
             return EndpointError(address, detail)
+        case grpc.StatusCode.CANCELLED:
+            # By the server, which is stopping: our own cancellation is CancelledError.
+            return EndpointError(address, f"it ended the call: {detail}")
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return TimeoutError(f"{address} did not answer in time: {detail}")
         case grpc.StatusCode.INVALID_ARGUMENT:

@@ -77,6 +77,9 @@ def error_of_rpc(address: str, error: grpc.aio.AioRpcError) -> ConsumerError:
         case grpc.StatusCode.UNAVAILABLE:
             never_connected = _NEVER_CONNECTED.search(detail) is not None
             return EndpointError(address, _unavailable(detail), never_connected=never_connected)
+        case grpc.StatusCode.CANCELLED:
+            # By the broker, which is stopping: our own cancellation is CancelledError.
+            return EndpointError(address, f"it ended the call: {detail}")
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return EndpointError(address, f"no answer in time: {detail}")
         case grpc.StatusCode.UNAUTHENTICATED:

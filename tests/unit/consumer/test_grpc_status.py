@@ -122,6 +122,7 @@ def rpc_error(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
     ("code", "kind"),
     [
         (CODE.UNAVAILABLE, EndpointError),
+        (CODE.CANCELLED, EndpointError),  # a member that stops ends its calls
         (CODE.DEADLINE_EXCEEDED, TimeoutError),
         (CODE.INVALID_ARGUMENT, ValidationError),
         (CODE.UNAUTHENTICATED, UnauthenticatedError),

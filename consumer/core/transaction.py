@@ -85,8 +85,8 @@ class TransactionMachine:
         self._demand = Demand.NOTHING
         self._running = RunningTxn(limits, 0.0)
         self._prior: PriorTxn | None = None
-        self._last_intent: dict[str, bytes] = {}
-        """The acknowledgement that this machine's transactions made last."""
+        self._last_acknowledgement: Mapping[str, bytes] = {}
+        """The one that this machine's transactions made last, with its journal."""
 
     @property
     def demand(self) -> Demand:
@@ -162,8 +162,8 @@ class TransactionMachine:
                 self._phase = _Phase.CONSUMING
             case tx.BatchDelivered(consumed):
                 self._on_delivered(consumed)
-            case tx.TxnFinalized(ack_intents):
-                self._on_finalized(ack_intents)
+            case tx.TxnFinalized():
+                self._on_finalized(event)
             case tx.CommitStarted():
                 self._on_commit_started(now)
             case tx.CommitResolved(error):
@@ -197,13 +197,13 @@ class TransactionMachine:
             assert self._running.messages > 0, "the first message of a transaction was deferred"
             self._running.accepts_input = False
 
-    def _on_finalized(self, ack_intents: Mapping[str, bytes]) -> None:
-        if ack_intents:
-            self._last_intent = dict([list(ack_intents.items())[-1]])
+    def _on_finalized(self, finalized: tx.TxnFinalized) -> None:
+        ack_intents = finalized.ack_intents
+        self._last_acknowledgement = finalized.last_acknowledgement or self._last_acknowledgement
         # A transaction that published nothing keeps one acknowledgement of before: whoever takes over learns from it
         # up to where our producer has committed (`consumer.message.rollback`), and may repeat it without effect.
         checkpoint = build_checkpoint(
-            self._sequencer.take_checkpoint(), ack_intents or self._last_intent
+            self._sequencer.take_checkpoint(), ack_intents or self._last_acknowledgement
         )
         self._phase = _Phase.COMMITTING
         # The prior transaction is complete by now; what commits takes its place before its outcome can be known.

@@ -108,9 +108,11 @@ class BatchDelivered:
 
 @dataclass(frozen=True, slots=True)
 class TxnFinalized:
-    """Answers `Finalize`, with the acknowledgements of what the transaction published, framed, by journal."""
+    """Answers `Finalize`, with what is left to append of what the transaction published, framed, by journal."""
 
     ack_intents: Mapping[str, bytes]
+    last_acknowledgement: Mapping[str, bytes]
+    """Of the intents' last, the acknowledgement alone; empty if there are none."""
 
 
 @dataclass(frozen=True, slots=True)

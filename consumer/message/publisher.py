@@ -5,15 +5,25 @@ Its owner drains the buffers in order (`take_appends`), and at the end of a tran
 (`build_ack_intents`): those are made durable with the transaction, then appended. Until then no reader that respects
 transactions sees the transaction's messages.
 
+    large transaction    append messages ─► commit, with the acknowledgement ─► append the acknowledgement
+    small transaction                       commit, with both                ─► append both
+
+The intents of a small transaction *carry* its messages, if the publisher was told to: that saves an append and the wait
+for it, and leaves nothing in a journal if the transaction fails. As ever, appending an intent again changes nothing:
+readers drop messages up to a producer's last acknowledgement. Not carried are the first messages for a journal, because
+only their append tells whether there is such a journal, before anything is committed that it should take.
+
 One thread at a time. UUIDs are minted in the order of each journal's buffer, so clocks only grow within a journal.
 
-Source: gazette/core message/publisher.go (PublishUncommitted, PublishCommitted, BuildAckIntents).
+Source: gazette/core message/publisher.go (PublishUncommitted, PublishCommitted, BuildAckIntents; intents that carry
+messages are ours, and to a Gazette consumer that recovers them they are as opaque as any).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from allocator.errors import ValidationError
@@ -25,6 +35,10 @@ from consumer.message.mapping import MappedJournal, Mapping
 from consumer.message.rollback import Rollback
 from consumer.message.uuid import Flags, build_uuid
 from consumer.protocol.alphabet import validate_journal
+
+CARRIED_BYTES_MAX = 16 << 10
+"""Of a small transaction, all journals together. Each byte carried is written twice: with the commit, and where it
+belongs; so this is some pages of a disk, which a commit takes anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +56,9 @@ class AckIntent:
 
     journal: str
     content: bytes
+    """The messages that it carries, if any, and the acknowledgement."""
+    acknowledgement: bytes
+    """Its last frame alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +74,16 @@ class _Target:
 class Publisher:
     """Stamps, encodes and frames messages; knows what must be acknowledged."""
 
-    def __init__(self, clock: MessageClock, producer_id: int) -> None:
+    def __init__(
+        self, clock: MessageClock, producer_id: int, *, carried_bytes_max: int = 0
+    ) -> None:
         """Start with nothing published.
 
         Args:
             clock: Shared by what publishes for one shard; its owner moves it on with wall time.
             producer_id: 48 bits, as `new_producer_id` returns; never used by another publisher.
+            carried_bytes_max: A transaction's messages, in journals that it is not the first to publish into, are
+                carried by its intents up to so many bytes of frames, and appended as ever beyond; 0 carries none.
         """
         self._clock = clock
         self._producer_id = producer_id
@@ -70,6 +91,13 @@ class Publisher:
         self._uncommitted: dict[str, _Target] = {}
         self._touched: set[str] = set()
         self._newly_touched: list[_Target] = []
+        self._carried_bytes_max = carried_bytes_max
+        self._acknowledged: set[str] = set()
+        """Journals that took messages of an earlier transaction."""
+        self._uncarried: set[str] = set()
+        """Journals whose messages of this transaction have other messages in front of them."""
+        self._is_large = False
+        """This transaction has outgrown what is carried."""
 
     @property
     def producer_id(self) -> int:
@@ -110,14 +138,18 @@ class Publisher:
         Raises:
             PublishError: the journal holds uncommitted messages of this transaction, which readers would discard.
         """
-        self._publish(mapping, message, message_type, Flags.OUTSIDE_TXN)
+        mapped = self._publish(mapping, message, message_type, Flags.OUTSIDE_TXN)
+        self._uncarried.add(mapped.journal)
 
     def take_appends(self) -> list[PendingAppend]:
-        """Return what was published since the last call, a list a journal, journals in order of first use."""
+        """Return what was published since the last call and is not to be carried, a list a journal, in order of use."""
+        carried = self._carried()
         appends = [
-            PendingAppend(journal, content) for journal, content in self._content_by_journal.items()
+            PendingAppend(journal, content)
+            for journal, content in self._content_by_journal.items()
+            if journal not in carried
         ]
-        self._content_by_journal = {}
+        self._content_by_journal = carried
         return appends
 
     def take_rollbacks(self) -> list[Rollback]:
@@ -145,12 +177,34 @@ class Publisher:
 
         For the runtime, once a transaction has published everything; applications do not call it.
         """
-        intents = [
-            AckIntent(journal, self._acknowledgement(target, clock=self._clock.tick()))
-            for journal, target in self._uncommitted.items()
-        ]
+        carried = self._carried()
+        intents: list[AckIntent] = []
+        for journal, target in self._uncommitted.items():
+            acknowledgement = self._acknowledgement(target, clock=self._clock.tick())
+            messages = carried.get(journal, [])
+            if messages:
+                del self._content_by_journal[journal]
+            intents.append(
+                AckIntent(journal, b"".join((*messages, acknowledgement)), acknowledgement)
+            )
+        self._acknowledged.update(self._uncommitted)
         self._uncommitted = {}
+        self._uncarried.clear()
+        self._is_large = False
         return intents
+
+    def _carried(self) -> dict[str, list[bytes]]:
+        """Return the buffers that intents are to carry, by journal, as long as they are small."""
+        if self._is_large or not self._carried_bytes_max:
+            return {}
+        carried = {
+            journal: content
+            for journal, content in self._content_by_journal.items()
+            if journal in self._acknowledged and journal not in self._uncarried
+        }
+        size = sum(map(len, chain.from_iterable(carried.values())))
+        self._is_large = size > self._carried_bytes_max
+        return {} if self._is_large else carried
 
     def _publish(
         self,

@@ -68,16 +68,33 @@ class Rollback:
         return content.replace(_text_of(self.uuid), _text_of(uuid))
 
     def clock_in(self, intent: bytes) -> int | None:
-        """Return the clock of a framed acknowledgement of the same journal; None if it is another producer's."""
-        if len(intent) != len(self.content):
+        """Return the clock of an intent's acknowledgement, its last frame; None if it is another producer's."""
+        if len(intent) < len(self.content):
             return None
-        uuid = _same_place(self.content, self.uuid, intent) or _uuid_at_text(
-            _same_place(self.content, _text_of(self.uuid), intent)
+        acknowledgement = intent[-len(self.content) :]
+        uuid = _same_place(self.content, self.uuid, acknowledgement) or _uuid_at_text(
+            _same_place(self.content, _text_of(self.uuid), acknowledgement)
         )
         if uuid is None:
             return None
         producer, clock, flags = parse_uuid(uuid)
         return clock if producer == self.producer and flags == Flags.ACK_TXN else None
+
+
+def content_to_undo(rollback: Rollback, ack_intents: Mapping[str, bytes]) -> bytes:
+    """Return what to append for a rollback that was brought forward to a checkpoint.
+
+    That is the checkpoint's own intent where it ends in the same acknowledgement: alone, and ahead of the messages that
+    the intent may carry, that would have them discarded. The intent changes nothing where it stands already.
+
+    Args:
+        rollback: As `brought_forward` returned it.
+        ack_intents: Of that checkpoint.
+    """
+    intent = ack_intents.get(rollback.journal)
+    if intent is None or rollback.clock_in(intent) != rollback.clock:
+        return rollback.content
+    return intent
 
 
 def brought_forward(

@@ -50,6 +50,8 @@ class Finalized:
     rollbacks: list[Rollback]
     """As in `Delivered`."""
     ack_intents: dict[str, bytes]
+    last_acknowledgement: dict[str, bytes]
+    """Of the intents' last, the acknowledgement alone."""
 
 
 class Callbacks:
@@ -65,6 +67,7 @@ class Callbacks:
         producer_id: int,
         clock: Clock,
         clock_delta_seconds: float,
+        carried_bytes_max: int,
         dead_letters: DeadLetters,
     ) -> None:
         """Bind the callbacks.
@@ -76,6 +79,7 @@ class Callbacks:
             producer_id: Of what this attempt publishes; fresh, 48 bits.
             clock: Tells wall time.
             clock_delta_seconds: Added to wall time in the UUIDs of published messages.
+            carried_bytes_max: How much of a transaction's messages its acknowledgement intents may carry, bytes.
             dead_letters: What to leave out and what to consume with care.
         """
         self.failed_at: Place | None = None
@@ -89,7 +93,9 @@ class Callbacks:
         self._clock_delta_seconds = clock_delta_seconds
         self._dead_letters = dead_letters
         self._message_clock = MessageClock()
-        self._publisher = Publisher(self._message_clock, producer_id)
+        self._publisher = Publisher(
+            self._message_clock, producer_id, carried_bytes_max=carried_bytes_max
+        )
         self._begun = False
         """`finished_txn` is owed for the running transaction."""
 
@@ -120,8 +126,13 @@ class Callbacks:
         with self._named("finalize_txn"):
             self._application.finalize_txn(self._shard, self._store, self._publisher)
         appends, rollbacks = self._publisher.take_appends(), self._publisher.take_rollbacks()
-        intents = {intent.journal: intent.content for intent in self._publisher.build_ack_intents()}
-        return Finalized(appends, rollbacks, intents)
+        intents = self._publisher.build_ack_intents()
+        return Finalized(
+            appends,
+            rollbacks,
+            ack_intents={intent.journal: intent.content for intent in intents},
+            last_acknowledgement={last.journal: last.acknowledgement for last in intents[-1:]},
+        )
 
     def start_commit(
         self, checkpoint: Checkpoint, wait_for: Collection[Future[object]]

@@ -22,6 +22,7 @@ from consumer.journal.append_service import AppendService
 from consumer.journal.client import JournalClient
 from consumer.journal.in_turn import TurnNames
 from consumer.journal.late_copies import CopyRegister
+from consumer.message.publisher import CARRIED_BYTES_MAX
 from consumer.shard.death_records import DeathRecords
 from consumer.shard.metrics import ShardMetrics
 from consumer.shard.rollback_records import RollbackRecords
@@ -78,6 +79,9 @@ class ShardConfig:
     """What a shard may read ahead, bytes of journal; the spec's `read_channel_size` bounds the messages."""
     publish_bytes_max: int = 64 << 20
     """Published bytes that wait for the broker; above it the application is not called."""
+    carried_bytes_max: int = CARRIED_BYTES_MAX
+    """A transaction that publishes less, in bytes of frames, commits its messages with its checkpoint and appends them
+    afterwards: one append less to wait for. 0: all are appended before it commits."""
 
     @property
     def restarts(self) -> RestartPolicy:

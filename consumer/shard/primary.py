@@ -247,7 +247,7 @@ class PrimaryAttempt:
             if deaths.members:
                 group.start_soon(self._outlive(), name=f"outlive {shard.id}")
             begun = rollbacks.begin(checkpoint)
-            group.start_soon(rollbacks.undo(begun), name=f"undo {shard.id}")
+            group.start_soon(rollbacks.undo(begun, checkpoint), name=f"undo {shard.id}")
             while True:
                 self._callbacks = self._new_callbacks(store, producer)
                 services = TxnServices(
@@ -290,6 +290,7 @@ class PrimaryAttempt:
             producer_id=producer,
             clock=environment.clock,
             clock_delta_seconds=environment.config.publish_clock_delta_seconds,
+            carried_bytes_max=environment.config.carried_bytes_max,
             dead_letters=self._dead_letters,
         )
 

@@ -15,7 +15,7 @@ its own rollbacks for them on file while the shard is still being fenced and res
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,7 +32,7 @@ from consumer.errors import (
 )
 from consumer.journal.append_service import AppendService
 from consumer.message.clock import clock_at, unix_seconds_of
-from consumer.message.rollback import Rollback, brought_forward
+from consumer.message.rollback import Rollback, brought_forward, content_to_undo
 from consumer.message.sequencer import PRUNE_HORIZON_SECONDS
 from consumer.op_future import completed
 from consumer.protocol.journal_pb2 import AppendResponse
@@ -215,12 +215,16 @@ class Rollbacks:
                 del self._finished[each.journal]
             keeping.kept.set_result(None)
 
-    async def undo(self, begun: Future[None]) -> None:
+    async def undo(self, begun: Future[None], checkpoint: Checkpoint) -> None:
         """Roll back what former producers left, once what `begin` asked for is done, and once more later.
 
         Then drop what is not needed any more, and what was foreseen in vain.
+
+        Args:
+            begun: What `begin` returned.
+            checkpoint: That it was given.
         """
-        left = list(self._left)
+        left = {each: content_to_undo(each, checkpoint.ack_intents) for each in self._left}
         await asyncio.wrap_future(begun)
         await asyncio.sleep(UNDO_REST_SECONDS)
         self._replace_foreseen()
@@ -229,17 +233,17 @@ class Rollbacks:
         if not left:
             return
         await asyncio.sleep(self._again_seconds)
-        await self._append([each for each in left if each not in self._gone])
+        await self._append({each: left[each] for each in left if each not in self._gone})
         self._drop_unused()
         drop = [each for each in left if each in self._gone or self._is_superseded(each)]
         await self._records.write(self._assignment(), drop=drop)
         self._left = [each for each in self._left if each not in drop]
 
-    async def _append(self, rollbacks: Collection[Rollback]) -> None:
-        """Append rollbacks, and wait for them; but not for ever: one journal's brokers must not hold up all answers."""
+    async def _append(self, rollbacks: Mapping[Rollback, bytes]) -> None:
+        """Append what stands for rollbacks, and wait; not for ever: no journal's brokers may hold up all answers."""
         waiting, done = set(rollbacks), asyncio.Event()
-        for rollback in rollbacks:
-            future = self._appends.append(rollback.journal, rollback.content)
+        for rollback, content in rollbacks.items():
+            future = self._appends.append(rollback.journal, content)
             future.add_done_callback(partial(self._on_appended, rollback, waiting, done))
         if waiting:
             try:

@@ -256,7 +256,7 @@ class TransactionLoop:
 
     def _on_finalized(self, finalized: Finalized) -> Event:
         self._append(finalized.appends, finalized.rollbacks)
-        return tx.TxnFinalized(finalized.ack_intents)
+        return tx.TxnFinalized(finalized.ack_intents, finalized.last_acknowledgement)
 
     def _on_commit_started(self, commit: OpFuture) -> Event:
         if commit.done() and (error := _error_of(commit)) is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import Context
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -108,7 +109,9 @@ class Cluster:
             broker=self.broker,
             keys=self._keys,
             clock=self.clock,
-            config=CONFIG,
+            config=replace(
+                CONFIG, carried_bytes_max=Random(f"{seed} carried").choice(scenario.carried_bytes)
+            ),
             directory=directory,
         )
         self.broker.create(

@@ -85,6 +85,8 @@ class Scenario:
     """Share of runs whose state is in a recovery log; in the others it is in a table."""
     piecewise: float = 0.4
     """Share of runs in which a commit into the recovery log takes several appends."""
+    carried_bytes: Sequence[int] = (0, 200, 16 << 10)
+    """What acknowledgement intents carry: no messages, few, as many as there are; the seed picks one."""
     faults: Mapping[Fault, float] = field(default_factory=lambda: FAULTS)
     steps: IntRange = (6, 14)
     """Faults of a run."""

@@ -20,11 +20,14 @@ from consumer.core.transaction import TransactionMachine
 from consumer.core.transaction_events import Demand, TxnLimits
 from consumer.message.batch import MessageBatch
 from consumer.message.outcome import Outcome
-from consumer.message.rollback import Rollback, brought_forward
+from consumer.message.rollback import Rollback, brought_forward, content_to_undo
 from consumer.message.sequencer import Sequencer
 from consumer.message.uuid import Flags, build_uuid, parse_uuid
 from consumer.protocol.shard_pb2 import Checkpoint
 from tests.support.message_batches import FRAME_BYTES, Written, WrittenJournal
+
+_UUID_BYTES = 16
+_PAYLOAD_BYTES = 12
 
 LIMITS = TxnLimits(min_seconds=1.0, max_seconds=4.0, wait_for_ack=True)
 
@@ -95,6 +98,12 @@ class SimulatedShard:
         self._keeping: list[Rollback] = []
         self._touched: set[str] = set()
         self._published: dict[str, None] = {}
+        self._acknowledged: set[str] = set()
+        """Outputs that took messages of an earlier transaction of this life."""
+        self._carries = random.random() < 0.5
+        """Whether the running transaction is small."""
+        self._carried: dict[str, list[Written]] = {}
+        """By output: messages that are to go with the acknowledgement."""
         self._commit: tuple[tuple[int, ...], Checkpoint, list[_Append]] | None = None
         self._committed = True
         self._replay: deque[MessageBatch] = deque()
@@ -126,8 +135,8 @@ class SimulatedShard:
         for rollback in forward:
             self.world.rollbacks[rollback.producer, rollback.journal] = rollback
             output = self._output(rollback.journal)
-            message = Written(rollback.producer, rollback.clock, Flags.ACK_TXN, b"0")
-            self._undoing.append(_Append(output, [message]))
+            content = content_to_undo(rollback, restored.ack_intents)
+            self._undoing.append(_Append(output, _messages_of(content)))
         self._random.shuffle(self._undoing)
 
     def _output(self, name: str) -> WrittenJournal:
@@ -269,7 +278,12 @@ class SimulatedShard:
 
     def _publish(self, output: WrittenJournal, payload: bytes) -> None:
         clock = self.world.tick()
-        append = _Append(output, [Written(self._producer, clock, Flags.CONTINUE_TXN, payload)])
+        message = Written(self._producer, clock, Flags.CONTINUE_TXN, payload)
+        if self._carries and output.name in self._acknowledged:
+            self._carried.setdefault(output.name, []).append(message)
+            self._published[output.name] = None
+            return
+        append = _Append(output, [message])
         if output.name not in self._touched:
             self._touched.add(output.name)
             append.after = Rollback(
@@ -283,12 +297,23 @@ class SimulatedShard:
         self._published[output.name] = None
 
     def _finalize(self) -> tx.Event:
-        intents = {
+        if self._random.random() < 0.2:  # It has become large in the end.
+            for name, messages in self._carried.items():
+                output = self._output(name)
+                self._appends[self.world.outputs.index(output)].append(_Append(output, messages))
+            self._carried = {}
+        acknowledgements = {
             name: build_uuid(self._producer, self.world.tick(), Flags.ACK_TXN)
             for name in self._published
         }
-        self._published = {}
-        return tx.TxnFinalized(intents)
+        intents = {
+            name: b"".join(map(_frame, self._carried.get(name, []))) + acknowledgement
+            for name, acknowledgement in acknowledgements.items()
+        }
+        self._acknowledged |= self._published.keys()
+        self._published, self._carried = {}, {}
+        self._carries = self._random.random() < 0.5
+        return tx.TxnFinalized(intents, dict(list(acknowledgements.items())[-1:]))
 
     def _start_commit(self, checkpoint: Checkpoint) -> tx.Event:
         assert self._commit is None, "two commits at once"
@@ -301,11 +326,30 @@ class SimulatedShard:
     def _append_acks(self, intents: Mapping[str, bytes], *, recovered: bool) -> None:
         queues = self._recovered_appends if recovered else self._appends
         for name, intent in intents.items():
-            producer, clock, _ = parse_uuid(intent)
             output = self._output(name)
-            message = Written(producer, clock, Flags.ACK_TXN, b"0")
-            append = _Append(output, [message], waits_for_commit=not recovered, is_ack=True)
+            append = _Append(
+                output, _messages_of(intent), waits_for_commit=not recovered, is_ack=True
+            )
             queues[self.world.outputs.index(output)].append(append)
+
+
+def _frame(message: Written) -> bytes:
+    uuid = build_uuid(message.producer, message.clock, message.flags)
+    return uuid + message.payload.ljust(_PAYLOAD_BYTES)
+
+
+def _messages_of(intent: bytes) -> list[Written]:
+    """Return the messages of an intent: framed ones, if it carries any, and the UUID of its acknowledgement."""
+    *begins, last = range(0, len(intent), _UUID_BYTES + _PAYLOAD_BYTES)
+    messages = [
+        Written(*parse_uuid(intent[begin : begin + _UUID_BYTES]), _payload_of(intent, begin))
+        for begin in begins
+    ]
+    return [*messages, Written(*parse_uuid(intent[last:]), b"0")]
+
+
+def _payload_of(intent: bytes, begin: int) -> bytes:
+    return intent[begin + _UUID_BYTES : begin + _UUID_BYTES + _PAYLOAD_BYTES].strip()
 
 
 @dataclass

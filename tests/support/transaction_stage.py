@@ -62,7 +62,9 @@ class Stage:
 
     def close(self, intents: Mapping[str, bytes] | None = None) -> Checkpoint:
         """Go from a `Finalize` to a started commit; return its checkpoint."""
-        (start,) = self.on(tx.TxnFinalized(intents or {}))
+        found = dict(intents or {})
+        last = dict(list(found.items())[-1:])
+        (start,) = self.on(tx.TxnFinalized(found, last))
         assert isinstance(start, tx.StartCommit)
         self.on(tx.CommitStarted())
         return start.checkpoint

@@ -58,7 +58,7 @@ async def test_rollback_brought_forward_is_not_replaced_by_the_precise_one_befor
         committed_at = clock_at(nanoseconds + 2 * 10**9)
         group.start_soon(appends.run(), name="append")
         group.start_soon(rollbacks.run(), name="rollbacks")
-        group.start_soon(rollbacks.undo(rollbacks.begin(Checkpoint())), name="undo")
+        group.start_soon(rollbacks.undo(rollbacks.begin(Checkpoint()), Checkpoint()), name="undo")
 
         assert rollbacks.keep([precise]).done(), "what is foreseen stands for it"
         intents = {OUTPUT: precise.at(committed_at).content}
@@ -94,7 +94,7 @@ async def test_journal_that_cannot_be_appended_to_holds_up_answers_for_a_while_o
     await rollbacks.take_over()
     ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
     async with TaskGroup() as group:
-        group.start_soon(rollbacks.undo(rollbacks.begin(Checkpoint())), name="undo")
+        group.start_soon(rollbacks.undo(rollbacks.begin(Checkpoint()), Checkpoint()), name="undo")
 
         assert await progress.wait_for({SOURCE: 5}, ended=ended)
         group.stop()

@@ -80,6 +80,7 @@ async def one_transaction(
         producer_id=new_producer_id(),
         clock=SystemClock(),
         clock_delta_seconds=0.0,
+        carried_bytes_max=0,
         dead_letters=DeadLetters(),
     )
     limits = TxnLimits(min_seconds=0, max_seconds=60, wait_for_ack=True)

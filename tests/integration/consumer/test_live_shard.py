@@ -192,32 +192,40 @@ async def test_large_errors_are_cut(host: ShardHost, tmp_path: Path) -> None:
     assert all(len(error) < 2100 for error in host.status(SHARD).errors)
 
 
+@pytest.mark.parametrize("carried", [False, True])
+@pytest.mark.parametrize("landed", [False, True])
 async def test_recovered_acknowledgements_are_written_again(
-    host: ShardHost, journals: JournalClient, tmp_path: Path
+    host: ShardHost, journals: JournalClient, tmp_path: Path, *, carried: bool, landed: bool
 ) -> None:
-    """A primary that died between its commit and its acknowledgements left the intents; the next one writes them. One
-    whose journal is gone is dropped.
+    """A primary that died between its commit and its acknowledgements left the intents, which may carry messages; the
+    next one writes them, and nobody sees them twice if they had landed. One whose journal is gone is dropped.
     """
     spec = spec_of(SHARD, SOURCE)
     await host.assign(spec)
     shard_key = host.key_space.keys.item(ItemId(SHARD)).decode()
-    publisher = Publisher(MessageClock(), new_producer_id())
-    publisher.publish_uncommitted(MappedJournal(OUTPUT, NDJSON), {"key": "a", "n": 7}, JsonType())
-    (pending,) = publisher.take_appends()
-    await journals.append(OUTPUT, pending.content)
-    (intent,) = publisher.build_ack_intents()
+    publisher = Publisher(MessageClock(), new_producer_id(), carried_bytes_max=1000 * carried)
+    for number in (6, 7):
+        echo = {"key": "a", "n": number}
+        publisher.publish_uncommitted(MappedJournal(OUTPUT, NDJSON), echo, JsonType())
+        appends = publisher.take_appends()
+        assert bool(appends) is (number == 6 or not carried), "the first is never carried"
+        for pending in appends:
+            await journals.append(OUTPUT, pending.content)
+        (intent,) = publisher.build_ack_intents()
+        if number == 6 or landed:
+            await journals.append(OUTPUT, intent.content)
     died = Counting(tmp_path)
     checkpoint = Checkpoint(ack_intents={OUTPUT: intent.content, "test/gone": b"{}\n"})
     store = died.new_store(_Named(SHARD, shard_key))  # type: ignore[arg-type]  # Its store asks for the names only.
     store.restore_checkpoint(None)  # type: ignore[arg-type]
     store.start_commit(None, checkpoint, ()).result(10)  # type: ignore[arg-type]
-    assert await committed(journals, OUTPUT) == []
+    assert [m["n"] for m in await committed(journals, OUTPUT)] == [6, 7][: 1 + landed]
 
     shard = host.start(spec, Counting(tmp_path, output=OUTPUT))
     end = await Producer(journals).publish(SOURCE, ["a"])
     await read_through(shard, source=end)
 
-    assert [m["n"] for m in await committed(journals, OUTPUT)] == [7, 1]
+    assert [m["n"] for m in await committed(journals, OUTPUT)] == [6, 7, 1]
 
 
 class _Named:

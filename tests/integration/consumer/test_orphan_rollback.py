@@ -48,6 +48,8 @@ pytestmark = pytest.mark.etcd
 
 OTHER_OUTPUT = "test/other"
 QUICK = ShardConfig(restart_delay_seconds=0.05, stop_grace_seconds=2, rollback_again_seconds=0.3)
+NOTHING_CARRIED = ShardConfig(restart_delay_seconds=0.05, stop_grace_seconds=2, carried_bytes_max=0)
+"""As transactions are that publish much: their messages are in the journal before they commit."""
 
 
 @dataclass
@@ -123,7 +125,7 @@ async def test_journal_first_touched_by_an_aborted_transaction_is_rolled_back(
     spec = spec_of(SHARD, SOURCE)
     await host.assign(spec)
     doomed = Routing(tmp_path)
-    first = host.start(spec, doomed)
+    first = host.start(spec, doomed, config=NOTHING_CARRIED)
     await read_through(first, source=await producer.publish(SOURCE, [OUTPUT]))
     # A transaction without publications: the checkpoint's own acknowledgements are of no journal.
     await read_through(first, source=await producer.publish(SOURCE, ["quiet"]))
@@ -140,6 +142,31 @@ async def test_journal_first_touched_by_an_aborted_transaction_is_rolled_back(
         assert Outcome.ACK_ROLLBACK_LOST_PROGRESS not in found.outcomes
         assert [m["n"] for m in await committed(journals, journal)] == numbers
     assert await counts(second) == {OUTPUT: 2, "quiet": 1, OTHER_OUTPUT: 1}
+
+
+async def test_aborted_transaction_that_is_small_leaves_nothing_where_there_were_others(
+    host: ShardHost, journals: JournalClient, producer: Producer, tmp_path: Path
+) -> None:
+    """Its messages were to come with their acknowledgement. A journal that it is the first to touch tells before the
+    commit whether it takes messages, so there they stand, and are rolled back.
+    """
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec)
+    doomed = Routing(tmp_path)
+    first = host.start(spec, doomed)
+    await read_through(first, source=await producer.publish(SOURCE, [OUTPUT]))
+    before = (await sequenced(journals, OUTPUT)).messages
+    doomed.catch = True
+    end = await producer.publish(SOURCE, [OUTPUT, OTHER_OUTPUT])
+    await die_in_transaction(first, doomed, journals, OTHER_OUTPUT)
+    assert (await sequenced(journals, OUTPUT)).messages == before
+
+    second = host.start(spec, Routing(tmp_path))
+    await read_through(second, source=end)
+
+    for journal, numbers in ((OUTPUT, [1, 2]), (OTHER_OUTPUT, [3])):
+        assert (await sequenced(journals, journal)).pending == []
+        assert [m["n"] for m in await committed(journals, journal)] == numbers
 
 
 async def test_journal_that_no_successor_touches_is_rolled_back_nonetheless(
@@ -179,7 +206,7 @@ async def test_zombie_that_publishes_after_the_rollback_is_rolled_back_again(
             asleep.set()
             assert awake.wait(30)
 
-    zombie = host.start(spec, Counting(tmp_path, output=OUTPUT, fail=sleep))
+    zombie = host.start(spec, Counting(tmp_path, output=OUTPUT, fail=sleep), config=NOTHING_CARRIED)
     await read_through(zombie, source=await producer.publish(SOURCE, ["a"]))
     end = await producer.publish(SOURCE, ["b", "last"])
     await eventually(asleep.is_set)

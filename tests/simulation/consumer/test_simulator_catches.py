@@ -1,8 +1,8 @@
 """Rules of exactly-once are broken on purpose, one at a time: the simulator must see it, within a few seeds.
 
 What is not caught here would not be caught in the product either. Rules of the hand-over alone are broken in
-tests/model, where every course is looked at; that a successor acknowledges again shows nowhere, for it also rolls back
-to the same clock.
+tests/model, where every course is looked at; that a successor acknowledges again shows where the intents carry
+messages alone, for it also rolls back to the same clock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import pytest
 
 from allocator.core.ops import Put
 from consumer.core import transaction
+from consumer.core import transaction_events as tx
 from consumer.core.checkpoint import build_checkpoint
+from consumer.core.transaction import TransactionMachine
 from consumer.journal.append_service import AppendService
 from consumer.journal.broker.turns import Turn
 from consumer.journal.late_copies import CopyRegister
@@ -26,7 +28,7 @@ from consumer.protocol.journal_pb2 import LabelSelector, Status
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.recoverylog import recorder
 from consumer.recoverylog.recorder import Recorder
-from consumer.shard import primary, replica_status_writer
+from consumer.shard import primary, replica_status_writer, rollbacks
 from consumer.shard.rollbacks import Rollbacks
 from consumer.shard.transaction import TransactionLoop
 from consumer.simulation import broker
@@ -122,10 +124,20 @@ def _late_copies(patch: pytest.MonkeyPatch) -> None:
 
 
 def _undoes_nothing(patch: pytest.MonkeyPatch) -> None:
-    async def nothing(_: Rollbacks, __: Future[None]) -> None:
+    async def nothing(_: Rollbacks, __: Future[None], ___: Checkpoint) -> None:
         return
 
     patch.setattr(Rollbacks, "undo", nothing)
+
+
+def _carried_are_lost(patch: pytest.MonkeyPatch) -> None:
+    def forgotten(machine: TransactionMachine, now: float) -> tuple[tx.Instruction, ...]:
+        machine._recovered.ack_intents.clear()
+        return real(machine, now)
+
+    real = TransactionMachine.start
+    patch.setattr(TransactionMachine, "start", forgotten)
+    patch.setattr(rollbacks, "content_to_undo", lambda rollback, _: rollback.content)
 
 
 def _hints_before_the_log(patch: pytest.MonkeyPatch) -> None:
@@ -165,6 +177,8 @@ def _only(scenario: Scenario, **weights: float) -> Scenario:
 
 MOVED = _only(EITHER, broker_lossy=1.0, crash=1.0, pause=1.0, hand_over=1.0)
 
+CARRIED = replace(MOVED, carried_bytes=(16 << 10,))
+
 BROKEN = [
     Broken(by=_no_fence, invariants="S1 S2 S3", scenario=RECORDED),
     Broken(
@@ -178,6 +192,7 @@ BROKEN = [
     Broken(by=_no_intents, invariants="S1"),
     Broken(by=_acknowledges_at_once, invariants="S2"),
     Broken(by=_commits_before_it_published, invariants="S1", scenario=MOVED),
+    Broken(by=_carried_are_lost, invariants="S1", scenario=CARRIED),
     Broken(by=_logs_before_it_published, invariants="S1", scenario=MOVED, seeds=60),
     Broken(by=_turns_not_kept, invariants="S2"),
     Broken(

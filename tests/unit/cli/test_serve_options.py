@@ -37,7 +37,12 @@ SHARD_OPTIONS: dict[str, Any] = {
 }
 """A value other than the default for each option that has the name of its field."""
 
-WITHOUT_OPTION = {"publish_clock_delta_seconds", "input_bytes_max", "publish_bytes_max"}
+WITHOUT_OPTION = {
+    "publish_clock_delta_seconds",
+    "input_bytes_max",
+    "publish_bytes_max",
+    "carried_bytes_max",
+}
 """Only for tests, and for tuning in a program of one's own."""
 
 

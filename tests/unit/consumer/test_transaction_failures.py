@@ -31,7 +31,7 @@ def test_commit_that_fails_as_it_starts_fails_at_once() -> None:
     stage.on(tx.BatchRead(journal.batch(single(10))))
     stage.consume(1)
     stage.on(tx.InputIdle())
-    stage.on(tx.TxnFinalized({}))
+    stage.on(tx.TxnFinalized({}, {}))
     broken = OSError("disk full")
 
     assert stage.on(tx.CommitResolved(broken)) == (tx.Fail(broken),)
@@ -72,7 +72,7 @@ def test_callback_error_fails_and_tells_only_a_begun_transaction(at: str) -> Non
         stage.on(tx.BatchDelivered(1))
         stage.on(tx.InputIdle())
     if at == "start_commit":
-        stage.on(tx.TxnFinalized({}))
+        stage.on(tx.TxnFinalized({}, {}))
     error = ValueError("bug")
 
     (failure,) = stage.on(tx.CallbackFailed(error))

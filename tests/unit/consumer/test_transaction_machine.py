@@ -228,21 +228,29 @@ def test_checkpoint_keeps_an_acknowledgement_of_before_which_is_not_written_agai
     stage = Stage(recovered=Checkpoint(ack_intents={"out/old": b"theirs"}))
     stage.on(tx.AckResolved("out/old", 1))
     checkpoints: list[Checkpoint] = []
-    for clock, intents in ((10, {}), (20, {"out/a": b"first", "out/b": b"second"}), (30, {})):
+    transactions = (
+        (10, tx.TxnFinalized({}, {})),
+        (
+            20,
+            tx.TxnFinalized({"out/a": b"first", "out/b": b"messages second"}, {"out/b": b"second"}),
+        ),
+        (30, tx.TxnFinalized({}, {})),
+    )
+    for clock, finalized in transactions:
         stage.on(tx.BatchRead(journal.batch(single(clock))))
         stage.consume(1)
         assert kinds(stage.on(tx.InputIdle())) == [tx.Finalize]
-        (start,) = stage.on(tx.TxnFinalized(intents))
+        (start,) = stage.on(finalized)
         assert isinstance(start, tx.StartCommit)
         checkpoints.append(start.checkpoint)
         appended = stage.on(tx.CommitStarted())
-        assert kinds(appended) == ([tx.AppendAcks] if intents else [])
+        assert kinds(appended) == ([tx.AppendAcks] if finalized.ack_intents else [])
         stage.on(tx.CommitResolved())
-        for name in intents:
+        for name in finalized.ack_intents:
             stage.on(tx.AckResolved(name, 1))
 
     assert [dict(checkpoint.ack_intents) for checkpoint in checkpoints] == [
         {},
-        {"out/a": b"first", "out/b": b"second"},
+        {"out/a": b"first", "out/b": b"messages second"},
         {"out/b": b"second"},
     ]

@@ -126,6 +126,89 @@ def test_committed_message_beside_uncommitted_ones_is_refused() -> None:
     assert len(append.content) == 2
 
 
+def carrying(bytes_max: int = 1000) -> Publisher:
+    """Return a publisher that carries messages, and whose transactions have touched both journals."""
+    publisher = Publisher(MessageClock(), PRODUCER, carried_bytes_max=bytes_max)
+    for mapped in (ONE, TWO):
+        publisher.publish_uncommitted(mapped, {}, JSON_TYPE)
+    assert [append.journal for append in publisher.take_appends()] == ["a/one", "a/two"]
+    for intent in publisher.build_ack_intents():
+        assert intent.content == intent.acknowledgement, (
+            "first messages tell whether there is such a journal"
+        )
+    return publisher
+
+
+def test_intents_carry_the_messages_of_small_transactions() -> None:
+    """Plan: messages to two journals in two deliveries. Why: nothing is to be appended before the commit, and all of it
+    afterwards, in the order of its clocks; the next transaction begins with nothing.
+    """
+    publisher = carrying()
+
+    for mapped in (ONE, TWO, ONE):
+        publisher.publish_uncommitted(mapped, {}, JSON_TYPE)
+        assert publisher.take_appends() == []
+    one, two = publisher.build_ack_intents()
+
+    assert stamps(one.content.splitlines(keepends=True)) == [
+        (PRODUCER, 5, Flags.CONTINUE_TXN),
+        (PRODUCER, 7, Flags.CONTINUE_TXN),
+        (PRODUCER, 8, Flags.ACK_TXN),
+    ]
+    assert stamps(two.content.splitlines(keepends=True)) == [
+        (PRODUCER, 6, Flags.CONTINUE_TXN),
+        (PRODUCER, 9, Flags.ACK_TXN),
+    ]
+    assert one.content.endswith(one.acknowledgement)
+    assert stamps([one.acknowledgement]) == [(PRODUCER, 8, Flags.ACK_TXN)]
+    assert publisher.take_appends() == []
+    assert publisher.build_ack_intents() == []
+
+
+def test_transaction_that_grows_large_carries_nothing_any_more() -> None:
+    """Plan: 600 bytes to one journal, 600 to the other, then a few; then a small transaction. Why: the bound is of all
+    journals together, and what was appended must not be passed by what is carried.
+    """
+    publisher = carrying()
+
+    publisher.publish_uncommitted(ONE, {"text": "x" * 500}, JSON_TYPE)
+    assert publisher.take_appends() == []
+    publisher.publish_uncommitted(TWO, {"text": "x" * 500}, JSON_TYPE)
+    assert [append.journal for append in publisher.take_appends()] == ["a/one", "a/two"]
+    publisher.publish_uncommitted(ONE, {}, JSON_TYPE)
+    assert [append.journal for append in publisher.take_appends()] == ["a/one"]
+    for intent in publisher.build_ack_intents():
+        assert intent.content == intent.acknowledgement
+
+    publisher.publish_uncommitted(ONE, {}, JSON_TYPE)
+    assert publisher.take_appends() == []
+    (intent,) = publisher.build_ack_intents()
+    assert len(intent.content) > len(intent.acknowledgement)
+
+
+def test_messages_behind_committed_ones_are_not_carried() -> None:
+    """Plan: one message that is visible at once, then one of the transaction. Why: the first may not wait for a commit,
+    and the second must stay behind it.
+    """
+    publisher = carrying()
+
+    publisher.publish_committed(ONE, {}, JSON_TYPE)
+    publisher.publish_uncommitted(ONE, {}, JSON_TYPE)
+    publisher.publish_uncommitted(TWO, {}, JSON_TYPE)
+
+    (append,) = publisher.take_appends()
+    assert stamps(append.content) == [
+        (PRODUCER, 5, Flags.OUTSIDE_TXN),
+        (PRODUCER, 6, Flags.CONTINUE_TXN),
+    ]
+    one, two = publisher.build_ack_intents()
+    assert one.content == one.acknowledgement
+    assert stamps(two.content.splitlines(keepends=True)) == [
+        (PRODUCER, 7, Flags.CONTINUE_TXN),
+        (PRODUCER, 9, Flags.ACK_TXN),
+    ]
+
+
 def test_journal_without_a_proper_name_is_refused() -> None:
     """The application learns it where it publishes, not from a failing append."""
     publisher = Publisher(MessageClock(), PRODUCER)

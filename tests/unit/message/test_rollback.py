@@ -14,7 +14,7 @@ from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.outcome import Outcome
 from consumer.message.publisher import Publisher
-from consumer.message.rollback import Rollback, brought_forward
+from consumer.message.rollback import Rollback, brought_forward, content_to_undo
 from consumer.message.sequencer import Sequencer
 from consumer.message.uuid import Flags, parse_uuid
 
@@ -71,18 +71,20 @@ class Read:
         self._end = 0
 
     def take(self, *frames: bytes) -> tuple[list[int], set[Outcome]]:
-        """Read frames on; return the clocks of what is committed (acknowledgements too), and the outcomes."""
+        """Read on, whole frames a time; return the clocks of what is committed (acknowledgements too), and outcomes."""
         committed: list[int] = []
         outcomes: set[Outcome] = set()
         for frame in frames:
-            batch = self._batch(frame)
-            queued = self._sequencer.queue(batch)
-            outcomes |= set(queued.outcomes)
-            while self._sequencer.emitting:
-                run = self._sequencer.peek(100)
-                assert run is not None
-                committed.extend(run.clocks)
-                self._sequencer.consume(len(run))
+            batch, index = self._batch(frame), 0
+            while index < len(batch):
+                queued = self._sequencer.queue(batch, index)
+                index = queued.next_index
+                outcomes |= set(queued.outcomes)
+                while self._sequencer.emitting:
+                    run = self._sequencer.peek(100)
+                    assert run is not None
+                    committed.extend(run.clocks)
+                    self._sequencer.consume(len(run))
         return committed, outcomes
 
     def pending(self) -> list[int]:
@@ -100,11 +102,18 @@ class Read:
             journal=self._journal, offset=self._end
         )
         frames = unframer.feed(frame)
-        (payload,) = frames.payloads
-        producer, clock, flags = parse_uuid(self._type.uuid_of(payload))
-        begin, self._end = self._end, self._end + len(frame)
+        self._end += len(frame)
+        parsed = [parse_uuid(self._type.uuid_of(payload)) for payload in frames.payloads]
+        producers, clocks, flags = map(list, zip(*parsed, strict=True))
         return MessageBatch(
-            self._journal, [begin], [self._end], [producer], [clock], [flags], [payload], self._type
+            self._journal,
+            list(frames.begins),
+            list(frames.ends),
+            producers,
+            clocks,
+            flags,
+            list(frames.payloads),
+            self._type,
         )
 
 
@@ -120,11 +129,13 @@ def new_message(message_type: MessageType) -> Any:
     return message_type.new_acknowledgement("")
 
 
-def publisher_at(clock_nanoseconds: int = 1_700_000_000 * 10**9) -> Publisher:
+def publisher_at(
+    clock_nanoseconds: int = 1_700_000_000 * 10**9, *, carried_bytes_max: int = 0
+) -> Publisher:
     """Return a publisher whose clock stands at a time."""
     clock = MessageClock()
     clock.update_nanoseconds(clock_nanoseconds)
-    return Publisher(clock, PRODUCER)
+    return Publisher(clock, PRODUCER, carried_bytes_max=carried_bytes_max)
 
 
 @TYPES
@@ -184,6 +195,38 @@ def test_rollback_brought_forward_keeps_what_was_committed(
     assert reader.pending() == []
     again, outcomes = reader.take(forward[0].content)
     assert (again, outcomes) == ([], {Outcome.ACK_ROLLBACK}), "a second time changes nothing"
+
+
+@TYPES
+@pytest.mark.parametrize("undone_first", [True, False])
+def test_undoing_beside_an_intent_that_carries_messages_discards_none(
+    content_type: str, message_type: MessageType, undone_first: bool
+) -> None:
+    """Plan: a journal's second transaction is carried by its intent, which a successor appends beside the rollback that
+    it brought forward, in either order. Why: an acknowledgement ahead of the messages that it commits discards them.
+    """
+    publisher, reader = publisher_at(carried_bytes_max=1000), Read("a/one", message_type)
+    target = MappedJournal("a/one", content_type)
+    publisher.publish_uncommitted(target, new_message(message_type), message_type)
+    (first,) = publisher.take_appends()
+    (rollback,) = publisher.take_rollbacks()
+    (acknowledgement,) = publisher.build_ack_intents()
+    reader.take(*first.content, acknowledgement.content)
+    publisher.publish_uncommitted(target, new_message(message_type), message_type)
+    assert publisher.take_appends() == []
+    (intent,) = publisher.build_ack_intents()
+    intents = {intent.journal: intent.content}
+
+    (forward,) = brought_forward([rollback], intents)
+    undoing = content_to_undo(forward, intents)
+    contents = [undoing, intent.content] if undone_first else [intent.content, undoing]
+    committed = [clock for each in contents for clock in reader.take(each)[0]]
+
+    assert forward.content == intent.acknowledgement
+    assert len(set(committed)) == 2, "the message and its acknowledgement, once"
+    assert len(committed) == 2
+    assert reader.pending() == []
+    assert content_to_undo(forward, {}) == forward.content, "a later checkpoint says nothing of it"
 
 
 def test_rollback_of_a_journal_first_touched_after_the_checkpoint_stays_as_it_was() -> None:

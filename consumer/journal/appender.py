@@ -1,12 +1,12 @@
-"""Appends bytes to a journal in one RPC: contiguous and atomic, or not at all.
+"""Appends bytes to a journal in one go: contiguous and atomic, or not at all.
 
 The answer may come before everything was sent, and is then a refusal. Once the commit was sent, losing the answer
 leaves the outcome unknown, which is an error of its own (`AppendOutcomeUnknownError`): repeating such an append may
 write its bytes twice. Every other error means that nothing was written.
 
-    connected, and at most a chunk          one message, if the broker takes that: fewer turns of both event loops
+    connected, and at most a chunk          one message of a call that stays open, if the broker takes that
         depends on appends under way        and in turn, behind those (`consumer.journal.in_turn`)
-    else                                    a stream: parameters, chunks, commit
+    else                                    a call of its own: parameters, chunks, commit
 
 Source: gazette/core broker/client/appender.go.
 """
@@ -30,6 +30,7 @@ from consumer.errors import (
     OutOfTurnError,
     RegisterMismatchError,
 )
+from consumer.journal.channels import AppendUnderWay
 from consumer.journal.in_turn import InTurn
 from consumer.journal.outcomes import error_of_rpc, error_of_status
 from consumer.journal.transport import (
@@ -39,13 +40,10 @@ from consumer.journal.transport import (
     cancelled_by_peer,
     patiently,
 )
-from consumer.journal.wire import (
-    encode_append_chunk,
-    encode_append_in_turn,
-    encode_append_whole,
-)
+from consumer.journal.wire import encode_append_chunk
 from consumer.op_future import Turn
 from consumer.protocol.alphabet import require
+from consumer.protocol.appends_pb2 import AppendStreamRequest
 from consumer.protocol.auth import TOKEN_LIFE_SECONDS, Capability
 from consumer.protocol.journal_pb2 import AppendRequest, AppendResponse, Status
 from consumer.protocol.validation_journal import (
@@ -66,7 +64,7 @@ APPEND_TIMEOUT_SECONDS = 60.0
 APPEND_BYTES_PER_SECOND_MIN = 64 << 10
 """Brokers abort slower senders, so nothing is gained by waiting longer."""
 
-CallT = TypeVar("CallT", bound=grpc.aio.Call)
+CallT = TypeVar("CallT", bound="grpc.aio.Call | AppendUnderWay")
 
 # These end a request before a broker acts on it, even where the commit was already sent.
 _REFUSING_CODES = (
@@ -99,7 +97,7 @@ async def append_once(
     content: Sequence[bytes],
     in_turn: InTurn | None = None,
 ) -> AppendResponse:
-    """Append with one RPC.
+    """Append once.
 
     Args:
         transport: Finds the broker.
@@ -134,7 +132,7 @@ def is_safe_to_repeat(error: BaseException) -> bool:
 
 
 class _Append:
-    """One RPC under way."""
+    """One append under way."""
 
     def __init__(
         self,
@@ -157,43 +155,33 @@ class _Append:
     async def run(self) -> AppendResponse:
         await self._transport.channels.sweep()
         peer = self._transport.peer_for(self._journal, primary=True)
-        response = await self._append_whole(peer) if self._goes_whole(peer) else None
+        response = await self._append_streamed(peer) if self._goes_streamed(peer) else None
         if response is None:
-            self._require_no_turn(
-                "its broker takes none in turn, or it is too long for one message"
-            )
+            self._require_no_turn()
             response = await self._exchanged(peer, self._open(peer), self._exchange)
         assert response is not None, "a stream has an answer, or fails"
         return self._checked(peer, response)
 
-    async def _append_whole(self, peer: Peer) -> AppendResponse | None:
+    async def _append_streamed(self, peer: Peer) -> AppendResponse | None:
         """Return the answer to one message; None if the broker takes no such."""
-        if self._in_turn is not None and self._goes_in_turn(peer, self._in_turn):
-            call = self._open_in_turn(peer, self._in_turn)
-            response = await self._exchanged(peer, call, self._exchange_whole)
-            if response is not None:
-                return response
-            peer.bulk.append_in_turn = None
-        self._require_no_turn("its broker takes none in turn, or another one has those")
-        response = await self._exchanged(peer, self._open_whole(peer), self._exchange_whole)
+        response = await self._exchanged(peer, self._start(peer), self._exchange_whole)
         if response is None:
-            peer.bulk.append_whole = None
+            peer.bulk.append_stream = None
         return response
 
-    def _goes_in_turn(self, peer: Peer, in_turn: InTurn) -> bool:
-        is_theirs = all(turn.endpoint == peer.endpoint for turn in in_turn.after)
-        return is_theirs and peer.bulk.append_in_turn is not None
-
-    def _require_no_turn(self, problem: str) -> None:
+    def _require_no_turn(self) -> None:
         if self._in_turn is not None and self._in_turn.after:
+            problem = "its broker takes none in turn, or not those, or it is too long for a message"
             raise OutOfTurnError(self._journal, problem)
 
-    def _goes_whole(self, peer: Peer) -> bool:
-        # Of a connection that is yet to be made, only a stream tells whether anything was sent.
+    def _goes_streamed(self, peer: Peer) -> bool:
+        # Of a connection that is yet to be made, only a call of its own tells whether anything was sent.
+        after = self._in_turn.after if self._in_turn is not None else ()
         return (
             self._size <= self._transport.chunk_bytes
-            and peer.bulk.append_whole is not None
+            and peer.bulk.append_stream is not None
             and self._transport.channels.state(peer.endpoint) is grpc.ChannelConnectivity.READY
+            and all(turn.endpoint == peer.endpoint for turn in after)
         )
 
     async def _exchanged(
@@ -220,33 +208,20 @@ class _Append:
         self._transport.channels.track(peer.endpoint, call)
         return call
 
-    def _open_whole(self, peer: Peer) -> grpc.aio.UnaryUnaryCall[bytes, AppendResponse]:
-        assert peer.bulk.append_whole is not None, "asked before"
-        message = encode_append_whole(self._request, b"".join(self._content))
-        return self._start(peer, peer.bulk.append_whole, message)
-
-    def _open_in_turn(
-        self, peer: Peer, in_turn: InTurn
-    ) -> grpc.aio.UnaryUnaryCall[bytes, AppendResponse]:
-        assert peer.bulk.append_in_turn is not None, "asked before"
-        message = encode_append_in_turn(
-            self._request,
-            b"".join(self._content),
-            in_turn.name,
-            [turn.name for turn in in_turn.after],
+    def _start(self, peer: Peer) -> AppendUnderWay:
+        assert peer.bulk.append_stream is not None, "asked before"
+        in_turn = self._in_turn or InTurn(b"")
+        append = AppendStreamRequest.Append(
+            parameters=self._request,
+            content=b"".join(self._content),
+            name=in_turn.name,
+            after=[turn.name for turn in in_turn.after],
+            metadata=dict(self._metadata()),
         )
-        call = self._start(peer, peer.bulk.append_in_turn, message)
-        in_turn.on_sent(Turn(peer.endpoint, in_turn.name))
-        return call
-
-    def _start(
-        self,
-        peer: Peer,
-        method: grpc.aio.UnaryUnaryMultiCallable[bytes, AppendResponse],
-        message: bytes,
-    ) -> grpc.aio.UnaryUnaryCall[bytes, AppendResponse]:
-        call = method(message, metadata=self._metadata(), timeout=self._timeout_seconds)
+        call = peer.bulk.append_stream.start(append, timeout_seconds=self._timeout_seconds)
         self._transport.channels.track(peer.endpoint, call)
+        if in_turn.name:
+            in_turn.on_sent(Turn(peer.endpoint, in_turn.name))
         return call
 
     @property
@@ -258,9 +233,7 @@ class _Append:
             Capability.APPEND, self._journal, life_seconds=TOKEN_LIFE_SECONDS
         )
 
-    async def _exchange_whole(
-        self, call: grpc.aio.UnaryUnaryCall[bytes, AppendResponse]
-    ) -> AppendResponse | None:
+    async def _exchange_whole(self, call: AppendUnderWay) -> AppendResponse | None:
         """Return the answer; None if the broker does not know such appends."""
         self._commit_sent = True
         try:

@@ -11,10 +11,10 @@ Source: gazette/core broker/protocol/dispatcher.go (mark and sweep), endpoint.go
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 import grpc
@@ -22,9 +22,10 @@ import grpc
 from allocator.errors import ValidationError
 from allocator.runtime.clock import Clock, SystemClock
 from consumer.errors import RpcFailedError
+from consumer.journal.append_stream import AppendStream
 from consumer.journal.wire import APPEND_SERVICE, ReadChunk, decode_read, serialize
 from consumer.protocol.alphabet import shown
-from consumer.protocol.appends_pb2 import AppendInTurnResponse, AppendWholeResponse
+from consumer.protocol.appends_pb2 import AppendStreamRequest, AppendStreamResponse
 from consumer.protocol.journal_pb2 import (
     AppendRequest,
     AppendResponse,
@@ -87,27 +88,58 @@ def parse_endpoint(endpoint: str) -> Target:
     return Target(f"{bracketed}:{port or _DEFAULT_PORTS[url.scheme]}", tls=url.scheme == "https")
 
 
+class Tracked(Protocol):
+    """What is under way: a call, or an append of a stream."""
+
+    # `Any`: a call hands itself over, whatever it is.
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Have `callback` called at its end."""
+        ...
+
+
+class AppendUnderWay(Tracked, Protocol):
+    """An append whose answer can be awaited."""
+
+    def cancel(self) -> bool:
+        """Take no interest in the answer."""
+        ...
+
+    def __await__(self) -> Generator[Any, None, AppendResponse]:
+        """Return the answer, or raise what a call raises."""
+        ...
+
+
+class StartsAppends(Protocol):
+    """`AppendStream`, or another way to appends in one message."""
+
+    def start(
+        self, append: AppendStreamRequest.Append, *, timeout_seconds: float
+    ) -> AppendUnderWay:
+        """Send an append soon, behind those before it."""
+        ...
+
+
 @dataclass(slots=True)
 class BulkStub:
     """The methods that carry content, with its messages coded by hand."""
 
     append: grpc.aio.StreamUnaryMultiCallable[AppendRequest | bytes, AppendResponse]
     read: grpc.aio.UnaryStreamMultiCallable[ReadRequest, ReadChunk | ReadResponse]
-    append_whole: grpc.aio.UnaryUnaryMultiCallable[bytes, AppendResponse] | None = None
-    """An append in one message; None once the broker is known not to have it."""
-    append_in_turn: grpc.aio.UnaryUnaryMultiCallable[bytes, AppendResponse] | None = None
-    """The same, after others; None as above."""
+    append_stream: StartsAppends | None = None
+    """Appends in one message each, beside and after others; None once the broker is known not to take them."""
 
 
-def _whole_answer(message: bytes) -> AppendResponse:
-    return AppendWholeResponse.FromString(message).append
+def _append_stream(channel: grpc.aio.Channel) -> AppendStream:
+    return AppendStream(
+        channel.stream_stream(
+            f"/{APPEND_SERVICE}/AppendStream",
+            request_serializer=AppendStreamRequest.SerializeToString,
+            response_deserializer=AppendStreamResponse.FromString,
+        )
+    )
 
 
-def _answer_in_turn(message: bytes) -> AppendResponse:
-    return AppendInTurnResponse.FromString(message).append
-
-
-def _bulk_stub(channel: grpc.aio.Channel) -> BulkStub:
+def _bulk_stub(channel: grpc.aio.Channel, append_stream: AppendStream) -> BulkStub:
     return BulkStub(
         channel.stream_unary(
             "/protocol.Journal/Append",
@@ -119,10 +151,7 @@ def _bulk_stub(channel: grpc.aio.Channel) -> BulkStub:
             request_serializer=serialize,
             response_deserializer=decode_read,
         ),
-        channel.unary_unary(f"/{APPEND_SERVICE}/AppendWhole", response_deserializer=_whole_answer),
-        channel.unary_unary(
-            f"/{APPEND_SERVICE}/AppendInTurn", response_deserializer=_answer_in_turn
-        ),
+        append_stream,
     )
 
 
@@ -131,9 +160,15 @@ class _Entry:
     channel: grpc.aio.Channel
     stub: JournalAsyncStub
     bulk: BulkStub
+    append_stream: AppendStream
     used_monotonic_seconds: float
     calls: int = 0
     """Calls under way."""
+
+    async def close(self) -> None:
+        """End what goes through it."""
+        await self.append_stream.close()
+        await self.channel.close()
 
 
 class Channels(Protocol):
@@ -154,7 +189,7 @@ class Channels(Protocol):
         """Return the methods that carry content at an endpoint, or at the default one."""
         ...
 
-    def track(self, endpoint: str, call: grpc.aio.Call) -> None:
+    def track(self, endpoint: str, call: Tracked) -> None:
         """Keep what `call` goes through open as long as it is under way."""
         ...
 
@@ -207,7 +242,7 @@ class ChannelCache:
         """Return the methods that carry content at an endpoint, or at the default one."""
         return self._entry(endpoint).bulk
 
-    def track(self, endpoint: str, call: grpc.aio.Call) -> None:
+    def track(self, endpoint: str, call: Tracked) -> None:
         """Keep an endpoint's channel open as long as `call` is under way."""
         entry = self._entry(endpoint)
         entry.calls += 1
@@ -235,7 +270,7 @@ class ChannelCache:
         ]
         # Taken out before the first await, so that nobody is handed a channel that is being closed.
         for entry in [self._entries.pop(endpoint) for endpoint in idle]:
-            await entry.channel.close()
+            await entry.close()
 
     async def close(self) -> None:
         """Close every channel, cancel what runs on it, and open none any more. Idempotent."""
@@ -243,7 +278,7 @@ class ChannelCache:
         entries = list(self._entries.values())
         self._entries.clear()
         for entry in entries:
-            await entry.channel.close()
+            await entry.close()
 
     def _entry(self, endpoint: str) -> _Entry:
         endpoint = endpoint or self.default_endpoint
@@ -253,7 +288,8 @@ class ChannelCache:
             if self.closed:
                 raise RpcFailedError(endpoint, "CLOSED", "the client was closed")
             channel = self._open(parse_endpoint(endpoint))
-            entry = _Entry(channel, JournalStub(channel), _bulk_stub(channel), now)
+            stream = _append_stream(channel)
+            entry = _Entry(channel, JournalStub(channel), _bulk_stub(channel, stream), stream, now)
             self._entries[endpoint] = entry
         entry.used_monotonic_seconds = now
         return entry

@@ -2,12 +2,11 @@
 
 Both sides of the journal service use it: protobuf copies content twice where once is enough.
 
-Source: consumer/protocol/journal.proto, appends.proto (field numbers); protobuf's wire format (varints, lengths).
+Source: consumer/protocol/journal.proto (field numbers); protobuf's wire format (varints, lengths).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError, Message
@@ -15,17 +14,11 @@ from google.protobuf.message import DecodeError, Message
 from consumer.protocol.journal_pb2 import AppendRequest, ReadResponse
 
 APPEND_SERVICE = "broadsheet.v1.AppendService"
-"""The service of brokers that take an append in one message; see consumer/protocol/appends.proto."""
+"""The service of brokers that take appends in one message each; see consumer/protocol/appends.proto."""
 _READ_OFFSET_TAG = b"\x18"  # ReadResponse field 3, varint
 _READ_CONTENT_TAG = b"\x3a"  # ReadResponse field 7, length-delimited
 _APPEND_CONTENT_TAG = 0x22  # AppendRequest field 4, length-delimited
 _APPEND_CONTENT_HEAD = bytes([_APPEND_CONTENT_TAG])
-_WHOLE_PARAMETERS_HEAD = b"\x0a"  # AppendWholeRequest field 1, length-delimited
-_WHOLE_CONTENT_HEAD = b"\x12"  # field 2, length-delimited
-_TURN_NAME_HEAD = (
-    b"\x1a"  # AppendInTurnRequest field 3, length-delimited; 1 and 2 are AppendWholeRequest's
-)
-_TURN_AFTER_HEAD = b"\x22"  # field 4, length-delimited
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,31 +61,6 @@ def decode_read(message: bytes) -> ReadChunk | ReadResponse:
 def encode_append_chunk(content: bytes | memoryview) -> bytes:
     """Return the AppendRequest that carries nothing but content, which must not be empty."""
     return b"".join((_APPEND_CONTENT_HEAD, _varint(len(content)), content))
-
-
-def encode_append_whole(request: AppendRequest, content: bytes) -> bytes:
-    """Return the AppendWholeRequest that carries parameters and all content, which may be empty."""
-    parameters = request.SerializeToString()
-    return b"".join(
-        (
-            _WHOLE_PARAMETERS_HEAD,
-            _varint(len(parameters)),
-            parameters,
-            _WHOLE_CONTENT_HEAD,
-            _varint(len(content)),
-            content,
-        )
-    )
-
-
-def encode_append_in_turn(
-    request: AppendRequest, content: bytes, name: bytes, after: Iterable[bytes]
-) -> bytes:
-    """Return the AppendInTurnRequest of an append that comes after others."""
-    pieces = [encode_append_whole(request, content)]
-    for head, value in ((_TURN_NAME_HEAD, name), *((_TURN_AFTER_HEAD, each) for each in after)):
-        pieces += (head, _varint(len(value)), value)
-    return b"".join(pieces)
 
 
 def append_content(message: bytes) -> memoryview | None:

@@ -22,7 +22,7 @@ from consumer.journal.broker.preconditions import (
 from consumer.journal.broker.turns import Turns
 from consumer.journal.wire import ReadChunk
 from consumer.protocol.alphabet import split_journal
-from consumer.protocol.appends_pb2 import AppendInTurnRequest
+from consumer.protocol.appends_pb2 import AppendStreamRequest
 from consumer.protocol.journal_pb2 import (
     AppendRequest,
     AppendResponse,
@@ -175,7 +175,7 @@ class MemoryBroker:
         response.registers.CopyFrom(journal.registers)
         return response
 
-    async def append_in_turn(self, request: AppendInTurnRequest) -> AppendResponse:
+    async def append_in_turn(self, request: AppendStreamRequest.Append) -> AppendResponse:
         """Do the same when it is its turn.
 
         Raises:

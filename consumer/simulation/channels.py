@@ -20,9 +20,9 @@ import grpc
 
 from allocator.simulation.network import Link
 from consumer.journal.broker.faults import RpcFault
-from consumer.journal.channels import BulkStub
+from consumer.journal.channels import BulkStub, Tracked
 from consumer.journal.wire import ReadChunk, append_content, parse_append
-from consumer.protocol.appends_pb2 import AppendInTurnRequest
+from consumer.protocol.appends_pb2 import AppendStreamRequest
 from consumer.protocol.journal_pb2 import (
     AppendRequest,
     AppendResponse,
@@ -89,10 +89,9 @@ class SimulatedChannels:
         # `Any`: plain functions in place of gRPC's callables.
         append: Any = lambda **_: AppendCall(self._wire)  # noqa: E731 - a method of a record
         read: Any = lambda request, **_: ReadCall(self._wire, request)  # noqa: E731 - as above
-        whole: Any = lambda message, **_: WholeAppendCall(self._wire, message)  # noqa: E731 - as above
-        return BulkStub(append, read, append_whole=whole, append_in_turn=whole)
+        return BulkStub(append, read, append_stream=_Starter(self._wire))
 
-    def track(self, endpoint: str, call: grpc.aio.Call) -> None:
+    def track(self, endpoint: str, call: Tracked) -> None:
         """Nothing is ever closed for being idle."""
 
     def state(self, endpoint: str) -> grpc.ChannelConnectivity | None:
@@ -147,7 +146,7 @@ class _Wire:
             raise rpc_error(grpc.StatusCode.UNAVAILABLE, "connection reset by peer")
         return response
 
-    async def ask_in_turn(self, request: AppendInTurnRequest) -> AppendResponse:
+    async def ask_in_turn(self, request: AppendStreamRequest.Append) -> AppendResponse:
         """Have the broker append when it is its turn, and return what it says."""
         await self.check()
         answer: asyncio.Future[AppendResponse] = asyncio.get_running_loop().create_future()
@@ -167,7 +166,9 @@ class _Wire:
         """Begin a read at the broker."""
         return self._broker.open_read(request)
 
-    def _serve(self, request: AppendInTurnRequest, answer: asyncio.Future[AppendResponse]) -> None:
+    def _serve(
+        self, request: AppendStreamRequest.Append, answer: asyncio.Future[AppendResponse]
+    ) -> None:
         # The broker's: it goes on if the client is gone, as one does whose end was not noticed yet.
         serving = self._broker.append_in_turn(request)
         task = asyncio.ensure_future(serving)  # noqa: TID251 - a task of no process; kept until done
@@ -245,13 +246,30 @@ class AppendCall:
         return await self._wire.ask(lambda broker: broker.append(request, content))
 
 
+class _Starter:
+    """Sends appends in one message each. A stream of them would fail them together: here each has its own fate."""
+
+    def __init__(self, wire: _Wire) -> None:
+        self._wire = wire
+
+    def start(
+        self, append: AppendStreamRequest.Append, *, timeout_seconds: float
+    ) -> WholeAppendCall:
+        """Send it once it is awaited."""
+        del timeout_seconds
+        return WholeAppendCall(self._wire, append)
+
+
 class WholeAppendCall:
     """An append in one message, in turn if it says so."""
 
-    def __init__(self, wire: _Wire, message: bytes) -> None:
+    def __init__(self, wire: _Wire, append: AppendStreamRequest.Append) -> None:
         """Open the call."""
         self._wire = wire
-        self._request = AppendInTurnRequest.FromString(message)
+        self._request = append
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Nobody keeps anything open for it."""
 
     def cancel(self) -> bool:
         """Take no interest in the answer; what was sent is sent."""

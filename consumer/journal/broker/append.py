@@ -7,7 +7,10 @@ without holding the journal, and re-checks when it commits.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 import grpc
 
@@ -30,13 +33,8 @@ from consumer.journal.broker.staging import StagedContent, StagingArea
 from consumer.journal.broker.sums import sha1_sum
 from consumer.journal.broker.turns import Turn, Turns
 from consumer.journal.wire import append_content, parse_append
-from consumer.protocol.appends_pb2 import (
-    AppendInTurnRequest,
-    AppendInTurnResponse,
-    AppendWholeRequest,
-    AppendWholeResponse,
-)
-from consumer.protocol.auth import Capability
+from consumer.protocol.appends_pb2 import AppendStreamRequest
+from consumer.protocol.auth import Capability, Claims
 from consumer.protocol.journal_pb2 import (
     AppendRequest,
     AppendResponse,
@@ -56,6 +54,10 @@ class _Counts:
     total: int = 0
     delayed: int = 0
     """Held back by the journal's maximum rate."""
+
+
+_Receive: TypeAlias = Callable[[LiveJournal, StagedContent, _Counts], Awaitable[Outcome | None]]
+"""Stages content for a journal, and returns a refusal met on the way."""
 
 
 class AppendHandler:
@@ -82,37 +84,28 @@ class AppendHandler:
         del requests  # read from the context, which can be cut off by a deadline
         async with answered(context):
             request = await self._first_request(context)
-            return await self._append(context, request, None, Turn())
+            claims = self._resolver.authorize(context.invocation_metadata(), Capability.APPEND)
+            receive = partial(self._receive_at_pace, context, request)
+            return await self._append(request, claims, receive, Turn())
         raise AssertionError("an aborted call has ended")
 
-    async def append_whole(
-        self, request: AppendWholeRequest, context: Context
-    ) -> AppendWholeResponse:
-        """Serve an append whose content came with its parameters."""
-        async with answered(context):
-            parameters, whole = request.parameters, request.content
-            validate_append_request(parameters, first=True)
-            response = await self._append(context, parameters, whole, Turn())
-            return AppendWholeResponse(append=response)
-        raise AssertionError("an aborted call has ended")
+    async def append_whole(self, append: AppendStreamRequest.Append) -> AppendResponse:
+        """Serve an append that is all there, once those that it comes after have succeeded.
 
-    async def append_in_turn(
-        self, request: AppendInTurnRequest, context: Context
-    ) -> AppendInTurnResponse:
-        """Serve the same once those that it comes after have succeeded; then it is the turn of those after it."""
-        async with answered(context):
-            parameters = request.parameters
-            with self._turns.turn(request.name, request.after) as turn:
-                validate_append_request(parameters, first=True)
-                response = await self._append(context, parameters, request.content, turn)
-            return AppendInTurnResponse(append=response)
-        raise AssertionError("an aborted call has ended")
+        Raises:
+            Exception: what `fault_of` takes.
+        """
+        request = append.parameters
+        with self._turns.turn(append.name, append.after) as turn:
+            validate_append_request(request, first=True)
+            claims = self._resolver.authorize(append.metadata.items(), Capability.APPEND)
+            receive = partial(self._take_whole, request, append.content)
+            return await self._append(request, claims, receive, turn)
 
     async def _append(
-        self, context: Context, request: AppendRequest, whole: bytes | None, turn: Turn
+        self, request: AppendRequest, claims: Claims, receive: _Receive, turn: Turn
     ) -> AppendResponse:
-        """Append what follows the request, or `whole` if that is all, when it is its turn."""
-        claims = self._resolver.authorize(context, Capability.APPEND)
+        """Append what `receive` stages, when it is its turn."""
         resolution = await self._resolver.resolve(
             request.journal,
             claims,
@@ -134,14 +127,7 @@ class AppendHandler:
             content = StagedContent(self._staging)
             try:
                 counts = _Counts()
-                if whole is None:
-                    refused = await self._receive_at_pace(
-                        context, request, served.journal, content, counts
-                    )
-                else:
-                    refused = await self._take_whole(
-                        request, served.journal, content, whole, counts
-                    )
+                refused = await receive(served.journal, content, counts)
                 if refused is not None:
                     return self._response(resolution, refused)
                 if not content.length and updates_registers(request):
@@ -190,9 +176,9 @@ class AppendHandler:
     async def _take_whole(
         self,
         request: AppendRequest,
+        whole: bytes,
         journal: LiveJournal,
         content: StagedContent,
-        whole: bytes,
         counts: _Counts,
     ) -> Outcome | None:
         """Stage content that is all there; return a refusal met on the way."""

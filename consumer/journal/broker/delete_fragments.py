@@ -50,7 +50,7 @@ class DeletionHandler:
     ) -> DeleteFragmentsResponse:
         validate_delete_fragments_request(request)
         # Who may delete the whole journal may delete a part of it.
-        claims = self._resolver.authorize(context, Capability.APPLY)
+        claims = self._resolver.authorize(context.invocation_metadata(), Capability.APPLY)
         resolution = await self._resolver.resolve(
             request.journal, claims, min_revision=0, proxied=None
         )

@@ -40,12 +40,24 @@ async def answered(context: Context) -> AsyncIterator[None]:
     """End the call with the status that an exception of the block stands for."""
     try:
         yield
-    except RpcFault as fault:
+    except Exception as error:
+        fault = fault_of(error)
+        if fault is None:
+            raise
         await context.abort(fault.code, fault.text)
-    except ValidationError as error:
-        await context.abort(grpc.StatusCode.UNKNOWN, str(error))
-    except (NotAuthorizedError, UnauthenticatedError) as error:
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
-    except OSError as error:
-        logger.exception("rpc.failed")
-        await context.abort(grpc.StatusCode.UNKNOWN, f"the broker's disk failed: {error}")
+
+
+def fault_of(error: Exception) -> RpcFault | None:
+    """Return the fault that an exception stands for; None for one that nobody foresaw."""
+    match error:
+        case RpcFault():
+            return error
+        case ValidationError():
+            return RpcFault(grpc.StatusCode.UNKNOWN, str(error))
+        case NotAuthorizedError() | UnauthenticatedError():
+            return RpcFault(grpc.StatusCode.UNAUTHENTICATED, str(error))
+        case OSError():
+            logger.error("rpc.failed", exc_info=error)
+            return RpcFault(grpc.StatusCode.UNKNOWN, f"the broker's disk failed: {error}")
+        case _:
+            return None

@@ -52,7 +52,7 @@ class FragmentsHandler:
 
     async def _list(self, request: FragmentsRequest, context: Context) -> FragmentsResponse:
         validate_fragments_request(request)
-        claims = self._resolver.authorize(context, Capability.READ)
+        claims = self._resolver.authorize(context.invocation_metadata(), Capability.READ)
         resolution = await self._resolver.resolve(
             request.journal,
             claims,
@@ -82,7 +82,7 @@ class FragmentsHandler:
         """Serve a probe: any store stands for the broker's own disk."""
         async with answered(context):
             validate_store_health_request(request)
-            self._resolver.authorize(context, Capability.READ)
+            self._resolver.authorize(context.invocation_metadata(), Capability.READ)
             response = FragmentStoreHealthResponse(header=self._resolver.header())
             try:
                 await self._disk.run(self._probe)

@@ -51,7 +51,7 @@ class ListHandler:
         """Serve one listing; a watch ends cleanly when the broker stops or the token expires."""
         async with answered(context):
             validate_list_request(request)
-            claims = self._resolver.authorize(context, Capability.LIST)
+            claims = self._resolver.authorize(context.invocation_metadata(), Capability.LIST)
             timeout = asyncio.timeout(seconds_left(claims))
             try:
                 async with timeout:
@@ -121,7 +121,7 @@ class ApplyHandler:
         """Apply all changes or none."""
         async with answered(context):
             validate_apply_request(request)
-            claims = self._resolver.authorize(context, Capability.APPLY)
+            claims = self._resolver.authorize(context.invocation_metadata(), Capability.APPLY)
             self._check(request, claims)
             held = await self._catalogue.apply(request.changes)
             status = Status.OK if held else Status.ETCD_TRANSACTION_FAILED

@@ -55,7 +55,7 @@ class ReadHandler:
         """Serve one read; a blocking one ends cleanly when the journal, the broker or the token ends."""
         async with answered(context):
             validate_read_request(request)
-            claims = self._resolver.authorize(context, Capability.READ)
+            claims = self._resolver.authorize(context.invocation_metadata(), Capability.READ)
             timeout = asyncio.timeout(seconds_left(claims))
             try:
                 async with timeout:

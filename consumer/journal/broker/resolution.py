@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import grpc
 
 from consumer.journal.broker.catalogue import Catalogue, Entry
-from consumer.journal.broker.faults import Context, RpcFault
+from consumer.journal.broker.faults import RpcFault
 from consumer.journal.broker.headers import Identity
 from consumer.journal.broker.journals import Journals, Served
 from consumer.protocol.alphabet import split_journal
-from consumer.protocol.auth import Capability, Claims, TokenVerifier
+from consumer.protocol.auth import Capability, Claims, Metadata, TokenVerifier
 from consumer.protocol.journal_pb2 import Header, LabelSelector, LabelSet, Status
 from consumer.protocol.labels import expand_prefix, matches
 
@@ -46,13 +46,13 @@ class Resolver:
         self._journals = journals
         self._verifier = verifier
 
-    def authorize(self, context: Context, require: Capability) -> Claims:
-        """Return the caller's claims.
+    def authorize(self, metadata: Metadata | None, require: Capability) -> Claims:
+        """Return the claims of the caller of a request with such metadata.
 
         Raises:
             UnauthenticatedError, NotAuthorizedError: it has not shown them.
         """
-        return self._verifier.verify(context.invocation_metadata(), require)
+        return self._verifier.verify(metadata, require)
 
     def header(self, *, routed: bool = False) -> Header:
         """Return a header as of now."""

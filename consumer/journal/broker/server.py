@@ -15,6 +15,7 @@ from allocator.runtime.clock import Clock, SystemClock
 from allocator.runtime.task_group import TaskGroup
 from consumer.errors import EndpointError
 from consumer.journal.broker.append import AppendHandler
+from consumer.journal.broker.append_stream import AppendStreamHandler
 from consumer.journal.broker.catalogue import Catalogue
 from consumer.journal.broker.config import BrokerConfig
 from consumer.journal.broker.data_root import DataRoot, open_data_root
@@ -30,9 +31,9 @@ from consumer.journal.broker.read import ReadHandler
 from consumer.journal.broker.resolution import Resolver
 from consumer.journal.broker.service import (
     Handlers,
+    append_stream_handler,
     fragment_handler,
     generic_handler,
-    whole_append_handler,
 )
 from consumer.journal.broker.staging import StagingArea
 from consumer.protocol.auth import KeyedAuth, NoAuth
@@ -111,7 +112,7 @@ class Broker:
         self.address = f"http://{_bracketed(self._config.host)}:{port}"
         handlers = self._handlers(root)
         self._server.add_generic_rpc_handlers(
-            (generic_handler(handlers), fragment_handler(handlers), whole_append_handler(handlers))
+            (generic_handler(handlers), fragment_handler(handlers), append_stream_handler(handlers))
         )
         await self._server.start()
         maintenance = Maintenance(site, self._journals)
@@ -161,10 +162,12 @@ class Broker:
         )
         resolver = Resolver(identity, self._catalogue, self._journals, self._verifier)
         staging = StagingArea(self._disk, root.spool, self._config)
+        appends = AppendHandler(
+            resolver, self._catalogue, staging, clock=self._clock, config=self._config
+        )
         return Handlers(
-            appends=AppendHandler(
-                resolver, self._catalogue, staging, clock=self._clock, config=self._config
-            ),
+            appends=appends,
+            append_streams=AppendStreamHandler(appends, self._catalogue, self._journals),
             reads=ReadHandler(resolver, self._journals, self._disk, self._config),
             lists=ListHandler(resolver, identity, self._catalogue, self._journals),
             applies=ApplyHandler(resolver, self._catalogue, journals_max=self._config.journals_max),

@@ -11,12 +11,13 @@ from typing import Any
 import grpc
 
 from consumer.journal.broker.append import AppendHandler
+from consumer.journal.broker.append_stream import AppendStreamHandler
 from consumer.journal.broker.delete_fragments import DeletionHandler
 from consumer.journal.broker.fragments_api import FragmentsHandler
 from consumer.journal.broker.list_apply import ApplyHandler, ListHandler
 from consumer.journal.broker.read import ReadHandler
 from consumer.journal.wire import APPEND_SERVICE, serialize
-from consumer.protocol.appends_pb2 import AppendInTurnRequest, AppendWholeRequest
+from consumer.protocol.appends_pb2 import AppendStreamRequest
 from consumer.protocol.fragments_pb2 import DeleteFragmentsRequest
 from consumer.protocol.journal_pb2 import (
     ApplyRequest,
@@ -35,6 +36,7 @@ class Handlers:
     """One handler object per group of methods. Replicate has none: gRPC answers UNIMPLEMENTED."""
 
     appends: AppendHandler
+    append_streams: AppendStreamHandler
     reads: ReadHandler
     lists: ListHandler
     applies: ApplyHandler
@@ -50,18 +52,12 @@ def fragment_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
     return grpc.method_handlers_generic_handler(FRAGMENT_SERVICE, {"DeleteFragments": delete})
 
 
-def whole_append_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
-    """Return the service of appends in one message, for a server."""
-    # `Any`: the methods differ in their messages.
-    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        "AppendWhole": grpc.unary_unary_rpc_method_handler(
-            handlers.appends.append_whole, AppendWholeRequest.FromString, serialize
-        ),
-        "AppendInTurn": grpc.unary_unary_rpc_method_handler(
-            handlers.appends.append_in_turn, AppendInTurnRequest.FromString, serialize
-        ),
-    }
-    return grpc.method_handlers_generic_handler(APPEND_SERVICE, methods)
+def append_stream_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
+    """Return the service of appends in streams of many, for a server."""
+    stream = grpc.stream_stream_rpc_method_handler(
+        handlers.append_streams.serve, AppendStreamRequest.FromString, serialize
+    )
+    return grpc.method_handlers_generic_handler(APPEND_SERVICE, {"AppendStream": stream})
 
 
 def generic_handler(handlers: Handlers) -> grpc.GenericRpcHandler:

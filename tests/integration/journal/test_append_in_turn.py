@@ -112,7 +112,7 @@ async def test_other_brokers_appends_are_waited_for_by_the_client(journals: Jour
     """Only what one broker appends can be in turn: it cannot know of another's."""
     elsewhere = Turn("http://127.0.0.1:1", b"one")
 
-    with pytest.raises(OutOfTurnError, match="another one has those"):
+    with pytest.raises(OutOfTurnError, match="or not those"):
         await journals.append(SECOND, b"2", in_turn=InTurn(b"two", (elsewhere,)))
 
 

@@ -1,0 +1,93 @@
+"""The AppendStream RPC: many appends on one call, each answered when it is done.
+
+    messages ─► take ─► one task an append ─► answers, in the order in which appends end
+
+Source: consumer/protocol/appends.proto. A failure that would end a call of its own ends its append alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+import grpc
+
+from allocator.runtime.task_group import TaskGroup
+from consumer.journal.broker.append import AppendHandler
+from consumer.journal.broker.catalogue import Catalogue
+from consumer.journal.broker.faults import Context, answered, fault_of
+from consumer.journal.broker.journals import Journals
+from consumer.protocol.appends_pb2 import AppendStreamRequest, AppendStreamResponse
+
+UNDER_WAY_MAX = 1024
+"""Appends of a stream that are not answered yet; with more, no further message is read."""
+
+
+class AppendStreamHandler:
+    """Serves streams of appends."""
+
+    def __init__(self, appends: AppendHandler, catalogue: Catalogue, journals: Journals) -> None:
+        self._appends = appends
+        self._catalogue = catalogue
+        self._journals = journals
+
+    async def serve(self, requests: object, context: Context) -> None:
+        """Serve one stream until the client half-closes or the broker stops; what was taken by then is answered."""
+        del requests  # read from the context, which can be cut off
+        async with answered(context):
+            await _Stream(self._appends, context).run(self._until_stopping)
+
+    async def _until_stopping(self) -> None:
+        while not self._journals.stopping:
+            await self._catalogue.changed.wait()
+
+
+class _Stream:
+    """One stream."""
+
+    def __init__(self, appends: AppendHandler, context: Context) -> None:
+        self._appends = appends
+        self._context = context
+        self._under_way = 0
+        self._ended = asyncio.Event()
+        """Set whenever an append has been answered."""
+        self._writing = asyncio.Lock()
+
+    async def run(self, until_stopping: Callable[[], Coroutine[object, object, None]]) -> None:
+        async with TaskGroup() as group:
+            taking = group.start_soon(self._take(group), name="take appends")
+            stopping = group.start_soon(until_stopping(), name="until stopping")
+            await asyncio.wait({taking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            taking.cancel()
+            await self._wait_until_under_way(0)
+            group.stop()
+
+    async def _take(self, group: TaskGroup) -> None:
+        while True:
+            message = await self._context.read()
+            if message is grpc.aio.EOF:
+                return
+            assert isinstance(message, AppendStreamRequest), "a method takes its requests"
+            for append in message.appends:
+                self._under_way += 1
+                group.start_soon(self._serve(append), name=f"append:{append.parameters.journal}")
+            await self._wait_until_under_way(UNDER_WAY_MAX)
+
+    async def _wait_until_under_way(self, count: int) -> None:
+        while self._under_way > count:
+            self._ended.clear()
+            await self._ended.wait()
+
+    async def _serve(self, append: AppendStreamRequest.Append) -> None:
+        answer = AppendStreamResponse.Answer(number=append.number)
+        try:
+            answer.append.CopyFrom(await self._appends.append_whole(append))
+        except Exception as error:
+            fault = fault_of(error)
+            if fault is None:
+                raise
+            answer.code, answer.detail = fault.code.value[0], fault.text
+        async with self._writing:
+            await self._context.write(AppendStreamResponse(answers=[answer]))
+        self._under_way -= 1
+        self._ended.set()

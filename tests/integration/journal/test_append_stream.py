@@ -1,0 +1,280 @@
+"""Appends in one message of a stream of many, beside the call of their own that does the same at any broker."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from allocator.runtime.task_group import TaskGroup
+from consumer.errors import (
+    JournalNotAllowedError,
+    JournalNotFoundError,
+    OutOfTurnError,
+    RegisterMismatchError,
+    UnauthenticatedError,
+    WrongAppendOffsetError,
+)
+from consumer.journal.append_stream import AppendStream
+from consumer.journal.appender import CHUNK_BYTES
+from consumer.journal.broker.config import BrokerConfig
+from consumer.journal.broker.server import Broker
+from consumer.journal.channels import BulkStub, ChannelCache
+from consumer.journal.client import JournalClient
+from consumer.journal.in_turn import InTurn
+from consumer.journal.wire import APPEND_SERVICE
+from consumer.op_future import Turn
+from consumer.protocol import journal_pb2 as pb
+from consumer.protocol.appends_pb2 import AppendStreamRequest, AppendStreamResponse
+from consumer.protocol.auth import KeyedAuth
+from consumer.protocol.labels import label_set, parse_selector
+from tests.support.broker import journal_spec
+from tests.support.eventually import eventually
+from tests.support.scripted_broker import ScriptedBroker, committed, received
+
+KEYS = base64.b64encode(b"one key of some length").decode()
+OTHER_KEYS = base64.b64encode(b"another key of some length").decode()
+
+
+def _bulk(client: JournalClient) -> BulkStub:
+    return client._transport.channels.bulk()
+
+
+async def _connected(client: JournalClient, *, streamed: bool) -> None:
+    """Create a journal, and take the way away that is not to be taken."""
+    await client.apply([pb.ApplyRequest.Change(upsert=journal_spec("test/one"))])
+    bulk: Any = _bulk(client)
+    if streamed:
+        bulk.append = None
+    else:
+        bulk.append_stream = None
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_answers_are_the_same_in_one_message_and_in_a_call(
+    journals: JournalClient, streamed: bool
+) -> None:
+    """Plan: content, pieces, a barrier, registers, and every kind of refusal, over one way and over the other.
+
+    The other way is taken away, so that none of this went over it.
+    """
+    await _connected(journals, streamed=streamed)
+
+    first = await journals.append("test/one;meta", [b"foo", b"", b"bar"])
+    barrier = await journals.append("test/one", b"")
+    fenced = await journals.append(
+        "test/one",
+        b"x" * CHUNK_BYTES,
+        offset=6,
+        check_registers=parse_selector("!author"),
+        union_registers=label_set({"author": "me"}),
+    )
+    for error, arguments in (
+        (RegisterMismatchError, {"check_registers": parse_selector("author=you")}),
+        (WrongAppendOffsetError, {"offset": 3}),
+    ):
+        with pytest.raises(error):
+            await journals.append("test/one", b"no", **arguments)
+    with pytest.raises(JournalNotFoundError):
+        await journals.append("test/two", b"no")
+
+    assert (first.commit.begin, first.commit.end, first.total_chunks) == (0, 6, 2)
+    assert (barrier.commit.begin, barrier.commit.end, barrier.total_chunks) == (6, 6, 1)
+    assert (fenced.commit.end, fenced.registers) == (6 + CHUNK_BYTES, label_set({"author": "me"}))
+    assert await journals.write_head("test/one") == 6 + CHUNK_BYTES
+
+
+async def test_a_broker_that_takes_no_streams_of_appends_gets_calls() -> None:
+    """Plan: append twice to a broker of the protocol alone; the second time the connection is there already.
+
+    Both land, each once, and the broker is known then.
+    """
+    landed: list[bytes] = []
+
+    async def on_append(requests: AsyncIterator[pb.AppendRequest], _: object) -> pb.AppendResponse:
+        content, whole = await received(requests)
+        assert whole
+        landed.append(content)
+        return committed(0, len(content))
+
+    async with (
+        ScriptedBroker(on_append=on_append) as broker,
+        JournalClient(broker.address) as client,
+    ):
+        await client.append("abcd", b"one")
+        assert _bulk(client).append_stream is not None
+        await client.append("abcd", b"two")
+        assert _bulk(client).append_stream is None
+
+    assert landed == [b"one", b"two"]
+
+
+async def test_append_to_a_journal_that_is_only_read_is_refused(
+    journals: JournalClient,
+) -> None:
+    """Plan: append to a journal that is only read; it meets the same refusal as chunks do."""
+    spec = journal_spec("test/read-only")
+    spec.flags = pb.JournalSpec.O_RDONLY
+    await journals.apply([pb.ApplyRequest.Change(upsert=spec)])
+    bulk: Any = _bulk(journals)
+    bulk.append = None
+
+    with pytest.raises(JournalNotAllowedError):
+        await journals.append("test/read-only", b"no")
+
+
+async def test_each_append_of_a_stream_is_judged_by_itself(journals: JournalClient) -> None:
+    """Plan: some hundred appends at once, one in ten of which is refused in one of several ways. The others land, each
+    once, and the stream is still the same.
+    """
+    await _connected(journals, streamed=True)
+    await journals.apply([pb.ApplyRequest.Change(upsert=journal_spec("test/other"))])
+
+    async def append(number: int) -> int | None:
+        if number % 10 == 3:
+            with pytest.raises(JournalNotFoundError):
+                await journals.append("test/none", b"no")
+            return None
+        if number % 10 == 7:
+            with pytest.raises(WrongAppendOffsetError):
+                await journals.append("test/one", b"no", offset=1)
+            return None
+        journal = "test/one" if number % 2 else "test/other"
+        return (await journals.append(journal, b"%03d\n" % number)).commit.begin
+
+    begins = await asyncio.gather(*map(append, range(300)))
+
+    for parity, journal in ((1, "test/one"), (0, "test/other")):
+        landed = {
+            begin: number
+            for number, begin in enumerate(begins)
+            if begin is not None and number % 2 == parity
+        }
+        content = b"".join(b"%03d\n" % landed[begin] for begin in sorted(landed))
+        assert await journals.write_head(journal) == len(content) == 4 * len(landed)
+
+
+class Silent:
+    """A server of streams of appends that answers only when told to."""
+
+    def __init__(self) -> None:
+        self.taken: list[AppendStreamRequest.Append] = []
+        self.streams = 0
+        self.abort = asyncio.Event()
+        self.answers = False
+        self._server = grpc.aio.server()
+
+    async def __aenter__(self) -> AppendStream:
+        stream = grpc.stream_stream_rpc_method_handler(
+            self._serve,
+            AppendStreamRequest.FromString,
+            AppendStreamResponse.SerializeToString,
+        )
+        handler = grpc.method_handlers_generic_handler(APPEND_SERVICE, {"AppendStream": stream})
+        self._server.add_generic_rpc_handlers((handler,))
+        port = self._server.add_insecure_port("127.0.0.1:0")
+        await self._server.start()
+        self._channels = ChannelCache(f"http://127.0.0.1:{port}")
+        found = self._channels.bulk().append_stream
+        assert isinstance(found, AppendStream)
+        return found
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._channels.close()
+        await self._server.stop(None)
+
+    async def _serve(
+        self, requests: AsyncIterator[AppendStreamRequest], context: Any
+    ) -> AsyncIterator[AppendStreamResponse]:
+        self.streams += 1
+        async for request in requests:
+            self.taken += request.appends
+            for append in request.appends if self.answers else ():
+                answer = AppendStreamResponse.Answer(number=append.number, append=committed(0, 1))
+                yield AppendStreamResponse(answers=[answer])
+            if len(self.taken) == 3:
+                await self.abort.wait()
+                await context.abort(grpc.StatusCode.ABORTED, "broken on purpose")
+
+
+async def test_stream_that_breaks_fails_what_is_under_way_and_is_opened_anew() -> None:
+    """Nobody knows which appends were done: each is told why, and the next one finds another stream."""
+    silent = Silent()
+    async with silent as stream:
+        calls = [stream.start(AppendStreamRequest.Append(), timeout_seconds=20) for _ in range(3)]
+        calls[1].cancel()
+        await eventually(lambda: len(silent.taken) == 3)
+        silent.abort.set()
+
+        for call in (calls[0], calls[2]):
+            with pytest.raises(grpc.aio.AioRpcError, match="broken on purpose") as caught:
+                await call
+            assert caught.value.code() is grpc.StatusCode.ABORTED
+
+        silent.answers = True
+        answer = await stream.start(AppendStreamRequest.Append(), timeout_seconds=20)
+        assert answer.commit.end == 1
+        assert [append.number for append in silent.taken] == [1, 2, 3, 4]
+        assert silent.streams == 2
+
+
+async def test_append_without_an_answer_in_time_breaks_the_stream() -> None:
+    """A broker that died without a word must not hold up those that come next."""
+    silent = Silent()
+    async with silent as stream:
+        waiting = stream.start(AppendStreamRequest.Append(), timeout_seconds=20)
+        late = stream.start(AppendStreamRequest.Append(), timeout_seconds=0.05)
+
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await late
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await waiting
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+        silent.answers = True
+        await stream.start(AppendStreamRequest.Append(), timeout_seconds=20)
+        assert silent.streams == 2
+
+
+async def test_streams_end_with_a_broker_that_stops(tmp_path: Path) -> None:
+    """Plan: a stop that would wait for a minute; one append still waits for another's turn. It is answered, and the
+    stream ends by itself.
+    """
+    config = BrokerConfig(data_dir=tmp_path, stop_grace_seconds=60)
+    async with Broker(config) as broker, JournalClient(broker.address) as client:
+        await _connected(client, streamed=True)
+        sent: list[Turn] = []
+        after = InTurn(b"two", (Turn(client.address, b"one"),), sent.append)
+
+        async def refused() -> None:
+            with pytest.raises(OutOfTurnError, match="not known to have succeeded"):
+                await client.append("test/one", b"2", in_turn=after)
+
+        async with TaskGroup() as group:
+            group.start_soon(refused(), name="refused")
+            await eventually(lambda: sent)
+            await client.append("test/one", b"", in_turn=InTurn(b"behind it"))
+            async with asyncio.timeout(30):
+                await broker.stop()
+
+
+async def test_appends_of_one_stream_show_who_asks_each(tmp_path: Path) -> None:
+    """Plan: a broker with keys; a client of these, and one of others. A token is of one append, not of the stream."""
+    config = BrokerConfig(data_dir=tmp_path, auth_keys=KEYS)
+    async with (
+        Broker(config) as broker,
+        JournalClient(broker.address, auth=KeyedAuth(KEYS)) as client,
+    ):
+        await _connected(client, streamed=True)
+        assert (await client.append("test/one", b"one")).commit.end == 3
+        client._transport._auth = KeyedAuth(OTHER_KEYS)
+        with pytest.raises(UnauthenticatedError):
+            await client.append("test/one", b"two")
+        client._transport._auth = KeyedAuth(KEYS)
+        assert (await client.append("test/one", b"three")).commit.begin == 3

@@ -3,8 +3,9 @@
 A standalone Spark with three workers of one slot each hosts two members; etcd and a durable broker run beside it. A
 message comes every few milliseconds, and each is echoed by a transaction of its own. What is timed is from the kill to
 the first echo, committed, of another process. The lease lives 20 s: no figure below that is due to its end. Trials
-during which the whole machine stood still (`bench.machine_pauses`) count, and are told: `trials_with_machine_pauses`,
-and `failover_undisturbed_max_s`, the longest of the others.
+during which the whole machine stood still (`bench.machine_pauses`), or the disk of the broker (`bench.disk_stalls`),
+count, and are told: `trials_with_machine_pauses`, `trials_with_disk_stalls`, and `failover_undisturbed_max_s`, the
+longest of those with neither.
 
     kill=worker      SIGKILL of the primary's Python worker
     kill=executor    SIGKILL of its executor's JVM and its worker
@@ -20,16 +21,16 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from bench.disturbances import Disturbances, Longest
 from bench.failover.app import OUTPUT, SOURCE
 from bench.failover.traffic import Traffic
 from bench.journal_specs import journal_change
-from bench.machine_pauses import MachinePauses
 from bench.report import Params, emit
 from consumer.errors import EndpointError
 from consumer.journal.client import JournalClient
@@ -103,30 +104,31 @@ def _measure(case: Case, spark: object, directory: Path) -> None:
     ) as cluster:
         trials = Trials(cluster, case)
         trials.prepare()
-        with Traffic(cluster.services.broker_address) as traffic, MachinePauses() as pauses:
-            traffic.fill(case.state_mib)
-            found = [_watched(trials, traffic, pauses) for _ in range(TRIALS)]
-            traffic.check()
-    seconds = [trial for trial, _ in found]
-    undisturbed = [trial for trial, pause_seconds in found if not pause_seconds]
+        with Disturbances(directory) as disturbances:
+            with Traffic(cluster.services.broker_address) as traffic:
+                traffic.fill(case.state_mib)
+                found = [trials.run(traffic) for _ in range(TRIALS)]
+                traffic.check()
+            longest = [disturbances.longest(since=each.began, until=each.ended) for each in found]
+    _emit_case(case, [trial.seconds for trial in found], longest)
+
+
+def _emit_case(case: Case, seconds: Sequence[float], longest: Sequence[Longest]) -> None:
+    """Print the figures of trials, and what disturbed each."""
+    undisturbed = [trial for trial, each in zip(seconds, longest, strict=True) if each == Longest()]
     params: Params = {
         "kill": case.kill,
         "standbys": case.standbys,
         "state_mb": case.state_mib,
-        "trials": TRIALS,
-        "trials_with_machine_pauses": TRIALS - len(undisturbed),
-        "machine_pause_max_s": round(max(pause_seconds for _, pause_seconds in found), 4),
+        "trials": len(seconds),
+        "trials_with_machine_pauses": sum(each.machine_pause_seconds > 0 for each in longest),
+        "trials_with_disk_stalls": sum(each.disk_stall_seconds > 0 for each in longest),
+        **Longest.of(longest).params(),
     }
     emit(BENCH, "failover_p50_s", statistics.median(seconds), "s", **params)
     emit(BENCH, "failover_max_s", max(seconds), "s", **params)
     if undisturbed:
         emit(BENCH, "failover_undisturbed_max_s", max(undisturbed), "s", **params)
-
-
-def _watched(trials: Trials, traffic: Traffic, pauses: MachinePauses) -> tuple[float, float]:
-    """Return the seconds of a trial, and of the machine's longest pause in the time that they are of."""
-    trial = trials.run(traffic)
-    return trial.seconds, pauses.longest_seconds(since=trial.began, until=trial.ended)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,16 +58,17 @@ def _emit_one(system: str, found: Measured) -> None:
         keys=KEYS,
         loads=len(found.rows_per_second),
     )
-    for rate, latencies in found.latencies_seconds.items():
+    for rate, latencies in found.latencies.items():
         for percent in PERCENTS:
             emit(
                 BENCH,
                 f"latency_p{percent}_ms",
-                _percentile(latencies, percent) * 1000.0,
+                _percentile(latencies.seconds, percent) * 1000.0,
                 "ms",
                 system=system,
-                rows=len(latencies),
+                rows=len(latencies.seconds),
                 rows_per_s=rate,
+                **latencies.longest.params(),
             )
     for kill, seconds in found.recoveries_seconds.items():
         params = {"system": system, "kill": kill}
@@ -83,10 +84,10 @@ def _emit_ratios(measured: Mapping[str, Measured]) -> None:
             continue
         rates = [statistics.median(side.rows_per_second) for side in (ours, theirs)]
         _emit_ratio("rows_per_s_ratio", rates, against=system)
-        for rate in ours.latencies_seconds:
+        for rate in ours.latencies:
             for percent in PERCENTS:
                 pair = [
-                    _percentile(side.latencies_seconds[rate], percent) for side in (ours, theirs)
+                    _percentile(side.latencies[rate].seconds, percent) for side in (ours, theirs)
                 ]
                 _emit_ratio(f"latency_p{percent}_ratio", pair, against=system, rows_per_s=rate)
         bound = statistics.median(theirs.recoveries_seconds["driver"])

@@ -23,6 +23,7 @@ import psutil
 
 from allocator.core.keys import Keys
 from allocator.etcd.config import EtcdConfig
+from bench.disturbances import Disturbances
 from bench.vs_structured_streaming.driver import Driver
 from bench.vs_structured_streaming.feed import Pace, Trickle
 from bench.vs_structured_streaming.journals import Connection, Producer, SumsReader, Topic
@@ -32,6 +33,7 @@ from bench.vs_structured_streaming.measured import (
     RECOVERY,
     RESULT_SECONDS_MAX,
     WARM_UP,
+    Latencies,
     Measured,
     latencies_by_pace,
 )
@@ -67,7 +69,7 @@ def measure(chunks: Sequence[Chunk]) -> Measured:
             rate = deployment.load(f"load-{load}", chunks)
             if load > 0:
                 measured.rows_per_second.append(rate)
-        measured.latencies_seconds = deployment.latencies()
+        measured.latencies = deployment.latencies()
         measured.recoveries_seconds = deployment.recoveries()
     return measured
 
@@ -155,11 +157,12 @@ class Deployment:
         self._remove(topic)
         return rows / (ended - began)
 
-    def latencies(self) -> dict[float, list[float]]:
-        """Return the latency of each row of a trickle, by its pace."""
-        with self._trickling("latency", (WARM_UP, *LATENCY)) as (trickle, results):
-            trickle.join()
-        return latencies_by_pace(trickle.sent, results.seen)
+    def latencies(self) -> dict[float, Latencies]:
+        """Return the latencies of the rows of a trickle, by its pace."""
+        with Disturbances(self._directory) as disturbances:
+            with self._trickling("latency", (WARM_UP, *LATENCY)) as (trickle, results):
+                trickle.join()
+            return latencies_by_pace(trickle.sent, results.seen, disturbances)
 
     def recoveries(self) -> dict[str, list[float]]:
         """Return the seconds without results after each kill, by what was killed."""

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.disturbances import Disturbances
 from bench.vs_structured_streaming.driver import Driver
 from bench.vs_structured_streaming.feed import FileFeed, LineServer, Trickle
 from bench.vs_structured_streaming.measured import (
@@ -26,6 +27,7 @@ from bench.vs_structured_streaming.measured import (
     RECOVERY,
     RESULT_SECONDS_MAX,
     WARM_UP,
+    Latencies,
     Measured,
     latencies_by_pace,
 )
@@ -47,7 +49,7 @@ def measure(system: str, chunks: Sequence[Chunk]) -> Measured:
     with tempfile.TemporaryDirectory(prefix="vs-") as directory:
         return Measured(
             rows_per_second=_loads(system, Path(directory) / "loads", chunks),
-            latencies_seconds=_latencies(system, Path(directory) / "latency"),
+            latencies=_latencies(system, Path(directory) / "latency"),
             recoveries_seconds={"driver": [_recovery(system, Path(directory) / "recovery")]},
         )
 
@@ -110,17 +112,18 @@ def _loads(system: str, directory: Path, chunks: Sequence[Chunk]) -> list[float]
     return rates
 
 
-def _latencies(system: str, directory: Path) -> dict[float, list[float]]:
+def _latencies(system: str, directory: Path) -> dict[float, Latencies]:
     with LineServer() as server:
         query = Query(system, directory, socket_port=server.port)
         trickle = Trickle(server.send, (WARM_UP, *LATENCY))
-        with query.new_driver() as driver:
-            driver.wait_until_started()
-            server.wait_until_connected()
-            trickle.start()
-            trickle.join()
-            _finish(query, trickle)
-    return latencies_by_pace(trickle.sent, query.results.seen)
+        with Disturbances(directory) as disturbances:
+            with query.new_driver() as driver:
+                driver.wait_until_started()
+                server.wait_until_connected()
+                trickle.start()
+                trickle.join()
+                _finish(query, trickle)
+            return latencies_by_pace(trickle.sent, query.results.seen, disturbances)
 
 
 def _recovery(system: str, directory: Path) -> float:

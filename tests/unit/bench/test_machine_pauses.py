@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 
-from bench.machine_pauses import MachinePauses
+from bench.machine_pauses import machine_pauses
 from tests.support.eventually import eventually
 
 PAUSE_SECONDS = 0.3
@@ -13,7 +13,7 @@ PAUSE_SECONDS = 0.3
 
 async def test_time_in_which_the_watcher_did_not_run_is_a_pause() -> None:
     """Stopped, it is like a process on a machine that stands still; who asks of a later time is told of none."""
-    with MachinePauses() as pauses:
+    with machine_pauses() as pauses:
         began = time.monotonic()
         pauses.signal(signal.SIGSTOP)
         await eventually(lambda: time.monotonic() > began + PAUSE_SECONDS)

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from bench.disturbances import Disturbances, Longest
+from bench.vs_structured_streaming.measured import (
+    LATENCY,
+    WARM_UP,
+    Latencies,
+    Measured,
+    latencies_by_pace,
+)
 from bench.vs_structured_streaming.results import (
     Results,
     SentRow,
@@ -52,6 +61,35 @@ def test_latency_of_row_ends_with_the_first_result_that_holds_it() -> None:
     ]
 
     assert latencies_seconds(sent, seen) == pytest.approx([1.5, 0.5, 0.5])
+
+
+def test_latencies_are_by_pace_and_without_the_warm_up(tmp_path: Path) -> None:
+    """Rows of each pace have a latency of their own; of a time before the machine's, nothing disturbed them."""
+    latencies = [float(n) for n, pace in enumerate((WARM_UP, *LATENCY)) for _ in range(pace.rows)]
+    sent = [SentRow(Row(n), n - 1e6) for n in range(len(latencies))]
+    seen = [
+        Sums(each.row.key, each.row.ordinal, 0, 1, each.at_monotonic_seconds + latency)
+        for each, latency in zip(sent, latencies, strict=True)
+    ]
+
+    with Disturbances(tmp_path) as disturbances:
+        found = latencies_by_pace(sent, seen, disturbances)
+
+    assert found == {
+        pace.rows_per_second: Latencies([float(n)] * pace.rows, Longest())
+        for n, pace in enumerate(LATENCY, 1)
+    }
+
+
+def test_rounds_of_one_pace_are_one_measurement() -> None:
+    """A percentile is over the rows of all rounds, so what disturbed any of them is told."""
+    rounds = [Latencies([0.1], Longest(0.2, 0.0)), Latencies([0.3], Longest(0.0, 0.4))]
+    measured = Measured()
+
+    for each in rounds:
+        measured.add(Measured(latencies={50.0: each}))
+
+    assert measured.latencies == {50.0: Latencies([0.1, 0.3], Longest(0.2, 0.4))}
 
 
 def test_results_wait_until_counted_is_over_keys_as_last_seen() -> None:

@@ -1,7 +1,7 @@
 """When the machine itself stood still: a virtual one is taken off its processors now and then, for 100 ms or so.
 
-A process that sleeps for a millisecond, at real-time priority where it may have that, notes each time that it woke up
-late. What is measured in such a time tells of the machine.
+A process that sleeps for some milliseconds, at real-time priority where it may have that, notes each time that it woke
+up late. What is measured in such a time tells of the machine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from bench.watcher import Span, Watcher, note_long, take_priority
 
-SLEEP_SECONDS = 0.001
+SLEEP_SECONDS = 0.005
 
 
 def machine_pauses() -> Watcher:

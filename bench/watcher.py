@@ -20,7 +20,6 @@ DISTURBANCE_SECONDS_MIN = 0.02
 """Shorter ones are how processors and disks are shared."""
 _PRIORITY = 50
 _POLL_SECONDS = 0.005
-_NOTES_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,8 @@ class Watcher:
         """Return what was noted; the first one, of no length, is the watcher's beginning."""
         if self._process.poll() is not None:
             raise RuntimeError(f"{self._module} ended with {self._process.returncode}")
-        return spans_in(os.pread(self._notes.fileno(), _NOTES_BYTES_MAX, 0))
+        notes = self._notes.fileno()
+        return spans_in(os.pread(notes, os.fstat(notes).st_size, 0))
 
     def _end(self) -> None:
         self._process.kill()

@@ -3,8 +3,8 @@
     start ─► queue ─► writer ─► broker ─► reader ─► the append's future
              what is queued while a message is sent goes into the next one
 
-A stream is opened by the first append, and anew by the first after it broke. Then every append under way fails as its
-own call would have: nobody knows which of them were done.
+A stream is opened by the first append, and anew by the first after it broke. Then every append under way fails, with
+UNAVAILABLE whatever the stream's own status is: nobody knows which of them were done.
 
 Source: consumer/protocol/appends.proto.
 """
@@ -15,7 +15,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable, Generator
-from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import grpc
@@ -38,11 +38,11 @@ class StreamedAppend:
         self,
         answer: asyncio.Future[AppendResponse],
         timeout_seconds: float,
-        lost: Callable[[], object],
+        on_overdue: Callable[[], object],
     ) -> None:
         self._answer = answer
         self._timeout_seconds = timeout_seconds
-        self._lost = lost
+        self._on_overdue = on_overdue
 
     def cancel(self) -> bool:
         """Take no interest in the answer; the append may be done all the same."""
@@ -60,7 +60,7 @@ class StreamedAppend:
             async with asyncio.timeout(self._timeout_seconds):
                 return await self._answer
         except TimeoutError:
-            self._lost()
+            self._on_overdue()
             raise _rpc_error(
                 grpc.StatusCode.DEADLINE_EXCEEDED, f"after {self._timeout_seconds:g} s"
             ) from None
@@ -81,6 +81,8 @@ class AppendStream:
         self._queued = asyncio.Event()
         self._answers: dict[int, asyncio.Future[AppendResponse]] = {}
         self._running: asyncio.Task[None] | None = None
+        self._heard = 0
+        """Messages that came back over the stream."""
 
     def start(
         self, append: AppendStreamRequest.Append, *, timeout_seconds: float
@@ -89,7 +91,8 @@ class AppendStream:
 
         Args:
             append: All of it but its number.
-            timeout_seconds: Longest wait for the answer; then the broker is taken for dead, and the stream is broken.
+            timeout_seconds: Longest wait for the answer. If nothing at all came meanwhile, the broker is taken for
+                dead, and the stream is broken.
         """
         append.number = next(self._numbers)
         answer: asyncio.Future[AppendResponse] = asyncio.get_running_loop().create_future()
@@ -99,33 +102,51 @@ class AppendStream:
         if self._running is None:
             # Of no group: it lives as long as the channel, whose owner closes it.
             self._running = asyncio.create_task(self._run(), name="append stream")  # noqa: TID251
-        running = self._running
-        return StreamedAppend(answer, timeout_seconds, running.cancel)
+            self._running.add_done_callback(self._on_ended)
+            self._heard = 0
+        overdue = partial(self._on_overdue, self._running, self._heard)
+        return StreamedAppend(answer, timeout_seconds, overdue)
+
+    def _on_overdue(self, running: asyncio.Task[None], heard: int) -> None:
+        if running is self._running and heard == self._heard:
+            running.cancel()
 
     async def close(self) -> None:
         """End the stream; what is under way fails. Idempotent."""
         running = self._running
         if running is not None:
             running.cancel()
-            with suppress(asyncio.CancelledError):
-                await running
+            # Not `await running`: that would take our own cancellation for the stream's.
+            await asyncio.wait({running})
 
     async def _run(self) -> None:
-        error = _rpc_error(grpc.StatusCode.UNAVAILABLE, "the stream of appends was closed")
         call = self._open_stream()
         try:
             async with TaskGroup() as group:
                 group.start_soon(self._write(call), name="write appends")
                 await self._read(call)
                 group.stop()
-            error = _rpc_error(grpc.StatusCode.UNAVAILABLE, "the broker ended the stream")
-        except grpc.aio.AioRpcError as failure:
-            error = failure
         finally:
             call.cancel()
-            self._running = None
-            self._queue.clear()
-            self._fail(error)
+
+    def _on_ended(self, ended: asyncio.Task[None]) -> None:
+        """Fail what is under way, even if the stream ended before it began."""
+        self._running = None
+        self._queue.clear()
+        failure = None if ended.cancelled() else ended.exception()
+        code = failure.code() if isinstance(failure, grpc.aio.AioRpcError) else None
+        if code is grpc.StatusCode.UNIMPLEMENTED and not self._heard:
+            error = _rpc_error(code, "the broker takes no streams of appends")
+        else:
+            # Another code would tell of the stream, and be taken for what became of an append.
+            problem = "it ended" if failure is None else str(failure)
+            error = _rpc_error(
+                grpc.StatusCode.UNAVAILABLE, f"the stream of appends broke: {problem}"
+            )
+        answers, self._answers = self._answers, {}
+        for future in answers.values():
+            if not future.done():
+                future.set_exception(error)
 
     async def _write(
         self, call: grpc.aio.StreamStreamCall[AppendStreamRequest, AppendStreamResponse]
@@ -156,6 +177,7 @@ class AppendStream:
             if message is grpc.aio.EOF:
                 return
             assert isinstance(message, AppendStreamResponse), "a method returns its responses"
+            self._heard += 1
             for answer in message.answers:
                 self._resolve(answer)
 
@@ -168,12 +190,6 @@ class AppendStream:
             future.set_exception(_rpc_error(code, answer.detail))
         else:
             future.set_result(answer.append)
-
-    def _fail(self, error: grpc.aio.AioRpcError) -> None:
-        answers, self._answers = self._answers, {}
-        for future in answers.values():
-            if not future.done():
-                future.set_exception(error)
 
 
 def _rpc_error(code: grpc.StatusCode, detail: str) -> grpc.aio.AioRpcError:

@@ -11,13 +11,16 @@ import asyncio
 from collections.abc import Callable, Coroutine
 
 import grpc
+import structlog
 
 from allocator.runtime.task_group import TaskGroup
 from consumer.journal.broker.append import AppendHandler
 from consumer.journal.broker.catalogue import Catalogue
-from consumer.journal.broker.faults import Context, answered, fault_of
+from consumer.journal.broker.faults import Context, RpcFault, answered, fault_of
 from consumer.journal.broker.journals import Journals
 from consumer.protocol.appends_pb2 import AppendStreamRequest, AppendStreamResponse
+
+logger = structlog.get_logger()
 
 UNDER_WAY_MAX = 1024
 """Appends of a stream that are not answered yet; with more, no further message is read."""
@@ -79,15 +82,33 @@ class _Stream:
             await self._ended.wait()
 
     async def _serve(self, append: AppendStreamRequest.Append) -> None:
-        answer = AppendStreamResponse.Answer(number=append.number)
         try:
-            answer.append.CopyFrom(await self._appends.append_whole(append))
-        except Exception as error:
-            fault = fault_of(error)
-            if fault is None:
+            answer = await self._answer_of(append)
+            async with self._writing:
+                await self._context.write(AppendStreamResponse(answers=[answer]))
+        finally:
+            self._under_way -= 1
+            self._ended.set()
+
+    async def _answer_of(self, append: AppendStreamRequest.Append) -> AppendStreamResponse.Answer:
+        number = append.number
+        try:
+            response = await self._appends.append_whole(append)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
                 raise
-            answer.code, answer.detail = fault.code.value[0], fault.text
-        async with self._writing:
-            await self._context.write(AppendStreamResponse(answers=[answer]))
-        self._under_way -= 1
-        self._ended.set()
+            # Its journal's committer was: the broker stops.
+            fault = RpcFault(grpc.StatusCode.UNAVAILABLE, "the append was given up")
+        except Exception as error:
+            fault = fault_of(error) or _unforeseen(error)
+        else:
+            return AppendStreamResponse.Answer(number=number, append=response)
+        return AppendStreamResponse.Answer(
+            number=number, code=fault.code.value[0], detail=fault.text
+        )
+
+
+def _unforeseen(error: Exception) -> RpcFault:
+    logger.error("append.unforeseen", exc_info=error)
+    return RpcFault(grpc.StatusCode.UNKNOWN, f"unexpected {type(error).__name__}: {error}")

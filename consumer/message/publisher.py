@@ -11,7 +11,8 @@ transactions sees the transaction's messages.
 The intents of a small transaction *carry* its messages, if the publisher was told to: that saves an append and the wait
 for it, and leaves nothing in a journal if the transaction fails. As ever, appending an intent again changes nothing:
 readers drop messages up to a producer's last acknowledgement. Not carried are the first messages for a journal, because
-only their append tells whether there is such a journal, before anything is committed that it should take.
+only their append tells whether there is such a journal, before anything is committed that it should take; nor those
+whose acknowledgement a rollback could not tell from another (`consumer.message.rollback`).
 
 One thread at a time. UUIDs are minted in the order of each journal's buffer, so clocks only grow within a journal.
 
@@ -91,6 +92,8 @@ class Publisher:
         self._uncommitted: dict[str, _Target] = {}
         self._touched: set[str] = set()
         self._newly_touched: list[_Target] = []
+        self._rollbacks: dict[str, Rollback] = {}
+        """By journal, as they were taken."""
         self._carried_bytes_max = carried_bytes_max
         self._acknowledged: set[str] = set()
         """Journals that took messages of an earlier transaction."""
@@ -170,28 +173,35 @@ class Publisher:
             for target in self._newly_touched
         ]
         self._newly_touched = []
+        self._rollbacks.update((rollback.journal, rollback) for rollback in rollbacks)
         return rollbacks
 
     def build_ack_intents(self) -> list[AckIntent]:
         """Return an acknowledgement for each journal with uncommitted messages, in order of first use, and forget them.
 
-        For the runtime, once a transaction has published everything; applications do not call it.
+        For the runtime, once a transaction has published everything; applications do not call it. What is still in the
+        buffers then is not carried: take it, and append it before the transaction commits.
         """
         carried = self._carried()
-        intents: list[AckIntent] = []
-        for journal, target in self._uncommitted.items():
-            acknowledgement = self._acknowledgement(target, clock=self._clock.tick())
-            messages = carried.get(journal, [])
-            if messages:
-                del self._content_by_journal[journal]
-            intents.append(
-                AckIntent(journal, b"".join((*messages, acknowledgement)), acknowledgement)
-            )
+        intents = [
+            self._intent(target, carried.get(journal, []))
+            for journal, target in self._uncommitted.items()
+        ]
         self._acknowledged.update(self._uncommitted)
         self._uncommitted = {}
         self._uncarried.clear()
         self._is_large = False
         return intents
+
+    def _intent(self, target: _Target, held: list[bytes]) -> AckIntent:
+        """Return the acknowledgement of a journal, with the messages held back for it if it can carry them."""
+        journal, clock = target.mapped.journal, self._clock.tick()
+        acknowledgement = self._acknowledgement(target, clock=clock)
+        rollback = self._rollbacks.get(journal)
+        if not held or rollback is None or rollback.clock_in(acknowledgement) != clock:
+            return AckIntent(journal, acknowledgement, acknowledgement)
+        del self._content_by_journal[journal]
+        return AckIntent(journal, b"".join((*held, acknowledgement)), acknowledgement)
 
     def _carried(self) -> dict[str, list[bytes]]:
         """Return the buffers that intents are to carry, by journal, as long as they are small."""
@@ -200,7 +210,9 @@ class Publisher:
         carried = {
             journal: content
             for journal, content in self._content_by_journal.items()
-            if journal in self._acknowledged and journal not in self._uncarried
+            if journal in self._uncommitted
+            and journal in self._acknowledged
+            and journal not in self._uncarried
         }
         size = sum(map(len, chain.from_iterable(carried.values())))
         self._is_large = size > self._carried_bytes_max

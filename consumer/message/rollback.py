@@ -81,20 +81,23 @@ class Rollback:
         return clock if producer == self.producer and flags == Flags.ACK_TXN else None
 
 
-def content_to_undo(rollback: Rollback, ack_intents: Mapping[str, bytes]) -> bytes:
-    """Return what to append for a rollback that was brought forward to a checkpoint.
-
-    That is the checkpoint's own intent where it ends in the same acknowledgement: alone, and ahead of the messages that
-    the intent may carry, that would have them discarded. The intent changes nothing where it stands already.
+def carried_before(
+    clock: int, rollbacks: Iterable[Rollback], ack_intents: Mapping[str, bytes]
+) -> list[Rollback]:
+    """Return the bare acknowledgements of intents that carry messages and were made before a clock.
 
     Args:
-        rollback: As `brought_forward` returned it.
-        ack_intents: Of that checkpoint.
+        clock: Of the oldest that are of no interest.
+        rollbacks: Of the producers whose intents they are; one for each journal that a producer published into.
+        ack_intents: Of a checkpoint, by journal.
     """
-    intent = ack_intents.get(rollback.journal)
-    if intent is None or rollback.clock_in(intent) != rollback.clock:
-        return rollback.content
-    return intent
+    found = []
+    for rollback in rollbacks:
+        intent = ack_intents.get(rollback.journal, b"")
+        own = rollback.clock_in(intent)
+        if own is not None and own < clock and len(intent) > len(rollback.content):
+            found.append(rollback.at(own))
+    return found
 
 
 def brought_forward(

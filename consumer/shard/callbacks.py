@@ -125,10 +125,10 @@ class Callbacks:
         """Have the application finish its transaction, then build the acknowledgements of what it published."""
         with self._named("finalize_txn"):
             self._application.finalize_txn(self._shard, self._store, self._publisher)
-        appends, rollbacks = self._publisher.take_appends(), self._publisher.take_rollbacks()
+        rollbacks = self._publisher.take_rollbacks()
         intents = self._publisher.build_ack_intents()
         return Finalized(
-            appends,
+            self._publisher.take_appends(),
             rollbacks,
             ack_intents={intent.journal: intent.content for intent in intents},
             last_acknowledgement={last.journal: last.acknowledgement for last in intents[-1:]},

@@ -121,6 +121,10 @@ class ShardEnvironment:
     random_bytes: Callable[[int], bytes] = os.urandom
     """Draws so many bytes: for producers, authors and directories, none of which may come twice."""
 
+    def new_plain_appends(self) -> AppendService:
+        """Return what an attempt repeats former producers' appends with: nobody else's depend on them."""
+        return AppendService(self.journals, room_bytes=self.config.publish_bytes_max)
+
     def new_appends(self, fqn: str) -> AppendService:
         """Return what an attempt publishes with: bounded, in turn, and without late copies.
 

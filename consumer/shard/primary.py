@@ -24,7 +24,6 @@ from consumer.core.stall import Look
 from consumer.core.supervision import Place
 from consumer.core.transaction import TransactionMachine
 from consumer.errors import ApplicationError, ConsumerError, ShardStoppedError
-from consumer.journal.append_service import AppendService
 from consumer.message.sequencer import RING_MESSAGES, Sequencer
 from consumer.message.uuid import new_producer_id
 from consumer.protocol.shard_pb2 import Checkpoint
@@ -216,9 +215,7 @@ class PrimaryAttempt:
             shard, environment.application, worker=worker, journals=environment.journals
         )
         appends = environment.new_appends(shard.fqn)
-        recovered = AppendService(
-            environment.journals, room_bytes=environment.config.publish_bytes_max
-        )
+        recovered = environment.new_plain_appends()
         producer = new_producer_id(environment.random_bytes)
         rollbacks = Rollbacks.of_attempt(
             environment,
@@ -247,7 +244,7 @@ class PrimaryAttempt:
             if deaths.members:
                 group.start_soon(self._outlive(), name=f"outlive {shard.id}")
             begun = rollbacks.begin(checkpoint)
-            group.start_soon(rollbacks.undo(begun, checkpoint), name=f"undo {shard.id}")
+            group.start_soon(rollbacks.undo(begun), name=f"undo {shard.id}")
             while True:
                 self._callbacks = self._new_callbacks(store, producer)
                 services = TxnServices(
@@ -257,6 +254,7 @@ class PrimaryAttempt:
                     recovered_appends=recovered,
                     begun=begun,
                     keep_rollbacks=rollbacks.keep,
+                    resumed=rollbacks.resumed,
                     clock=environment.clock,
                     observer=self._achievements,
                     read_replay=sources.replay,
@@ -265,6 +263,7 @@ class PrimaryAttempt:
                 if self._stopping:
                     break
                 checkpoint = await worker.run(store.restore_checkpoint, shard)
+                await rollbacks.settle(checkpoint)
                 producer = new_producer_id(environment.random_bytes)
                 begun = rollbacks.begin(checkpoint)
             if hints is not None:
@@ -308,6 +307,7 @@ class PrimaryAttempt:
             checkpoint: Checkpoint = await worker.run(store.restore_checkpoint, self._shard)
         if not fenced:
             await rollbacks.take_over()
+        await rollbacks.settle(checkpoint)
         return store, checkpoint
 
     async def _run_transactions(

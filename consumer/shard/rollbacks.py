@@ -15,7 +15,7 @@ its own rollbacks for them on file while the shard is still being fenced and res
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,15 +32,18 @@ from consumer.errors import (
 )
 from consumer.journal.append_service import AppendService
 from consumer.message.clock import clock_at, unix_seconds_of
-from consumer.message.rollback import Rollback, brought_forward, content_to_undo
+from consumer.message.rollback import Rollback, brought_forward, carried_before
 from consumer.message.sequencer import PRUNE_HORIZON_SECONDS
 from consumer.op_future import completed
 from consumer.protocol.journal_pb2 import AppendResponse
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.shard.environment import ShardEnvironment
+from consumer.shard.landed import has_landed
 from consumer.shard.progress import UNDONE, Progress
 from consumer.shard.rollback_records import RollbackRecords
 
+AGED_SECONDS = PRUNE_HORIZON_SECONDS / 2
+"""Intents of before are looked for in their journals: half of the time for which readers surely remember them."""
 UNDO_REST_SECONDS = 0.1
 """Time before the first undoing: until then, who was waiting for a primary has the journals to itself."""
 
@@ -73,6 +76,7 @@ class Rollbacks:
         clock: Clock,
         again_seconds: float,
         producer: int,
+        has_landed: Callable[[Rollback], Awaitable[bool]],
     ) -> None:
         """Bind the rollbacks of an attempt.
 
@@ -80,13 +84,18 @@ class Rollbacks:
             records: Where they are on file.
             shard_id: The shard.
             assignment: Returns ours, as last observed.
-            appends: Appends them; not the service that publishes, for a journal may be gone.
+            appends: Appends them, behind the restored checkpoint's intents; not the service that publishes, for a
+                journal may be gone.
             progress: Learns where former producers' messages end.
             clock: Tells wall time.
             again_seconds: When to undo a second time: a process that slept may have published after the first. Also the
                 longest wait for journals that cannot be appended to.
             producer: Who publishes first in this attempt, 48 bits.
+            has_landed: Looks in its journal for an acknowledgement.
         """
+        self.resumed = asyncio.Event()
+        """Set once the restored checkpoint's intents are on their way."""
+        self._has_landed = has_landed
         self._records = records
         self._shard_id = shard_id
         self._assignment = assignment
@@ -131,6 +140,12 @@ class Rollbacks:
             clock=environment.clock,
             again_seconds=environment.config.rollback_again_seconds,
             producer=producer,
+            has_landed=lambda rollback: has_landed(
+                environment.journals,
+                rollback.journal,
+                rollback.content,
+                at_unix_seconds=unix_seconds_of(rollback.clock),
+            ),
         )
 
     async def foresee(self) -> None:
@@ -157,6 +172,17 @@ class Rollbacks:
         """
         found = await self._records.of_shard(self._shard_id)
         self._left = [each for each in found if each.producer != self._producer]
+
+    async def settle(self, checkpoint: Checkpoint) -> None:
+        """Take carried messages of long ago out of the intents of a restored checkpoint, if they have landed.
+
+        Readers forget a producer that is silent for a day: what they are told again then, they take for new.
+        """
+        former = [*self._left, *self._finished.values(), *self._current.values()]
+        aged = clock_at(int((self._clock.wall_seconds() - AGED_SECONDS) * 1e9))
+        for each in carried_before(aged, former, checkpoint.ack_intents):
+            if await self._has_landed(each):
+                checkpoint.ack_intents[each.journal] = each.content
 
     def begin(self, checkpoint: Checkpoint) -> Future[None]:
         """Make ready for a new producer, which goes on from `checkpoint`; its commits wait for the future.
@@ -215,35 +241,36 @@ class Rollbacks:
                 del self._finished[each.journal]
             keeping.kept.set_result(None)
 
-    async def undo(self, begun: Future[None], checkpoint: Checkpoint) -> None:
+    async def undo(self, begun: Future[None]) -> None:
         """Roll back what former producers left, once what `begin` asked for is done, and once more later.
 
         Then drop what is not needed any more, and what was foreseen in vain.
 
         Args:
             begun: What `begin` returned.
-            checkpoint: That it was given.
         """
-        left = {each: content_to_undo(each, checkpoint.ack_intents) for each in self._left}
+        left = list(self._left)
         await asyncio.wrap_future(begun)
         await asyncio.sleep(UNDO_REST_SECONDS)
+        # An intent that carries messages goes first: the acknowledgement alone, ahead of them, would discard them.
+        await self.resumed.wait()
         self._replace_foreseen()
         await self._append(left)
         self._progress.told(UNDONE)
         if not left:
             return
         await asyncio.sleep(self._again_seconds)
-        await self._append({each: left[each] for each in left if each not in self._gone})
+        await self._append([each for each in left if each not in self._gone])
         self._drop_unused()
         drop = [each for each in left if each in self._gone or self._is_superseded(each)]
         await self._records.write(self._assignment(), drop=drop)
         self._left = [each for each in self._left if each not in drop]
 
-    async def _append(self, rollbacks: Mapping[Rollback, bytes]) -> None:
-        """Append what stands for rollbacks, and wait; not for ever: no journal's brokers may hold up all answers."""
+    async def _append(self, rollbacks: Collection[Rollback]) -> None:
+        """Append rollbacks, and wait for them; but not for ever: one journal's brokers must not hold up all answers."""
         waiting, done = set(rollbacks), asyncio.Event()
-        for rollback, content in rollbacks.items():
-            future = self._appends.append(rollback.journal, content)
+        for rollback in rollbacks:
+            future = self._appends.append(rollback.journal, rollback.content)
             future.add_done_callback(partial(self._on_appended, rollback, waiting, done))
         if waiting:
             try:

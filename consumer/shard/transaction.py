@@ -76,6 +76,8 @@ class TxnServices:
     """Of the rollbacks of former producers; commits wait for it."""
     keep_rollbacks: Callable[[Sequence[Rollback]], Future[None]]
     """Puts rollbacks where a successor finds them; the first appends of a producer into a journal wait for it."""
+    resumed: asyncio.Event
+    """Set once the intents of the restored checkpoint are in `recovered_appends`."""
     clock: Clock
     observer: TxnObserver
     read_replay: Callable[[tx.StartReplay], AsyncGenerator[MessageBatch, None]]
@@ -141,6 +143,7 @@ class TransactionLoop:
         try:
             async with TaskGroup() as group:
                 await self._perform_all(self._machine.start(self._now()), group)
+                self._services.resumed.set()
                 while self._end is None:
                     event = self._next_event_or_none()
                     if event is None:
@@ -290,14 +293,18 @@ class TransactionLoop:
         after = () if recovered else (cast("Future[object]", self._commit),)
         for journal, intent in intents.items():
             future = appends.append(journal, intent, after=after)
-            future.add_done_callback(partial(self._on_ack_done, journal, recovered))
+            future.add_done_callback(partial(self._on_ack_done, journal, len(intent), recovered))
 
-    def _on_ack_done(self, journal: str, recovered: bool, done: Future[AppendResponse]) -> None:
+    def _on_ack_done(
+        self, journal: str, size: int, recovered: bool, done: Future[AppendResponse]
+    ) -> None:
         error = done.exception()
         if error is None:
             self.post(tx.AckResolved(journal, done.result().commit.end))
         elif recovered and isinstance(error, JournalNotFoundError):
-            _log.warning("ack.dropped", journal=journal, reason="the journal was deleted")
+            _log.warning(
+                "ack.dropped", journal=journal, bytes=size, reason="the journal was deleted"
+            )
             self.post(tx.AckResolved(journal))
         else:
             self.post(tx.AckResolved(journal, error=error))

@@ -9,7 +9,7 @@ that a reader of each output sees, and what that reader still has pending.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -20,7 +20,7 @@ from consumer.core.transaction import TransactionMachine
 from consumer.core.transaction_events import Demand, TxnLimits
 from consumer.message.batch import MessageBatch
 from consumer.message.outcome import Outcome
-from consumer.message.rollback import Rollback, brought_forward, content_to_undo
+from consumer.message.rollback import Rollback, brought_forward
 from consumer.message.sequencer import Sequencer
 from consumer.message.uuid import Flags, build_uuid, parse_uuid
 from consumer.protocol.shard_pb2 import Checkpoint
@@ -69,6 +69,8 @@ class _Append:
     is_ack: bool = False
     after: Rollback | None = None
     """Must be on file first."""
+    behind: Collection[_Append] = ()
+    """Must have been written before."""
 
 
 class SimulatedShard:
@@ -94,7 +96,7 @@ class SimulatedShard:
         self._recovered_appends: list[deque[_Append]] = [deque() for _ in world.outputs]
         """Acknowledgements of the restored checkpoint: they overtake what is published, or are overtaken by it."""
         self._undoing: deque[_Append] = deque()
-        """Rollbacks of former producers, which overtake everything or are overtaken."""
+        """Rollbacks of former producers, which overtake everything but the journal's own intent, or are overtaken."""
         self._keeping: list[Rollback] = []
         self._touched: set[str] = set()
         self._published: dict[str, None] = {}
@@ -135,8 +137,8 @@ class SimulatedShard:
         for rollback in forward:
             self.world.rollbacks[rollback.producer, rollback.journal] = rollback
             output = self._output(rollback.journal)
-            content = content_to_undo(rollback, restored.ack_intents)
-            self._undoing.append(_Append(output, _messages_of(content)))
+            intents = self._recovered_appends[self.world.outputs.index(output)]
+            self._undoing.append(_Append(output, _messages_of(rollback.content), behind=intents))
         self._random.shuffle(self._undoing)
 
     def _output(self, name: str) -> WrittenJournal:
@@ -178,8 +180,10 @@ class SimulatedShard:
         return possible
 
     def _may(self, append: _Append) -> bool:
-        return (self._committed or not append.waits_for_commit) and (
-            append.after not in self._keeping
+        return (
+            (self._committed or not append.waits_for_commit)
+            and append.after not in self._keeping
+            and not append.behind
         )
 
     def _keep(self, rollback: Rollback) -> None:

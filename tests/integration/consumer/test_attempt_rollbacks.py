@@ -51,14 +51,16 @@ async def test_rollback_brought_forward_is_not_replaced_by_the_precise_one_befor
             clock=SystemClock(),
             again_seconds=30.0,
             producer=2 << 40,
+            has_landed=never_asked,
         )
+        rollbacks.resumed.set()
         await rollbacks.foresee()
         await rollbacks.take_over()
         precise = rollback_of(2 << 40, clock_at(nanoseconds + 10**9))
         committed_at = clock_at(nanoseconds + 2 * 10**9)
         group.start_soon(appends.run(), name="append")
         group.start_soon(rollbacks.run(), name="rollbacks")
-        group.start_soon(rollbacks.undo(rollbacks.begin(Checkpoint()), Checkpoint()), name="undo")
+        group.start_soon(rollbacks.undo(rollbacks.begin(Checkpoint())), name="undo")
 
         assert rollbacks.keep([precise]).done(), "what is foreseen stands for it"
         intents = {OUTPUT: precise.at(committed_at).content}
@@ -90,16 +92,23 @@ async def test_journal_that_cannot_be_appended_to_holds_up_answers_for_a_while_o
         clock=SystemClock(),
         again_seconds=0.1,
         producer=2 << 40,
+        has_landed=never_asked,
     )
+    rollbacks.resumed.set()
     await rollbacks.take_over()
     ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
     async with TaskGroup() as group:
-        group.start_soon(rollbacks.undo(rollbacks.begin(Checkpoint()), Checkpoint()), name="undo")
+        group.start_soon(rollbacks.undo(rollbacks.begin(Checkpoint())), name="undo")
 
         assert await progress.wait_for({SOURCE: 5}, ended=ended)
         group.stop()
     assert progress.copies() == ({SOURCE: 5}, {})
     assert await records.of_shard(SHARD) == [left]
+
+
+async def never_asked(rollback: Rollback) -> bool:
+    """No intent here is of long ago."""
+    raise AssertionError(rollback)
 
 
 def rollback_of(producer: int, clock: int) -> Rollback:

@@ -93,6 +93,7 @@ async def one_transaction(
             recovered_appends=AppendService(journals),
             begun=begun,
             keep_rollbacks=noted.keep,
+            resumed=asyncio.Event(),
             clock=SystemClock(),
             observer=noted,
             read_replay=lambda order: read_batches(journals, order.journal, JsonType()),

@@ -28,7 +28,7 @@ from consumer.protocol.journal_pb2 import LabelSelector, Status
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.recoverylog import recorder
 from consumer.recoverylog.recorder import Recorder
-from consumer.shard import primary, replica_status_writer, rollbacks
+from consumer.shard import primary, replica_status_writer
 from consumer.shard.rollbacks import Rollbacks
 from consumer.shard.transaction import TransactionLoop
 from consumer.simulation import broker
@@ -124,7 +124,7 @@ def _late_copies(patch: pytest.MonkeyPatch) -> None:
 
 
 def _undoes_nothing(patch: pytest.MonkeyPatch) -> None:
-    async def nothing(_: Rollbacks, __: Future[None], ___: Checkpoint) -> None:
+    async def nothing(_: Rollbacks, __: Future[None]) -> None:
         return
 
     patch.setattr(Rollbacks, "undo", nothing)
@@ -137,7 +137,6 @@ def _carried_are_lost(patch: pytest.MonkeyPatch) -> None:
 
     real = TransactionMachine.start
     patch.setattr(TransactionMachine, "start", forgotten)
-    patch.setattr(rollbacks, "content_to_undo", lambda rollback, _: rollback.content)
 
 
 def _hints_before_the_log(patch: pytest.MonkeyPatch) -> None:

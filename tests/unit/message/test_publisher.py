@@ -132,6 +132,7 @@ def carrying(bytes_max: int = 1000) -> Publisher:
     for mapped in (ONE, TWO):
         publisher.publish_uncommitted(mapped, {}, JSON_TYPE)
     assert [append.journal for append in publisher.take_appends()] == ["a/one", "a/two"]
+    assert [rollback.journal for rollback in publisher.take_rollbacks()] == ["a/one", "a/two"]
     for intent in publisher.build_ack_intents():
         assert intent.content == intent.acknowledgement, (
             "first messages tell whether there is such a journal"

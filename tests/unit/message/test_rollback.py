@@ -14,7 +14,7 @@ from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.outcome import Outcome
 from consumer.message.publisher import Publisher
-from consumer.message.rollback import Rollback, brought_forward, content_to_undo
+from consumer.message.rollback import Rollback, brought_forward, carried_before
 from consumer.message.sequencer import Sequencer
 from consumer.message.uuid import Flags, parse_uuid
 
@@ -198,12 +198,11 @@ def test_rollback_brought_forward_keeps_what_was_committed(
 
 
 @TYPES
-@pytest.mark.parametrize("undone_first", [True, False])
-def test_undoing_beside_an_intent_that_carries_messages_discards_none(
-    content_type: str, message_type: MessageType, undone_first: bool
+def test_intent_that_carries_messages_may_be_repeated_and_undone_behind(
+    content_type: str, message_type: MessageType
 ) -> None:
-    """Plan: a journal's second transaction is carried by its intent, which a successor appends beside the rollback that
-    it brought forward, in either order. Why: an acknowledgement ahead of the messages that it commits discards them.
+    """Plan: a journal's second transaction is carried by its intent. Successors append that, and behind it the rollback
+    that they bring forward, again and again. Why: the message is to be seen once, and nothing may stay pending.
     """
     publisher, reader = publisher_at(carried_bytes_max=1000), Read("a/one", message_type)
     target = MappedJournal("a/one", content_type)
@@ -218,15 +217,78 @@ def test_undoing_beside_an_intent_that_carries_messages_discards_none(
     intents = {intent.journal: intent.content}
 
     (forward,) = brought_forward([rollback], intents)
-    undoing = content_to_undo(forward, intents)
-    contents = [undoing, intent.content] if undone_first else [intent.content, undoing]
-    committed = [clock for each in contents for clock in reader.take(each)[0]]
+    committed = [
+        clock
+        for content in (intent.content, forward.content) * 3
+        for clock in reader.take(content)[0]
+    ]
 
     assert forward.content == intent.acknowledgement
-    assert len(set(committed)) == 2, "the message and its acknowledgement, once"
-    assert len(committed) == 2
+    assert len(committed) == len(set(committed)) == 2, "the message and its acknowledgement"
     assert reader.pending() == []
-    assert content_to_undo(forward, {}) == forward.content, "a later checkpoint says nothing of it"
+
+
+class LongerType(RawType):
+    """The same, but its acknowledgements are longer."""
+
+    def new_acknowledgement(self, journal: str) -> Any:
+        """Return an empty message."""
+        del journal
+        return [b"", b"an acknowledgement of another type"]
+
+
+@pytest.mark.parametrize(
+    ("types", "carried"),
+    [
+        pytest.param((RawType(), RawType()), True, id="one type"),
+        pytest.param((HiddenType(), HiddenType()), False, id="hidden"),
+        pytest.param((RawType(), LongerType()), False, id="another type"),
+    ],
+)
+def test_intents_carry_messages_only_if_a_rollback_can_read_their_acknowledgement(
+    types: tuple[MessageType, MessageType], carried: bool
+) -> None:
+    """A successor that cannot tell its clock rolls back to one before the messages: they would be delivered again
+    whenever the intent is repeated.
+    """
+    publisher = publisher_at(carried_bytes_max=1000)
+    target = MappedJournal("a/one", PROTOBUF_FIXED)
+    publisher.publish_uncommitted(target, new_message(types[0]), types[0])
+    assert publisher.take_appends()
+    publisher.take_rollbacks()
+    publisher.build_ack_intents()
+
+    publisher.publish_uncommitted(target, new_message(types[1]), types[1])
+    assert publisher.take_appends() == [], "it is small"
+    (intent,) = publisher.build_ack_intents()
+    left = publisher.take_appends()
+
+    assert (intent.content != intent.acknowledgement) is carried
+    assert [append.journal for append in left] == ([] if carried else ["a/one"])
+
+
+def test_carried_before_finds_intents_that_carry_messages_and_are_old() -> None:
+    """Only those could make readers, who have forgotten the producer, take messages for new."""
+    publisher = publisher_at(carried_bytes_max=1000)
+    one, two = (MappedJournal(name, NDJSON) for name in ("a/one", "a/two"))
+    publisher.publish_uncommitted(one, {}, JsonType())
+    publisher.take_appends()
+    rollbacks = publisher.take_rollbacks()
+    publisher.build_ack_intents()
+    for target in (one, two):
+        publisher.publish_uncommitted(target, {}, JsonType())
+    publisher.take_appends()
+    rollbacks += publisher.take_rollbacks()
+    carrying, bare = publisher.build_ack_intents()
+    intents = {carrying.journal: carrying.content, bare.journal: bare.content}
+    clock = rollbacks[0].clock_in(carrying.content)
+    assert clock is not None
+
+    (found,) = carried_before(clock + 1, rollbacks, intents)
+
+    assert (found.journal, found.clock, found.content) == ("a/one", clock, carrying.acknowledgement)
+    assert carried_before(clock, rollbacks, intents) == []
+    assert carried_before(clock + 1, [], intents) == []
 
 
 def test_rollback_of_a_journal_first_touched_after_the_checkpoint_stays_as_it_was() -> None:

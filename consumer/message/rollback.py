@@ -81,22 +81,21 @@ class Rollback:
         return clock if producer == self.producer and flags == Flags.ACK_TXN else None
 
 
-def carried_before(
-    clock: int, rollbacks: Iterable[Rollback], ack_intents: Mapping[str, bytes]
+def acknowledgements_of_carried(
+    rollbacks: Iterable[Rollback], ack_intents: Mapping[str, bytes]
 ) -> list[Rollback]:
-    """Return the bare acknowledgements of intents that carry messages and were made before a clock.
+    """Return the bare acknowledgements of intents that carry messages.
 
     Args:
-        clock: Of the oldest that are of no interest.
         rollbacks: Of the producers whose intents they are; one for each journal that a producer published into.
         ack_intents: Of a checkpoint, by journal.
     """
     found = []
     for rollback in rollbacks:
         intent = ack_intents.get(rollback.journal, b"")
-        own = rollback.clock_in(intent)
-        if own is not None and own < clock and len(intent) > len(rollback.content):
-            found.append(rollback.at(own))
+        clock = rollback.clock_in(intent)
+        if clock is not None and len(intent) > len(rollback.content):
+            found.append(rollback.at(clock))
     return found
 
 

@@ -32,6 +32,8 @@ class Achievements:
         """Offsets read and sequenced, bytes by journal."""
         self.consumed_bytes = 0
         """Of journals, by completed transactions."""
+        self.has_committed = False
+        """Whether a checkpoint of this attempt has taken the place of the restored one."""
 
     def on_achieved(self, achieved: tx.PublishProgress | tx.RecordTxn) -> None:
         """Take note of what transactions achieve."""
@@ -39,6 +41,7 @@ class Achievements:
         if isinstance(achieved, tx.RecordTxn):
             metrics.record_txn(fqn, achieved)
             self.consumed_bytes += achieved.message_bytes
+            self.has_committed = True
             return
         self._progress.update(achieved.read_through, achieved.publish_at)
         self._progress.told(ACKNOWLEDGED)

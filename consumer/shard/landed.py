@@ -14,27 +14,49 @@ SKEW_SECONDS = 3600.0
 async def has_landed(
     journals: JournalClient, journal: str, frame: bytes, *, at_unix_seconds: float
 ) -> bool:
-    """Return whether a frame that is like no other stands in a journal; reads it from when the frame was made.
+    """Return whether a frame that is like no other stands in a journal, or did and may be gone by its retention.
 
     Args:
         journals: Reads.
         journal: Its name; one that is gone has nothing.
         frame: Holds a UUID.
-        at_unix_seconds: When it was made.
+        at_unix_seconds: When it was made; the journal is read from then on.
 
     Raises:
         ConsumerError: the journal cannot be read now.
     """
-    begin_mod_time = max(0, int(at_unix_seconds - SKEW_SECONDS))
-    reader = journals.reader(journal, block=False, begin_mod_time=begin_mod_time)
-    before = b""
+    since = max(0, int(at_unix_seconds - SKEW_SECONDS))
     try:
-        async with aclosing(reader):
-            async for span in reader:
-                content = before + span.content
-                if frame in content:
-                    return True
-                before = content[-len(frame) :]
+        return await _is_gone(journals, journal, since) or await _holds(
+            journals, journal, frame, since
+        )
     except JournalNotFoundError:
         return False
+
+
+async def _is_gone(journals: JournalClient, journal: str, since_unix_seconds: int) -> bool:
+    """Return whether content of a time is missing at the journal's beginning."""
+    async with journals.reader(journal, block=False, metadata_only=True) as oldest:
+        async for _ in oldest:
+            pass
+    fragment = oldest.fragment
+    # An open fragment has no time yet.
+    return (
+        fragment is not None
+        and fragment.begin > 0
+        and not 0 < fragment.mod_time < since_unix_seconds
+    )
+
+
+async def _holds(
+    journals: JournalClient, journal: str, frame: bytes, since_unix_seconds: int
+) -> bool:
+    before = b""
+    reader = journals.reader(journal, block=False, begin_mod_time=since_unix_seconds)
+    async with aclosing(reader):
+        async for span in reader:
+            content = before + span.content
+            if frame in content:
+                return True
+            before = content[-len(frame) :]
     return False

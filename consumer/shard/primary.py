@@ -224,6 +224,7 @@ class PrimaryAttempt:
             appends=recovered,
             progress=self.progress,
             producer=producer,
+            has_committed=lambda: self._achievements.has_committed,
         )
         async with TaskGroup() as group:
             group.start_soon(sources.prefetch(), name=f"prefetch {shard.id}")
@@ -371,8 +372,7 @@ class PrimaryAttempt:
             error.add_note(f"then finished_txn failed too: {second}")
 
     async def _tear_down(self, cause: BaseException | None) -> None:
-        timeout = self._environment.config.teardown_seconds
-        worker = self._worker
+        timeout, worker = self._environment.config.teardown_seconds, self._worker
         if worker is not None:
             # On the worker thread, behind a `begin_txn` that still runs.
             worker.submit(self._abandon_txn, cause)

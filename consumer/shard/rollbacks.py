@@ -32,7 +32,7 @@ from consumer.errors import (
 )
 from consumer.journal.append_service import AppendService
 from consumer.message.clock import clock_at, unix_seconds_of
-from consumer.message.rollback import Rollback, brought_forward, carried_before
+from consumer.message.rollback import Rollback, acknowledgements_of_carried, brought_forward
 from consumer.message.sequencer import PRUNE_HORIZON_SECONDS
 from consumer.op_future import completed
 from consumer.protocol.journal_pb2 import AppendResponse
@@ -77,6 +77,7 @@ class Rollbacks:
         again_seconds: float,
         producer: int,
         has_landed: Callable[[Rollback], Awaitable[bool]],
+        has_committed: Callable[[], bool],
     ) -> None:
         """Bind the rollbacks of an attempt.
 
@@ -92,10 +93,14 @@ class Rollbacks:
                 longest wait for journals that cannot be appended to.
             producer: Who publishes first in this attempt, 48 bits.
             has_landed: Looks in its journal for an acknowledgement.
+            has_committed: Tells whether the restored checkpoint is the shard's newest no more.
         """
         self.resumed = asyncio.Event()
         """Set once the restored checkpoint's intents are on their way."""
         self._has_landed = has_landed
+        self._has_committed = has_committed
+        self._carried: set[tuple[int, str]] = set()
+        """Producers and journals of which the restored checkpoint carries messages."""
         self._records = records
         self._shard_id = shard_id
         self._assignment = assignment
@@ -129,6 +134,7 @@ class Rollbacks:
         appends: AppendService,
         progress: Progress,
         producer: int,
+        has_committed: Callable[[], bool],
     ) -> Self:
         """Return those of an attempt to serve a shard, with the services and limits of this process."""
         return cls(
@@ -146,6 +152,7 @@ class Rollbacks:
                 rollback.content,
                 at_unix_seconds=unix_seconds_of(rollback.clock),
             ),
+            has_committed=has_committed,
         )
 
     async def foresee(self) -> None:
@@ -180,8 +187,10 @@ class Rollbacks:
         """
         former = [*self._left, *self._finished.values(), *self._current.values()]
         aged = clock_at(int((self._clock.wall_seconds() - AGED_SECONDS) * 1e9))
-        for each in carried_before(aged, former, checkpoint.ack_intents):
-            if await self._has_landed(each):
+        carried = acknowledgements_of_carried(former, checkpoint.ack_intents)
+        self._carried = {(each.producer, each.journal) for each in carried}
+        for each in carried:
+            if each.clock < aged and await self._has_landed(each):
                 checkpoint.ack_intents[each.journal] = each.content
 
     def begin(self, checkpoint: Checkpoint) -> Future[None]:
@@ -323,7 +332,9 @@ class Rollbacks:
         self._wake.set()
 
     def _is_superseded(self, rollback: Rollback) -> bool:
-        """Whether nobody will ask any more where this producer's messages end in its journal."""
+        """Whether nobody will ask any more where this producer's messages end in its journal, nor read its intent."""
+        if (rollback.producer, rollback.journal) in self._carried and not self._has_committed():
+            return False
         age_seconds = self._clock.wall_seconds() - unix_seconds_of(rollback.clock)
         return (
             rollback.journal in self._current

@@ -90,6 +90,33 @@ async def test_carried_messages_of_long_ago_are_written_again_only_if_they_are_n
     assert [m["n"] for m in await committed(journals, OUTPUT)] == [6, 7, 1]
 
 
+async def test_carried_messages_of_long_ago_are_found_again_by_the_next_successor(
+    host: ShardHost, journals: JournalClient, tmp_path: Path
+) -> None:
+    """A successor that commits nothing leaves the checkpoint as it is, and what tells how to read it."""
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec)
+    clock = MessageClock()
+    clock.update(time.time() - 30 * 3600)
+    former = Former(host, journals, carried=True, clock=clock)
+    await former.publish(6, acknowledged=True)
+    intent = await former.publish(7, acknowledged=True)
+    await former.die(tmp_path, {OUTPUT: intent.content})
+    config = ShardConfig(restart_delay_seconds=0.05, rollback_again_seconds=0.1)
+    idle = host.start(spec, Counting(tmp_path, output=OUTPUT), config=config)
+
+    async def undone_twice() -> bool:
+        return (await read_all(journals, OUTPUT)).count(intent.acknowledgement) == 4
+
+    await eventually(undone_twice)
+    await idle.stop()
+    second = host.start(spec, Counting(tmp_path, output=OUTPUT), config=config)
+    await read_through(second, source=await Producer(journals).publish(SOURCE, ["a"]))
+
+    assert (await read_all(journals, OUTPUT)).count(b'"n":7') == 1
+    assert [m["n"] for m in await committed(journals, OUTPUT)] == [6, 7, 1]
+
+
 class Former:
     """A primary that is no more, as its journals, its rollbacks and its store tell."""
 

@@ -32,8 +32,8 @@ class Achievements:
         """Offsets read and sequenced, bytes by journal."""
         self.consumed_bytes = 0
         """Of journals, by completed transactions."""
-        self.has_committed = False
-        """Whether a checkpoint of this attempt has taken the place of the restored one."""
+        self.transactions = 0
+        """Completed."""
 
     def on_achieved(self, achieved: tx.PublishProgress | tx.RecordTxn) -> None:
         """Take note of what transactions achieve."""
@@ -41,7 +41,7 @@ class Achievements:
         if isinstance(achieved, tx.RecordTxn):
             metrics.record_txn(fqn, achieved)
             self.consumed_bytes += achieved.message_bytes
-            self.has_committed = True
+            self.transactions += 1
             return
         self._progress.update(achieved.read_through, achieved.publish_at)
         self._progress.told(ACKNOWLEDGED)

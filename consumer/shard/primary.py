@@ -224,7 +224,7 @@ class PrimaryAttempt:
             appends=recovered,
             progress=self.progress,
             producer=producer,
-            has_committed=lambda: self._achievements.has_committed,
+            transactions=lambda: self._achievements.transactions,
         )
         async with TaskGroup() as group:
             group.start_soon(sources.prefetch(), name=f"prefetch {shard.id}")

@@ -77,7 +77,7 @@ class Rollbacks:
         again_seconds: float,
         producer: int,
         has_landed: Callable[[Rollback], Awaitable[bool]],
-        has_committed: Callable[[], bool],
+        transactions: Callable[[], int],
     ) -> None:
         """Bind the rollbacks of an attempt.
 
@@ -93,12 +93,14 @@ class Rollbacks:
                 longest wait for journals that cannot be appended to.
             producer: Who publishes first in this attempt, 48 bits.
             has_landed: Looks in its journal for an acknowledgement.
-            has_committed: Tells whether the restored checkpoint is the shard's newest no more.
+            transactions: Tells how many the attempt has completed.
         """
         self.resumed = asyncio.Event()
         """Set once the restored checkpoint's intents are on their way."""
         self._has_landed = has_landed
-        self._has_committed = has_committed
+        self._transactions = transactions
+        self._transactions_before = 0
+        """As of the restored checkpoint."""
         self._carried: set[tuple[int, str]] = set()
         """Producers and journals of which the restored checkpoint carries messages."""
         self._records = records
@@ -134,7 +136,7 @@ class Rollbacks:
         appends: AppendService,
         progress: Progress,
         producer: int,
-        has_committed: Callable[[], bool],
+        transactions: Callable[[], int],
     ) -> Self:
         """Return those of an attempt to serve a shard, with the services and limits of this process."""
         return cls(
@@ -152,7 +154,7 @@ class Rollbacks:
                 rollback.content,
                 at_unix_seconds=unix_seconds_of(rollback.clock),
             ),
-            has_committed=has_committed,
+            transactions=transactions,
         )
 
     async def foresee(self) -> None:
@@ -189,6 +191,7 @@ class Rollbacks:
         aged = clock_at(int((self._clock.wall_seconds() - AGED_SECONDS) * 1e9))
         carried = acknowledgements_of_carried(former, checkpoint.ack_intents)
         self._carried = {(each.producer, each.journal) for each in carried}
+        self._transactions_before = self._transactions()
         for each in carried:
             if each.clock < aged and await self._has_landed(each):
                 checkpoint.ack_intents[each.journal] = each.content
@@ -239,7 +242,10 @@ class Rollbacks:
             keeping, self._keeping = self._keeping, _Keeping()
             kept = keeping.rollbacks
             # Of a producer that finished well nothing is pending: the new record stands for both.
-            done = [self._finished[each.journal] for each in kept if each.journal in self._finished]
+            finished = [
+                self._finished[one.journal] for one in kept if one.journal in self._finished
+            ]
+            done = [each for each in finished if not self._is_of_checkpoint(each)]
             forward = [each for each in keeping.forward if each not in done]
             published = {each.journal for each in kept}
             unused = [each for each in keeping.unused if each.journal not in published]
@@ -331,9 +337,14 @@ class Rollbacks:
         self._keeping.unused.extend(self._foreseen.pop(journal) for journal in unused)
         self._wake.set()
 
+    def _is_of_checkpoint(self, rollback: Rollback) -> bool:
+        """Whether the shard's checkpoint still carries messages of this producer for its journal."""
+        is_restored = self._transactions() == self._transactions_before
+        return is_restored and (rollback.producer, rollback.journal) in self._carried
+
     def _is_superseded(self, rollback: Rollback) -> bool:
         """Whether nobody will ask any more where this producer's messages end in its journal, nor read its intent."""
-        if (rollback.producer, rollback.journal) in self._carried and not self._has_committed():
+        if self._is_of_checkpoint(rollback):
             return False
         age_seconds = self._clock.wall_seconds() - unix_seconds_of(rollback.clock)
         return (

@@ -52,7 +52,7 @@ async def test_rollback_brought_forward_is_not_replaced_by_the_precise_one_befor
             again_seconds=30.0,
             producer=2 << 40,
             has_landed=never_asked,
-            has_committed=lambda: False,
+            transactions=lambda: 0,
         )
         rollbacks.resumed.set()
         await rollbacks.foresee()
@@ -94,7 +94,7 @@ async def test_journal_that_cannot_be_appended_to_holds_up_answers_for_a_while_o
         again_seconds=0.1,
         producer=2 << 40,
         has_landed=never_asked,
-        has_committed=lambda: False,
+        transactions=lambda: 0,
     )
     rollbacks.resumed.set()
     await rollbacks.take_over()

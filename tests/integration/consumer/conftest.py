@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,6 +58,11 @@ async def host(
 
     # A task group is entered and left by one task, but the halves of a fixture are two.
     task = loop.create_task(run(), name="host")
+    # `Any`: their results differ.
+    either: set[asyncio.Future[Any]] = {task, ready}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        task.result()  # Raises why there is no host.
     yield await ready
     done.set()
     await task

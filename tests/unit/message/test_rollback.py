@@ -14,7 +14,7 @@ from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.outcome import Outcome
 from consumer.message.publisher import Publisher
-from consumer.message.rollback import Rollback, acknowledgements_of_carried, brought_forward
+from consumer.message.rollback import Rollback, brought_forward
 from consumer.message.sequencer import Sequencer
 from consumer.message.uuid import Flags, parse_uuid
 
@@ -265,28 +265,6 @@ def test_intents_carry_messages_only_if_a_rollback_can_read_their_acknowledgemen
 
     assert (intent.content != intent.acknowledgement) is carried
     assert [append.journal for append in left] == ([] if carried else ["a/one"])
-
-
-def test_acknowledgements_of_carried_finds_intents_that_carry_messages() -> None:
-    """Only those could make readers, who have forgotten the producer, take messages for new."""
-    publisher = publisher_at(carried_bytes_max=1000)
-    one, two = (MappedJournal(name, NDJSON) for name in ("a/one", "a/two"))
-    publisher.publish_uncommitted(one, {}, JsonType())
-    publisher.take_appends()
-    rollbacks = publisher.take_rollbacks()
-    publisher.build_ack_intents()
-    for target in (one, two):
-        publisher.publish_uncommitted(target, {}, JsonType())
-    publisher.take_appends()
-    rollbacks += publisher.take_rollbacks()
-    carrying, bare = publisher.build_ack_intents()
-    intents = {carrying.journal: carrying.content, bare.journal: bare.content}
-
-    (found,) = acknowledgements_of_carried(rollbacks, intents)
-
-    assert (found.journal, found.content) == ("a/one", carrying.acknowledgement)
-    assert found.clock == rollbacks[0].clock_in(carrying.content)
-    assert acknowledgements_of_carried(rollbacks[1:], intents) == []
 
 
 def test_rollback_of_a_journal_first_touched_after_the_checkpoint_stays_as_it_was() -> None:

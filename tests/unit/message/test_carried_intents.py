@@ -1,0 +1,32 @@
+"""Which of a checkpoint's intents carry messages."""
+
+from __future__ import annotations
+
+from consumer.message.clock import MessageClock
+from consumer.message.framing import NDJSON
+from consumer.message.json_type import JsonType
+from consumer.message.mapping import MappedJournal
+from consumer.message.publisher import Publisher
+from consumer.message.rollback import acknowledgements_of_carried
+
+
+def test_acknowledgements_of_carried_finds_intents_that_carry_messages() -> None:
+    """Only those could make readers, who have forgotten the producer, take messages for new."""
+    publisher = Publisher(MessageClock(), 0x0100000000AB, carried_bytes_max=1000)
+    one, two = (MappedJournal(name, NDJSON) for name in ("a/one", "a/two"))
+    publisher.publish_uncommitted(one, {}, JsonType())
+    publisher.take_appends()
+    rollbacks = publisher.take_rollbacks()
+    publisher.build_ack_intents()
+    for target in (one, two):
+        publisher.publish_uncommitted(target, {}, JsonType())
+    publisher.take_appends()
+    rollbacks += publisher.take_rollbacks()
+    carrying, bare = publisher.build_ack_intents()
+    intents = {carrying.journal: carrying.content, bare.journal: bare.content}
+
+    (found,) = acknowledgements_of_carried(rollbacks, intents)
+
+    assert (found.journal, found.content) == ("a/one", carrying.acknowledgement)
+    assert found.clock == rollbacks[0].clock_in(carrying.content)
+    assert acknowledgements_of_carried(rollbacks[1:], intents) == []

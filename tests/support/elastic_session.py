@@ -13,6 +13,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from spark_bridge.cluster import ShardCluster
 from spark_bridge.cluster.executors import Executors
 from spark_bridge.session import start_session
@@ -21,7 +23,6 @@ from tests.support.eventually import eventually_sync
 from tests.support.spark import executor_of, make_journals, process_listening_at, shard_specs
 
 if TYPE_CHECKING:
-    import psutil
     from pyspark.resource import ResourceProfile
     from pyspark.sql import SparkSession
 
@@ -60,6 +61,7 @@ def main(directory: Path) -> None:
         _grow_and_shrink(spark, cluster)
         _have_executors_of_its_own(spark, cluster)
         _wait_for_one_executor(spark)
+        _wait_for_one_executor_process(standalone)
         _announce_the_end_of_a_worker(standalone, cluster)
 
 
@@ -88,12 +90,19 @@ def _wait_for_one_executor(spark: SparkSession) -> None:
     )
 
 
+def _wait_for_one_executor_process(standalone: StandaloneCluster) -> None:
+    """What an executor takes of its worker is free only when its process ends, and the driver forgets it before."""
+
+    def one_is_left() -> bool:
+        return sum(len(psutil.Process(pid).children()) for pid in standalone.worker_pids) == 1
+
+    eventually_sync(one_is_left, timeout_seconds=60, message="executors' processes are still there")
+
+
 def _announce_the_end_of_a_worker(standalone: StandaloneCluster, cluster: ShardCluster) -> None:
     cluster.scale(2)
-    workers = {
-        one.member_id: _worker_of(executor_of(process_listening_at(one.endpoint)), standalone)
-        for one in cluster.members()
-    }
+    workers = {one.member_id: _worker_at(one.endpoint, standalone) for one in cluster.members()}
+    assert len(set(workers.values())) == 2, f"both members are on one worker: {workers}"
     primary = cluster.wait_for_primary(["elastic-000"])["elastic-000"]
 
     os.kill(workers[primary], signal.SIGPWR)
@@ -104,9 +113,8 @@ def _announce_the_end_of_a_worker(standalone: StandaloneCluster, cluster: ShardC
     (left,) = cluster.members()
     _tell(
         step="worker",
-        workers=len(set(workers.values())),
         serves=primaries["elastic-000"] == left.member_id,
-        moved=workers[left.member_id] != workers[primary],
+        moved=_worker_at(left.endpoint, standalone) != workers[primary],
     )
 
 
@@ -154,7 +162,8 @@ def _pools(spark: SparkSession) -> set[str]:
     return {pools.apply(index).name() for index in range(pools.size())}
 
 
-def _worker_of(executor: psutil.Process, standalone: StandaloneCluster) -> int:
+def _worker_at(endpoint: str, standalone: StandaloneCluster) -> int:
+    executor = executor_of(process_listening_at(endpoint))
     return next(one.pid for one in executor.parents() if one.pid in standalone.worker_pids)
 
 

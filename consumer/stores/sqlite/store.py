@@ -121,6 +121,8 @@ class SqliteStore:
         self._free = threading.Event()
         """The commit under way, and what tidies up behind it, need the writer no more."""
         self._free.set()
+        self._folds = False
+        """The commit under way keeps the writer until the write-ahead log is folded; for the commit's thread."""
         self._failure: BaseException | None = None
         self._closed = False
 
@@ -321,7 +323,8 @@ class SqliteStore:
             self._roll_back()
             raise self._error("cannot commit", error) from error
         self._life_commits += 1
-        if wal_bytes < self._wal_bytes_max and not self._folds_inheritance:
+        self._folds = wal_bytes >= self._wal_bytes_max or self._folds_inheritance
+        if not self._folds:
             self._free.set()  # What the next transaction writes comes behind our frames.
         return self._record_commit(wal_bytes)
 
@@ -335,7 +338,8 @@ class SqliteStore:
         return self._local_state.recorder.barrier()
 
     def _tidy(self) -> None:
-        if not self._free.is_set():
+        # Not by `_free`: the next commit may have begun since, and need the writer itself.
+        if self._folds:
             self._checkpoint()
             self._free.set()
 

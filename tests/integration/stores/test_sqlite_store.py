@@ -142,6 +142,29 @@ def test_next_transaction_runs_while_the_log_is_slow(
     assert steps(store) == {1: 1, 2: 2}
 
 
+def test_next_transaction_commits_before_the_last_one_tidied_up(
+    open_store: OpenStore, shard: FixedShard
+) -> None:
+    """Whoever learns of a commit may be quicker than the commit's own thread; its tidying leaves the next one alone."""
+    store = open_store(RecordedLog())
+    store.restore_checkpoint(shard)
+    put(store, 1, 1)
+    followed = threading.Event()
+    first = store.start_commit(shard, reading(1), ())
+    first.add_done_callback(
+        lambda _: followed.wait(30.0)
+    )  # On the commit's thread, ahead of its tidying.
+    wait(first)
+
+    put(store, 2, 2)
+    second = store.start_commit(shard, reading(2), ())
+    followed.set()
+    wait(second)
+
+    commit(store, shard, 3)
+    assert steps(store) == {1: 1, 2: 2}
+
+
 def test_query_sees_one_commit_while_others_follow(
     open_store: OpenStore, shard: FixedShard
 ) -> None:

@@ -8,13 +8,14 @@ so at most two transactions exist and commits never overlap. A transaction close
 
 * not before it consumed something, nor before its minimum duration,
 * not while a producer's messages were read but not yet acknowledged (unless told not to wait),
-* then at the first instant at which no input is ready (the *stall rule*),
+* then at the first instant at which no input is ready (the *stall rule*), the first one soon even if some is,
 * at the latest when its maximum duration is over: input is left to the next transaction, even in the middle of a
   committed sequence, and the checkpoint says where to resume.
 
 Acknowledgements are not delivered to the application; they count as consumed, because they move the offset.
 
-Source: gazette/core consumer/transaction.go (the rules; here batch-wise, with callbacks that answer by events).
+Source: gazette/core consumer/transaction.go (the rules; here batch-wise, with callbacks that answer by events). That
+the first one closes soon is ours: behind a fail-over its output has been waited for.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class TransactionMachine:
         self._timer: float | None = None
         self._out: list[Instruction] = []
         self._demand = Demand.NOTHING
-        self._running = RunningTxn(limits, 0.0)
+        self._running = RunningTxn(limits, 0.0, is_first=True)
         self._prior: PriorTxn | None = None
         self._last_acknowledgement: Mapping[str, bytes] = {}
         """The one that this machine's transactions made last, with its journal."""
@@ -352,7 +353,7 @@ class TransactionMachine:
             self._out.append(tx.Finish())
         elif self._must_wait(now, can_read=can_read):
             self._wait(Demand.BATCH if can_read else Demand.NOTHING, now)
-        elif can_read and not self._input_idle:
+        elif can_read and not self._input_idle and not running.leaves_ready_input(now):
             self._wait(Demand.BATCH_IF_READY, now)
         else:
             self._close(now)

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from consumer.core.transaction_events import RecordTxn, TxnLimits, TxnTimings
+
+
+FIRST_TXN_SECONDS: Final = 0.02
+"""How long the first transaction from a restored checkpoint goes on taking input only because some is ready."""
 
 
 @dataclass(slots=True)
@@ -16,6 +21,8 @@ class RunningTxn:
     prior_prepared: float
     """When the transaction before it had started its commit."""
     began: float | None = None
+    is_first: bool = False
+    """The machine's first: the shard had no primary before it, and somebody waits for what comes of its input."""
     accepts_input: bool = True
     """False once its maximum duration is over, the application deferred, or the shard stops."""
     messages: int = 0
@@ -30,6 +37,10 @@ class RunningTxn:
     def max_elapsed(self, now: float) -> bool:
         """Return whether it has been open for its maximum duration."""
         return self.began is not None and now >= self.began + self.limits.max_seconds
+
+    def leaves_ready_input(self, now: float) -> bool:
+        """Return whether it leaves input that is ready to the next one, though it may take more."""
+        return self.is_first and self.began is not None and now >= self.began + FIRST_TXN_SECONDS
 
     def next_decision(self, now: float) -> float | None:
         """Return when time alone will next change what it may do; None if never."""

@@ -6,6 +6,7 @@ import pytest
 
 from consumer.core import transaction_events as tx
 from consumer.core.transaction_events import Activity, Demand, TxnLimits
+from consumer.core.transaction_records import FIRST_TXN_SECONDS
 from consumer.protocol.shard_pb2 import Checkpoint
 from tests.support.message_batches import WrittenJournal, ack, cont, single
 from tests.support.transaction_stage import Stage, committed_one, kinds
@@ -59,8 +60,7 @@ def test_prior_resolves_then_min_elapses_then_stall_closes() -> None:
     stage = Stage(min_seconds=5)
     stage.on(tx.BatchRead(journal.batch(single(10))))
     assert stage.consume(1) == (tx.SetTimer(stage.now + 5),)
-    stage.on(tx.Ticked(), later=5)
-    assert kinds(stage.on(tx.InputIdle())) == [tx.Finalize]
+    assert kinds(stage.on(tx.Ticked(), later=5)) == [tx.Finalize]
     checkpoint = stage.close({"out/a": b"ack"})
     assert checkpoint.sources["in/a"].read_through == 10
     assert dict(checkpoint.ack_intents) == {"out/a": b"ack"}
@@ -77,6 +77,40 @@ def test_prior_resolves_then_min_elapses_then_stall_closes() -> None:
     assert stage.on(tx.Ticked(), later=4) == (tx.SetTimer(stage.now + 5),)
     assert stage.takes() is Demand.BATCH_IF_READY
     assert kinds(stage.on(tx.InputIdle())) == [tx.Finalize]
+
+
+def test_first_transaction_does_not_go_on_for_ready_input_alone() -> None:
+    """Who takes a shard over finds input ready for as long as it takes some; what waits for output sees it soon."""
+    journal = WrittenJournal()
+    stage = Stage(max_seconds=10)
+    stage.on(tx.BatchRead(journal.batch(single(10))))
+    stage.consume(1)
+    assert stage.takes() is Demand.BATCH_IF_READY
+    stage.on(tx.BatchRead(journal.batch(single(11))), later=FIRST_TXN_SECONDS)
+    assert kinds(stage.on(tx.BatchDelivered(1))) == [tx.Finalize]
+    stage.close()
+    stage.on(tx.CommitResolved())
+
+    stage.on(tx.BatchRead(journal.batch(single(12))))
+    stage.consume(1)
+    stage.on(tx.BatchRead(journal.batch(single(13))), later=9 * FIRST_TXN_SECONDS)
+    assert stage.on(tx.BatchDelivered(1)) == ()
+    assert stage.takes() is Demand.BATCH_IF_READY
+
+
+def test_first_transaction_keeps_its_minimum_and_waits_for_acknowledgements() -> None:
+    """That it is the first shortens nothing that was asked for."""
+    journal = WrittenJournal()
+    stage = Stage(min_seconds=5)
+    stage.on(tx.BatchRead(journal.batch(single(10), cont(20, producer=2))))
+    stage.consume(1)
+
+    stage.on(tx.Ticked(), later=4)
+    assert stage.takes() is Demand.BATCH
+    stage.on(tx.Ticked(), later=1)
+    assert stage.takes() is Demand.BATCH
+    stage.on(tx.BatchRead(journal.batch(ack(21, producer=2))))
+    assert kinds(stage.on(tx.BatchDelivered(1))) == [tx.Finalize]
 
 
 def test_min_elapses_then_still_waits_for_the_prior_and_its_acknowledgement() -> None:
@@ -128,9 +162,9 @@ def test_pending_messages_do_not_begin_a_transaction() -> None:
     stage.on(tx.BatchDelivered(2))
     assert stage.takes() is Demand.BATCH_IF_READY
 
-    stage.on(tx.BatchRead(journal.batch(cont(20, producer=2))), later=1)
+    stage.on(tx.BatchRead(journal.batch(cont(20, producer=2))))
     assert stage.takes() is Demand.BATCH
-    stage.on(tx.BatchRead(journal.batch(ack(21, producer=2))), later=1)
+    stage.on(tx.BatchRead(journal.batch(ack(21, producer=2))))
     stage.on(tx.BatchDelivered(1))
     assert kinds(stage.on(tx.InputIdle())) == [tx.Finalize]
 

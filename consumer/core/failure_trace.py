@@ -18,3 +18,9 @@ def trace_of(error: BaseException) -> str:
     """
     text = "".join(traceback.format_exception(error))
     return text if len(text) <= TRACE_LENGTH_MAX else CUT + text[-TRACE_LENGTH_MAX:]
+
+
+def text_of(cause: BaseException) -> str:
+    """Return what a failure says of itself, and what was noted on its way."""
+    notes = "".join(f"; {note}" for note in getattr(cause, "__notes__", ()))
+    return f"{str(cause) or type(cause).__name__}{notes}"

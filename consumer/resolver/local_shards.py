@@ -40,6 +40,10 @@ from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
 from consumer.shard.live_shard import LiveShard
 
 log = structlog.get_logger()
+
+REST_SECONDS = 1.0
+"""Before a primary that handed over begins to stand by: until then its successor has the brokers to itself."""
+
 ResultT = TypeVar("ResultT")
 
 
@@ -72,6 +76,8 @@ class LocalShards:
         """Shards that are being torn down."""
         self._yielding: dict[ItemId, LiveShard] = {}
         """Primaries that serve until their successors do."""
+        self._starting: dict[ItemId, asyncio.Task[None]] = {}
+        """Shards that wait before they start."""
         self.stopped = False
         """Whether this process serves no shard any more."""
 
@@ -145,12 +151,17 @@ class LocalShards:
         if predecessor is None:
             shard.start(self._group)
         else:
-            self._group.start_soon(self._start_after(shard, predecessor), name=f"start {item_id}")
+            rest_seconds = REST_SECONDS if item_id in self._yielding else 0.0
+            starting = self._start_after(shard, predecessor, rest_seconds=rest_seconds)
+            self._starting[item_id] = self._group.start_soon(starting, name=f"start {item_id}")
 
-    async def _start_after(self, shard: LiveShard, predecessor: asyncio.Task[None]) -> None:
+    async def _start_after(
+        self, shard: LiveShard, predecessor: asyncio.Task[None], *, rest_seconds: float
+    ) -> None:
         await asyncio.wait([predecessor])
-        if self._shards.get(ItemId(shard.id)) is shard:
-            shard.start(self._group)
+        await shard.rest(rest_seconds)
+        del self._starting[ItemId(shard.id)]
+        shard.start(self._group)
 
     def _give_way(self, item_id: ItemId) -> None:
         shard = self._shards[item_id]
@@ -178,6 +189,8 @@ class LocalShards:
 
     def _end(self, item_id: ItemId, stop: Callable[[], Awaitable[None]]) -> None:
         shard = self._shards.pop(item_id)
+        if (starting := self._starting.pop(item_id, None)) is not None:
+            starting.cancel()
         log.info("shard.unassigned", shard=item_id)
         predecessor = self._teardowns.get(item_id)
         task = self._group.start_soon(_tear_down(stop, predecessor), name=f"stop {item_id}")

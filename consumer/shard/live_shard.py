@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from allocator.core.load.lag import Lag
 from allocator.core.model import Assignment, ItemId
 from allocator.runtime.task_group import TaskGroup
 from consumer.core.failure_kind import FailureKind, failure_kind
-from consumer.core.failure_trace import trace_of
+from consumer.core.failure_trace import text_of, trace_of
 from consumer.core.hint_keys import has_recovery_log
 from consumer.core.replica_status import failed_status
 from consumer.core.supervision import Supervision, Verdict
@@ -169,6 +170,12 @@ class LiveShard:
             self._task = group.start_soon(self._run(), name=f"shard {self.id}")
             # Also if it is cancelled before its first step.
             self._task.add_done_callback(lambda _: self._end_attempt())
+
+    async def rest(self, seconds: float) -> None:
+        """Wait for so long, or until we are the primary."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._promoted.wait()
 
     def on_assignment_changed(self, spec: ShardSpec, assignment: Assignment) -> None:
         """Take over a newer spec, status or slot (a promotion). Called at each applied change of the key space."""
@@ -356,7 +363,7 @@ class LiveShard:
         )
         self._environment.metrics.record_failure(self.fqn)
         if verdict.poison is not None:
-            self._dead_letters.leave_out(verdict.poison, _text(cause))
+            self._dead_letters.leave_out(verdict.poison, text_of(cause))
             self._environment.metrics.record_dead_letter(self.fqn)
         self._dead_letters.suspect = verdict.suspect or self._dead_letters.suspect
         return verdict
@@ -370,13 +377,11 @@ class LiveShard:
         _log.warning("shard.failed", shard=self.id, error=str(cause), outlook=outlook, **trace)
         async with TaskGroup() as group:
             if not isinstance(cause, AssignmentLostError):
-                status = failed_status((_text(cause), outlook))
+                status = failed_status((text_of(cause), outlook))
                 group.start_soon(self._status.replace(status), name=f"failed {self.id}")
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(verdict.delay_seconds):
                     await self._spec_changed.wait()
-            except TimeoutError:
-                pass  # The delay is over.
             group.stop()
 
     def _outlook(self, verdict: Verdict) -> str:
@@ -392,8 +397,3 @@ class LiveShard:
             return f"{kind}{quarantined}; not retried before the spec changes"
         at = self._environment.clock.wall_seconds() + verdict.delay_seconds
         return f"{kind}{quarantined}; next at {datetime.fromtimestamp(at, UTC).isoformat(timespec='seconds')}"
-
-
-def _text(cause: BaseException) -> str:
-    notes = "".join(f"; {note}" for note in getattr(cause, "__notes__", ()))
-    return f"{str(cause) or type(cause).__name__}{notes}"

@@ -94,6 +94,18 @@ async def test_next_primary_goes_on_where_the_last_one_stopped(
     assert [m["n"] for m in await committed(journals, OUTPUT)] == [1, 101, 102]
 
 
+async def test_promotion_ends_a_rest(host: ShardHost, tmp_path: Path) -> None:
+    """Who handed a shard over rests before it stands by, but not if the shard comes back."""
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec, slot=1)
+    shard = host.start(spec, Counting(tmp_path), slot=1)
+
+    async with asyncio.timeout(30.0):
+        await asyncio.gather(shard.rest(3600.0), host.promote(SHARD, slot=1))
+
+    assert shard.primary
+
+
 async def test_standby_is_promoted_in_place(
     host: ShardHost, journals: JournalClient, tmp_path: Path
 ) -> None:

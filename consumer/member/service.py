@@ -30,7 +30,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from allocator.core.model import MemberId
-from allocator.core.placement.choose import import_best_solver
+from allocator.core.placement.choose import FEW_ITEMS, import_best_solver
 from allocator.errors import EtcdUnavailableError, TxnConflictError
 from allocator.etcd.client import EtcdClient
 from allocator.runtime.clock import Clock, SystemClock
@@ -183,7 +183,7 @@ class Service:
             async with TaskGroup() as group:
                 group.start_soon(self._leave_when_asked(parts), name="member leave")
                 group.start_soon(parts.load_reporter.run(), name="report load")
-                group.start_soon(self._import_solver_later(), name="import solver")
+                group.start_soon(self._import_solver_later(parts), name="import solver")
                 if parts.peer_watch is not None:
                     group.start_soon(parts.peer_watch.run(), name="watch peers")
                 await parts.session.run(wind_down=partial(self._wind_down, parts, server))
@@ -208,9 +208,15 @@ class Service:
             group.stop()
         return not starting.cancelled()
 
-    async def _import_solver_later(self) -> None:
-        """Spare the members an import at a time when their leader is gone."""
+    async def _import_solver_later(self, parts: MemberParts) -> None:
+        """Spare the members an import at a time when their leader is gone, once their shards are many."""
+        many = asyncio.Event()
+        parts.key_space.observe(
+            lambda: many.set() if len(parts.key_space.items) > FEW_ITEMS else None
+        )
         await asyncio.sleep(SOLVER_IMPORT_SECONDS)
+        if len(parts.key_space.items) <= FEW_ITEMS:
+            await many.wait()
         await asyncio.to_thread(import_best_solver)
 
     async def _leave_when_asked(self, parts: MemberParts) -> None:

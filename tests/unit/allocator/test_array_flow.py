@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections import Counter
 
 import numpy as np
@@ -11,8 +13,9 @@ import pytest
 from allocator.core.model import ItemId, MemberId
 from allocator.core.placement.arcs import Arcs, FlowUnsolvedError, potentials, solve
 from allocator.core.placement.certificate import certify
-from allocator.core.placement.choose import ArraySolver, best_solver
+from allocator.core.placement.choose import FEW_ITEMS, ArraySolver, best_solver
 from allocator.core.placement.dealing import deal_order, pair_hub_units
+from allocator.core.placement.flow import FlowSolver
 from allocator.core.placement.objective_costs import Scale, scales_for
 from allocator.core.placement.ortools_flow import solution_of
 from allocator.core.placement.problem import Desired, Problem, ProblemItem, ProblemMember
@@ -240,6 +243,31 @@ def test_weights_of_thousands_of_members_leave_out_the_lightest_objectives() -> 
     assert max(weights.values()) <= 2**55
 
 
-def test_best_solver_takes_the_extra_where_it_is_installed() -> None:
-    """The development environment has it."""
-    assert isinstance(best_solver(), ArraySolver)
+def test_best_solver_takes_the_extra_where_it_is_installed_and_worth_its_import() -> None:
+    """The development environment has it. Its import alone takes longer than some ten solves of few items."""
+    few, many = at_random(FEW_ITEMS, cluster(8), 2), at_random(FEW_ITEMS + 1, cluster(8), 2)
+    assert best_solver().solve(few) == FlowSolver().solve(few)
+    assert imported_by(FEW_ITEMS) == "False"
+    assert best_solver().solve(many) == ArraySolver().solve(many)
+    assert imported_by(FEW_ITEMS + 1) == "True"
+
+
+def imported_by(items: int) -> str:
+    """Return whether a fresh process has imported OR-tools once it has placed so many items."""
+    program = f"""
+import sys
+from allocator.core.model import ItemId, MemberId
+from allocator.core.placement.choose import best_solver
+from allocator.core.placement.problem import Problem, ProblemItem, ProblemMember
+member = ProblemMember(member_id=MemberId("a", "b"), limit=99, exiting=False)
+items = tuple(
+    ProblemItem(item_id=ItemId(f"{{n:02}}"), replication=1, current=(), primary=None)
+    for n in range({items})
+)
+best_solver().solve(Problem(members=(member,), items=items))
+print("ortools" in sys.modules)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return ran.stdout.strip()

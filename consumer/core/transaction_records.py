@@ -8,7 +8,6 @@ from typing import Final
 
 from consumer.core.transaction_events import RecordTxn, TxnLimits, TxnTimings
 
-
 FIRST_TXN_SECONDS: Final = 0.02
 """How long the first transaction from a restored checkpoint goes on taking input only because some is ready."""
 

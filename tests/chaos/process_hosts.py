@@ -40,6 +40,10 @@ class _Life:
     def is_over(self) -> bool:
         return self.process.exit_code is not None
 
+    @property
+    def has_served(self) -> bool:
+        return self.process.address_or_none() is not None
+
     async def ended(self) -> None:
         """Wait, for ever, until it is over."""
         await eventually(
@@ -58,6 +62,8 @@ class ProcessHosts:
         self._plan = plan
         self._lives: list[list[_Life]] = [[] for _ in range(plan.members)]
         self._frozen: set[str] = set()
+        self._leaving: set[str] = set()
+        """Lives that were told to leave."""
         self._stopping = asyncio.Event()
         self._group = TaskGroup()
 
@@ -88,6 +94,7 @@ class ProcessHosts:
                 self._frozen.add(life.name)
                 life.process.send_signal(signal.SIGSTOP)
             case FaultKind.DRAIN:
+                self._leaving.add(life.name)
                 life.process.send_signal(signal.SIGTERM)
             case _:
                 raise AssertionError(f"{kind} is not for processes")
@@ -109,10 +116,17 @@ class ProcessHosts:
 
     async def stop(self) -> None:
         """Let every member leave by itself; it must end well."""
-        self._stopping.set()
+        self._stopping.set()  # Whoever is there now is its member's last life.
         last = [lives[-1] for lives in self._lives]
+        # The signal kills a process that has just begun, or is all but over, for nothing there handles it.
+        await eventually(
+            lambda: all(life.is_over or life.has_served for life in last),
+            timeout_seconds=READY_SECONDS,
+            message="a member that was started anew does not serve",
+        )
         for life in last:
-            life.process.send_signal(signal.SIGTERM)
+            if life.name not in self._leaving:
+                life.process.send_signal(signal.SIGTERM)
         await eventually(lambda: all(life.is_over for life in last), timeout_seconds=STOP_SECONDS)
         for life in last:
             assert life.process.exit_code == 0, f"{life.name} ended with {life.process.exit_code}"

@@ -10,6 +10,10 @@ from examples.stream_sum.publish import Producers
 from tests.chaos.schedule import Fault
 from tests.chaos.witness import Witness
 
+OFTEN_MADE = ("chunks", "outside", "repeated", "forged", "committed", "rolled back")
+"""What producers make again and again, so that every run has some of it."""
+SELDOM_MADE = ("abandoned",)
+"""One round in forty: a short run may have none."""
 LOG_CHARACTERS_MAX = 6_000
 """Of each process, from its end."""
 _FORBIDDEN = ("StreamOrderError", "AssertionError")
@@ -31,12 +35,11 @@ class ChaosReport:
     @classmethod
     def of(cls, producers: Producers, witness: Witness, *, faults: int) -> Self:
         """Collect the figures."""
-        kinds = ("chunks", "outside", "repeated", "forged", "committed", "rolled back", "abandoned")
         return cls(
             faults=faults,
             streams=len(producers.expected),
             longest_gap_seconds=witness.longest_gap_seconds,
-            counts={kind: producers.count(kind) for kind in kinds},
+            counts={kind: producers.count(kind) for kind in (*OFTEN_MADE, *SELDOM_MADE)},
         )
 
     def __str__(self) -> str:

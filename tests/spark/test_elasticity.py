@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -18,11 +18,15 @@ from examples.flights.app import FlightsApplication
 from spark_bridge.cluster import MemberInfo, ShardCluster
 from spark_bridge.errors import NotInClusterError
 from spark_bridge.services import Services
+from tests.support.eventually import eventually_sync
 from tests.support.flight_rounds import Rounds, make_flight_journals
 from tests.support.spark import executor_of, process_listening_at, shard_specs
 
 if TYPE_CHECKING:
+    import psutil
     from pyspark.sql import SparkSession
+
+    from spark_bridge.standalone import StandaloneCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.etcd, pytest.mark.timeout(600)]
 
@@ -133,12 +137,15 @@ def test_cluster_drain_of_a_stranger_or_of_the_last_says_so(
 
 
 def test_cluster_executor_killed_with_its_workers_is_buried_by_the_driver(
-    cluster: ShardCluster,
+    cluster: ShardCluster, standalone: StandaloneCluster
 ) -> None:
     """SIGKILL of a whole executor, JVM and Python workers at once: nobody there can tell anybody, peers do not look,
     the lease lives a minute. The driver hears of it from Spark; the shards are PRIMARY elsewhere within seconds.
+
+    Members take every slot: where Spark has one to spare it starts them anew at once, and each buries its predecessor.
     """
-    cluster.scale(4)
+    slots = standalone.total_cores
+    cluster.scale(slots)
     primaries = cluster.wait_for_primary(SHARDS)
     members = _by_executor(cluster.members())
     dying = next(
@@ -147,21 +154,32 @@ def test_cluster_executor_killed_with_its_workers_is_buried_by_the_driver(
         if {one.member_id for one in group} & set(primaries.values())
     )
     workers = [process_listening_at(member.endpoint) for member in dying]
-    executor = executor_of(workers[0])
-
     with capture_logs() as logs:
+
+        def all_are_buried() -> bool:
+            buried = {log["member"] for log in logs if log["event"] == "cluster.executor_lost"}
+            assert buried == {str(member.member_id) for member in dying}
+            return True
+
         killed = time.monotonic()
-        executor.kill()
-        for worker in workers:
-            worker.kill()
+        _kill_at_once(executor_of(workers[0]), workers)
         cluster.wait_for_primary(SHARDS, not_on={member.member_id for member in dying})
         failover_seconds = time.monotonic() - killed
+        # They are logged once all of them are.
+        eventually_sync(all_are_buried)
+    cluster.scale(slots)
+
+    assert failover_seconds < LEASE_SECONDS / 2
+    assert len(cluster.members()) == slots
     cluster.scale(4)
 
-    buried = {log["member"] for log in logs if log["event"] == "cluster.executor_lost"}
-    assert buried == {str(member.member_id) for member in dying}
-    assert failover_seconds < LEASE_SECONDS / 4
-    assert len(cluster.members()) == 4
+
+def _kill_at_once(executor: psutil.Process, workers: Sequence[psutil.Process]) -> None:
+    """Let the JVM not see its workers end, nor them see it end."""
+    executor.suspend()
+    for worker in workers:
+        worker.kill()
+    executor.kill()
 
 
 def test_cluster_drained_executor_is_emptied_and_its_members_come_back_elsewhere(

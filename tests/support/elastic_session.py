@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,9 +95,18 @@ def _wait_for_one_executor_process(standalone: StandaloneCluster) -> None:
     """What an executor takes of its worker is free only when its process ends, and the driver forgets it before."""
 
     def one_is_left() -> bool:
-        return sum(len(psutil.Process(pid).children()) for pid in standalone.worker_pids) == 1
+        children = (psutil.Process(pid).children() for pid in standalone.worker_pids)
+        return sum(map(_is_executor, chain.from_iterable(children))) == 1
 
     eventually_sync(one_is_left, timeout_seconds=60, message="executors' processes are still there")
+
+
+def _is_executor(child: psutil.Process) -> bool:
+    """Tell a worker's child from others, such as what is left of the script that started the worker."""
+    try:
+        return child.status() != psutil.STATUS_ZOMBIE and child.name() == "java"
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _announce_the_end_of_a_worker(standalone: StandaloneCluster, cluster: ShardCluster) -> None:

@@ -20,6 +20,7 @@ from allocator.errors import LeaseLostError, MemberKeyLostError
 from consumer.embedded.child_process import ChildProcess
 from consumer.member.service import Service
 from consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
+from consumer.shard.environment import ShardConfig
 from tests.support.members import Cluster
 
 LOST_STATUS = 3
@@ -78,6 +79,12 @@ class MemberProcess:
         """Stop it as a long pause of the machine would."""
         self._child.send_signal(signal.SIGSTOP)
 
+    @property
+    def is_frozen(self) -> bool:
+        """Whether all of its threads have stopped: that takes a moment, and a write to the disk is finished first."""
+        stopped = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+        return stopped is not None
+
     def thaw(self) -> None:
         """Let it go on."""
         self._child.send_signal(signal.SIGCONT)
@@ -129,6 +136,9 @@ def main(text: str) -> int:
     arguments: dict[str, Any] = msgspec.json.decode(text)
     name = arguments.pop("name")
     directory = Path(arguments.pop("directory"))
+    settings = arguments["settings"]
+    if "shards" in settings:
+        settings["shards"] = ShardConfig(**settings["shards"])
     return asyncio.run(_serve(Cluster(directory=directory, **arguments), name))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.documents import REPOSITORY, blocks_of, missing_line
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
 def test_worked_example_shows_what_the_document_says() -> None:
@@ -21,7 +21,7 @@ def test_worked_example_shows_what_the_document_says() -> None:
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=250,
         check=False,
     )
 

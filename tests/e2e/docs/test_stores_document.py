@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.documents import REPOSITORY, blocks_of
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
 def test_store_of_the_document_passes_the_suite(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_store_of_the_document_passes_the_suite(tmp_path: Path) -> None:
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=250,
         check=False,
     )
 

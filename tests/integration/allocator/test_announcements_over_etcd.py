@@ -27,7 +27,7 @@ async def test_announce_key_held_times_out_and_leaves_nothing(
         etcd,
         etcd_root,
         "a#one",
-        config=session_config(first.member_id, announce_timeout_seconds=0.3),
+        config=session_config(first.member_id, announce_timeout_seconds=2.5),
     )
 
     with pytest.raises(AnnounceConflictError) as conflict:

@@ -42,8 +42,9 @@ QUICK = LeadershipConfig(
     turn_seconds_max=0.5,
     solve_seconds_max=0.5,
 )
-SUPERSEDED_SECONDS_MAX = 3.0
-"""Vouched time, suspicion, confirmation and a grace are 1.6 s; the rest is room for a busy machine."""
+SUPERSEDED_SECONDS_MAX = 8.0
+"""Vouched time, suspicion, confirmation and a grace are 1.6 s; the rest is room for a busy machine, and
+less than the 10 s that a lease lives."""
 
 
 @pytest.fixture
@@ -317,13 +318,14 @@ async def _is_stored(etcd: EtcdClient, root: str, *, items: int, members: int) -
     )
 
 
+@pytest.mark.timeout(240)
 async def test_leadership_etcd_killed_in_the_middle_of_a_pass_goes_on_where_it_was(
     tmp_path: Path, etcd_root: str
 ) -> None:
     """Etcd dies by kill -9 with a part of the transactions applied: what is missing is added, and nothing twice."""
     items = 1_500
     with EmbeddedEtcdProcess(data_dir=tmp_path / "etcd") as server:
-        config = EtcdConfig(endpoints=(server.endpoint,), request_timeout_seconds=1.0)
+        config = EtcdConfig(endpoints=(server.endpoint,))
         async with EtcdClient(config) as etcd, TaskGroup() as group:
             members = [create(etcd, etcd_root, f"a#m{n}") for n in range(2)]
             for member in members:
@@ -336,11 +338,12 @@ async def test_leadership_etcd_killed_in_the_middle_of_a_pass_goes_on_where_it_w
                     puts = [Put(keys.item(name), item_value(1)) for name in names[at : at + 100]]
                     await etcd.txn((), tuple(puts))
                 await eventually(lambda: members[1].key_space.assignments, interval_seconds=0.001)
-                await asyncio.to_thread(server.kill)
+                # Not in a thread: on this loop the pass would go on meanwhile.
+                server.kill()
                 assert len(members[1].key_space.assignments) < items, "it was over already"
                 await asyncio.to_thread(server.start)
 
-                await eventually(lambda: is_settled(members[1], items))
+                await eventually(lambda: is_settled(members[1], items), timeout_seconds=120.0)
                 assert sum(leads(member) for member in members) == 1
 
 

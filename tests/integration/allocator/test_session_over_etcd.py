@@ -235,7 +235,7 @@ async def test_session_slow_solver_holds_up_neither_loop_nor_stop(
 async def test_session_etcd_killed_and_restarted_goes_on(tmp_path: Path, etcd_root: str) -> None:
     """Etcd dies by kill -9 and returns on the same data: the sessions survive and allocate what is written then."""
     with EmbeddedEtcdProcess(data_dir=tmp_path / "etcd") as server:
-        config = EtcdConfig(endpoints=(server.endpoint,), request_timeout_seconds=1.0)
+        config = EtcdConfig(endpoints=(server.endpoint,))
         async with EtcdClient(config) as etcd, TaskGroup() as group:
             members = await start_all(etcd, etcd_root, "a#one", "b#one")
             await put_items(etcd, etcd_root, 4, replication=2)

@@ -197,7 +197,7 @@ async def test_second_member_of_one_identity_is_refused(cluster: Cluster) -> Non
     """Two live processes with one suffix: the second says which key is held, and ends."""
     async with cluster.member("a"):
         application = cluster.tally()
-        twin = Service(application, cluster.config("a", announce_seconds_max=0.3))
+        twin = Service(application, cluster.config("a", announce_seconds_max=2.5))
         with pytest.raises(AnnounceConflictError, match="member-a"):
             await twin.run()
         with pytest.raises(AnnounceConflictError):

@@ -120,7 +120,7 @@ async def test_transaction_waits_no_longer_than_its_maximum_and_once_a_span(
     host: ShardHost, journals: JournalClient, tmp_path: Path
 ) -> None:
     """A producer that never acknowledges delays one transaction, by its maximum; not the next one."""
-    spec = spec_of(SHARD, SOURCE, max_seconds=2)
+    spec = spec_of(SHARD, SOURCE, max_seconds=6)
     await host.assign(spec)
     upstream, producer = Upstream(journals), Producer(journals)
     shard = host.start(spec, Watched(tmp_path))
@@ -134,15 +134,15 @@ async def test_transaction_waits_no_longer_than_its_maximum_and_once_a_span(
     await read_through(shard, source=await producer.publish(SOURCE, ["second"]))
     second_seconds = time.monotonic() - began
 
-    assert first_seconds >= 2
-    assert second_seconds < 2
+    assert first_seconds >= 6
+    assert second_seconds < 6
 
 
 async def test_transaction_stays_open_for_its_minimum(
     host: ShardHost, journals: JournalClient, tmp_path: Path
 ) -> None:
     """Two messages, the second only after the first was consumed: one transaction, no shorter than its minimum."""
-    spec = spec_of(SHARD, SOURCE, min_seconds=0.7, max_seconds=60)
+    spec = spec_of(SHARD, SOURCE, min_seconds=3, max_seconds=60)
     await host.assign(spec)
     producer = Producer(journals)
     application = Watched(tmp_path)
@@ -152,7 +152,7 @@ async def test_transaction_stays_open_for_its_minimum(
     await eventually(lambda: application.has_consumed("first"))
     await read_through(shard, source=await producer.publish(SOURCE, ["second"]))
 
-    assert time.monotonic() - began >= 0.7
+    assert time.monotonic() - began >= 3
     assert application.began == 1
 
 

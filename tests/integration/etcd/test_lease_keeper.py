@@ -48,13 +48,13 @@ async def _lost(keeper: LeaseKeeper) -> tuple[LeaseLostError, float]:
 
 async def test_lease_kept_outlives_its_ttl(client: EtcdClient) -> None:
     """Renewals move the deadline; the key on the lease stays for more than twice the TTL, and goes when revoked."""
-    keeper = await LeaseKeeper.grant(client, 1, SystemClock())
+    keeper = await LeaseKeeper.grant(client, 4, SystemClock())
     await client.put(KEY, b"", keeper.lease)
     first_deadline = keeper.deadline_monotonic_seconds
 
     async with TaskGroup() as group:
         group.start_soon(keeper.run(), name="keep")
-        await eventually(lambda: keeper.deadline_monotonic_seconds > first_deadline + 2.2)
+        await eventually(lambda: keeper.deadline_monotonic_seconds > first_deadline + 8.8)
         assert await _exists(client)
         group.stop()
     assert await keeper.revoke()
@@ -64,7 +64,7 @@ async def test_lease_kept_outlives_its_ttl(client: EtcdClient) -> None:
 
 async def test_lease_revoked_by_another_is_lost_at_the_next_renewal(client: EtcdClient) -> None:
     """A successor that revokes our lease ends us within a third of the TTL."""
-    keeper = await LeaseKeeper.grant(client, 1, SystemClock())
+    keeper = await LeaseKeeper.grant(client, 6, SystemClock())
     await client.lease_revoke(keeper.lease)
 
     error, _ = await _lost(keeper)
@@ -77,17 +77,17 @@ async def test_lease_is_lost_by_our_clock_before_etcd_gives_it_up(
     server: EmbeddedEtcd, client: EtcdClient
 ) -> None:
     """Etcd falls silent: we fence ourselves at the local deadline, when the key is still there; then it goes."""
-    keeper = await LeaseKeeper.grant(client, 3, SystemClock())
+    keeper = await LeaseKeeper.grant(client, 10, SystemClock())
     await client.put(KEY, b"", keeper.lease)
     deadline = keeper.deadline_monotonic_seconds
-    expiry = deadline + 3 * SAFETY_SHARE
+    expiry = deadline + 10 * SAFETY_SHARE
     server.suspend()
 
     error, lost_at = await _lost(keeper)
 
     server.resume()
     assert deadline <= lost_at < expiry
-    assert "not renewed within 3 s by our clock" in error.reason
+    assert "not renewed within 10 s by our clock" in error.reason
     assert await _exists(client)
     await eventually(lambda: _is_gone(client), interval_seconds=0.05)
 
@@ -100,14 +100,14 @@ async def test_lease_survives_a_pause_of_etcd_shorter_than_its_ttl(
     server: EmbeddedEtcd, client: EtcdClient
 ) -> None:
     """A renewal that is answered late, but in time, counts from when it was sent."""
-    keeper = await LeaseKeeper.grant(client, 3, SystemClock())
+    keeper = await LeaseKeeper.grant(client, 10, SystemClock())
     await client.put(KEY, b"", keeper.lease)
     first_deadline = keeper.deadline_monotonic_seconds
 
     async with TaskGroup() as group:
         group.start_soon(keeper.run(), name="keep")
         server.suspend()
-        await eventually(lambda: time.monotonic() > first_deadline - 1)
+        await eventually(lambda: time.monotonic() > first_deadline - 5)
         server.resume()
         await eventually(lambda: keeper.deadline_monotonic_seconds > first_deadline)
         group.stop()

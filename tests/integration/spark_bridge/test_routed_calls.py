@@ -61,7 +61,7 @@ async def test_killed_primary_is_replaced_under_calls(
     in the end, and none takes as long as its deadline.
     """
     async with cluster.member("b") as second, client_of(second) as client:
-        async with cluster.member("a", lease_ttl_seconds=2) as first:
+        async with cluster.member("a") as first:
             await client.apply(upserts(shard(SHARD, JOURNALS[0], hot_standbys=1)))
             await wait_for_primaries(client, SHARD)
             resolver = await resolver_of(first, second)
@@ -160,8 +160,11 @@ async def test_unserved_shard_error_says_that_there_is_no_primary(cluster: Asked
         await client.apply(upserts(spec))
         resolver = await resolver_of(member)
 
-        with pytest.raises(ShardNotServedError, match="NO_SHARD_PRIMARY"):
-            await ask(resolver, SHARD, timeout=0.3)
+        # At the deadline a look-up may be under way, which then ends without an answer.
+        told = r"asked nobody: .*(NO_SHARD_PRIMARY|no member told)"
+        with pytest.raises(ShardNotServedError, match=told) as caught:
+            await ask(resolver, SHARD, timeout=3)
+        assert caught.value.asked.keys() == {"nobody"}
 
 
 @pytest.mark.parametrize("code", ["PERMISSION_DENIED", "INVALID_ARGUMENT", "INTERNAL"])
@@ -184,13 +187,15 @@ async def test_unavailable_is_tried_again_until_the_deadline(cluster: AskedClust
     tally = cluster.tally()
     async with cluster.member("a", application=tally) as member:
         resolver = await _served(member)
-        with pytest.raises(ShardNotServedError, match="times, last UNAVAILABLE: as asked"):
+        # At the deadline the last attempt may be under way.
+        told = r"times, last (UNAVAILABLE: as asked|DEADLINE_EXCEEDED)"
+        with pytest.raises(ShardNotServedError, match=told):
             await ask(
                 resolver,
                 SHARD,
                 method="Fail",
                 request=StatRequest(shard="UNAVAILABLE"),
-                timeout=0.6,
+                timeout=3,
             )
         assert 2 <= tally.asked <= 20
 

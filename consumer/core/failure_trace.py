@@ -1,4 +1,4 @@
-"""Where an error was raised, as text for the log."""
+"""What an error says of itself, and where it was raised, as text for statuses and the log."""
 
 from __future__ import annotations
 

@@ -47,6 +47,7 @@ from consumer.stores.sqlite.recording import (
     WAL,
     SqliteRecording,
 )
+from consumer.stores.sqlite.script import statements_of
 from consumer.stores.sqlite.tables import rows_in, tables_in
 
 if TYPE_CHECKING:
@@ -266,7 +267,7 @@ class SqliteStore:
         self._writer.execute_own(BEGIN)
         if self._recording is not None:
             self._recording.take_over_wal()
-        for statement in (_CREATE_CHECKPOINT, *_statements(self._schema)):
+        for statement in (_CREATE_CHECKPOINT, *statements_of(self._schema)):
             self._writer.execute(statement)
         self._writer.execute_own(COMMIT)
 
@@ -388,17 +389,3 @@ class SqliteStore:
 def _checkpoint_in(connection: sqlite3.Connection) -> Checkpoint:
     row = connection.execute(_READ_CHECKPOINT).fetchone()
     return Checkpoint.FromString(row[0]) if row else Checkpoint()
-
-
-def _statements(script: str) -> list[str]:
-    """Return the statements of a script, in order."""
-    statements: list[str] = []
-    pending = ""
-    for part in script.split(";"):
-        pending += part + ";"
-        if sqlite3.complete_statement(pending):
-            statements.append(pending)
-            pending = ""
-    if pending.rstrip(";").strip():
-        statements.append(pending)
-    return [statement for statement in statements if statement.strip(" \n\t;")]

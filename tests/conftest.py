@@ -82,6 +82,7 @@ def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedEt
 
     with EmbeddedEtcdProcess(data_dir=tmp_path_factory.mktemp("etcd")) as server:
         yield server
+        assert server.is_running, f"etcd ended by itself; its log ends:\n{server.log_tail}"
 
 
 @pytest.fixture

@@ -100,7 +100,10 @@ class Etcd(Protocol):
         success: tuple[Operation, ...],
         failure: tuple[Operation, ...] = (),
     ) -> TxnResult:
-        """Perform `success` if every comparison holds, else `failure`; at most 128 comparisons and 128 operations."""
+        """Perform `success` if every comparison holds, else `failure`; at most 128 comparisons and 128 operations.
+
+        One that only reads sees all keys as of one revision, which its header names.
+        """
         ...
 
     async def lease_grant(self, ttl_seconds: int) -> LeaseId:

@@ -14,33 +14,20 @@ from typing import Final, Self
 
 import grpc.aio
 
-from allocator.core.ops import Compare, Get, KeyValue, LeaseId, Operation, Put, prefix_range_end
-from allocator.errors import EtcdRequestError, LeaseNotFoundError, RevisionCompactedError
+from allocator.core.ops import Compare, Get, LeaseId, Operation, Put, prefix_range_end
+from allocator.errors import EtcdRequestError, LeaseNotFoundError
 from allocator.etcd import rpc_pb2
 from allocator.etcd.api import Header, RangeResult, TxnResult, WatchBatch
 from allocator.etcd.calls import Caller, Metadata, Method, NoAnswerError
 from allocator.etcd.channel import ChannelPool
 from allocator.etcd.config import EtcdConfig as EtcdConfig
-from allocator.etcd.convert import (
-    compare_to,
-    header_from,
-    key_value_from,
-    operation_to,
-    put_to,
-    txn_result_from,
-)
+from allocator.etcd.convert import header_from, put_to, txn_result_from, txn_to
+from allocator.etcd.reads import RANGE, read_range, read_ranges
 from allocator.etcd.watch import watch_prefix
 from allocator.runtime.clock import Clock, SystemClock
 
-PAGE_KEYS = 1_000
-"""Keys asked for at a time; Gazette's mirror uses the same."""
-PINNED_READ_ATTEMPTS = 5
-"""Reads of the newest revision that start over because it was compacted between two pages."""
 LEASE_KEEP_ALIVE_PATH = "/etcdserverpb.Lease/LeaseKeepAlive"
 
-_RANGE: Final[Method[rpc_pb2.RangeRequest, rpc_pb2.RangeResponse]] = Method(
-    "/etcdserverpb.KV/Range", rpc_pb2.RangeResponse
-)
 _PUT: Final[Method[rpc_pb2.PutRequest, rpc_pb2.PutResponse]] = Method(
     "/etcdserverpb.KV/Put", rpc_pb2.PutResponse
 )
@@ -112,14 +99,7 @@ class EtcdClient:
         Raises:
             RevisionCompactedError: etcd no longer has that revision.
         """
-        for attempt in range(1, PINNED_READ_ATTEMPTS + 1):
-            try:
-                return await self._read_pages(key, range_end, revision)
-            except RevisionCompactedError as error:
-                # The newest revision can be compacted between two pages: then there is a newer one.
-                if revision or attempt == PINNED_READ_ATTEMPTS:
-                    raise RevisionCompactedError(revision, 0) from error
-        raise AssertionError("unreachable: the last attempt returns or raises")
+        return await read_range(self._caller, key, range_end, revision)
 
     async def newest_revision(self, prefix: bytes) -> int:
         """Return the revision of the latest write among keys with `prefix` that are there; 0 if there are none."""
@@ -131,7 +111,7 @@ class EtcdClient:
             sort_target=rpc_pb2.RangeRequest.MOD,
             keys_only=True,
         )
-        response = await self._caller.unary(_RANGE, request, idempotent=True)
+        response = await self._caller.unary(RANGE, request, idempotent=True)
         return max((kv.mod_revision for kv in response.kvs), default=0)
 
     async def txn(
@@ -147,12 +127,11 @@ class EtcdClient:
             LeaseNotFoundError: a put names a lease that has ended.
             EtcdUnavailableError: no answer; unless it only reads, it may have been applied.
         """
-        request = rpc_pb2.TxnRequest(
-            compare=[compare_to(compare) for compare in compares],
-            success=[operation_to(operation) for operation in success],
-            failure=[operation_to(operation) for operation in failure],
-        )
-        reads_only = all(isinstance(operation, Get) for operation in success + failure)
+        gets = tuple(each for each in success if isinstance(each, Get))
+        if gets == success and gets and not compares and not failure:
+            return await read_ranges(self._caller, gets)
+        request = txn_to(compares, success, failure)
+        reads_only = all(isinstance(each, Get) for each in success + failure)
         response = await self._caller.unary(_TXN, request, idempotent=reads_only)
         return txn_result_from(response)
 
@@ -220,22 +199,6 @@ class EtcdClient:
             RevisionCompactedError: etcd no longer has the revision to (re)start at; reload and compare.
         """
         return watch_prefix(self._caller, prefix, start_revision=start_revision)
-
-    async def _read_pages(self, key: bytes, range_end: bytes, revision: int) -> RangeResult:
-        kvs: list[KeyValue] = []
-        next_key = key
-        while True:
-            request = rpc_pb2.RangeRequest(
-                key=next_key, range_end=range_end, limit=PAGE_KEYS, revision=revision
-            )
-            response = await self._caller.unary(_RANGE, request, idempotent=True)
-            revision = revision or response.header.revision
-            kvs.extend(map(key_value_from, response.kvs))
-            if not response.more:
-                return RangeResult(
-                    header=header_from(response.header, revision=revision), kvs=tuple(kvs)
-                )
-            next_key = kvs[-1].key + b"\x00"
 
 
 async def _keep_alive(

@@ -95,6 +95,26 @@ def operation_to(operation: Operation) -> rpc_pb2.RequestOp:
             assert_never(operation)
 
 
+def txn_to(
+    compares: tuple[Compare, ...], success: tuple[Operation, ...], failure: tuple[Operation, ...]
+) -> rpc_pb2.TxnRequest:
+    """Return etcd's message for a transaction: never one that etcd could end at (see `allocator.etcd.reads`).
+
+    One that compares and otherwise only reads gets an empty transaction as one more operation: etcd then takes it for
+    one that may write, which it performs for itself, whatever becomes of the call.
+    """
+    request = rpc_pb2.TxnRequest(
+        compare=[compare_to(compare) for compare in compares],
+        success=[operation_to(operation) for operation in success],
+        failure=[operation_to(operation) for operation in failure],
+    )
+    operations = success + failure
+    if operations and all(isinstance(each, Get) for each in operations):
+        shorter = min(request.success, request.failure, key=len)
+        shorter.append(rpc_pb2.RequestOp(request_txn=rpc_pb2.TxnRequest()))
+    return request
+
+
 def txn_result_from(message: rpc_pb2.TxnResponse) -> TxnResult:
     """Return a transaction's outcome."""
     return TxnResult(

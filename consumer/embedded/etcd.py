@@ -35,7 +35,8 @@ PORT_ATTEMPTS = 5
 """Starts on TCP, each with other ports, before giving up: another process may take a port that was free."""
 UNIX_PATH_BYTES_MAX = 107
 """`sun_path` of unix(7) holds 108 bytes with its closing NUL."""
-LOG_TAIL_BYTES = 2_000
+LOG_TAIL_BYTES = 8_000
+"""A panic of etcd's with its stack is some 6 kB."""
 READY_POLL_SECONDS = 0.02
 _CLIENT_SOCKET = "client:0"
 """Etcd 3.5 wants a unix URL to look like host:port, and makes a socket of that name in its working directory."""

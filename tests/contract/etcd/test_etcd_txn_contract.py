@@ -142,6 +142,39 @@ class TestTxn:
         assert before == ()
         assert [(kv.value, kv.mod_revision) for kv in after] == [(b"1", result.header.revision)]
 
+    async def test_txn_that_only_reads_sees_one_revision(self, etcd: Etcd) -> None:
+        """Keys, ranges and keys that are not there, in their order, as of the revision that the header names."""
+        await put(etcd, b"/a", b"1")
+        newest = await put(etcd, b"/b", b"2")
+        gets = (Get(b"/b"), Get(b"/absent"), Get(b"/", b"0"), Get(b"/a"))
+
+        result = await etcd.txn((), gets)
+
+        assert result.succeeded
+        assert result.header.revision == newest
+        assert [[kv.value for kv in kvs] for kvs in result.gets] == [
+            [b"2"],
+            [],
+            [b"1", b"2"],
+            [b"1"],
+        ]
+
+    @pytest.mark.parametrize("holds", [True, False])
+    async def test_txn_that_compares_and_reads_returns_the_branch_taken(
+        self, etcd: Etcd, holds: bool
+    ) -> None:
+        """Without a write in either branch, and without making a revision."""
+        await put(etcd, b"/a", b"1")
+        newest = await put(etcd, b"/b", b"2")
+        compare = Compare.mod_revision(b"/b", newest if holds else 1)
+
+        result = await etcd.txn((compare,), (Get(b"/a"), Get(b"/b")), (Get(b"/b"),))
+
+        assert result.succeeded == holds
+        values = [[kv.value for kv in kvs] for kvs in result.gets]
+        assert values == ([[b"1"], [b"2"]] if holds else [[b"2"]])
+        assert result.header.revision == newest
+
     async def test_txn_with_2_mebibyte_value_is_refused(self, etcd: Etcd) -> None:
         """A spec too large for etcd is refused with the limit's name rather than hang or break the connection."""
         with pytest.raises(EtcdLimitError, match="max-request-bytes"):

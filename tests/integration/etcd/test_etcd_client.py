@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
-from allocator.core.ops import prefix_range_end
+from allocator.core.ops import Compare, Get, Put, prefix_range_end
 from allocator.errors import EtcdLimitError, EtcdUnavailableError
 from allocator.etcd.client import EtcdClient, EtcdConfig
 from allocator.runtime.task_group import TaskGroup
@@ -24,6 +25,36 @@ async def test_answer_beyond_4_mebibytes_is_received(etcd: EtcdClient, etcd_root
     result = await etcd.get_range(prefix, prefix_range_end(prefix))
 
     assert sum(len(kv.value) for kv in result.kvs) == 8_000_000
+
+
+@pytest.mark.parametrize(
+    "compares",
+    [(), (Compare.absent(b"/absent"),)],
+    ids=["reads", "compares-and-reads"],
+)
+async def test_etcd_survives_transactions_that_only_read_and_are_given_up(
+    compares: tuple[Compare, ...],
+) -> None:
+    """An older etcd ends if such a transaction is cancelled while it gathers keys (etcd-io/etcd#14110): sent as they
+    stand, a dozen of these were enough.
+    """
+    keys = [b"/k/%04d" % number for number in range(2_000)]
+    gets = tuple(Get(key) for key in keys[:100])
+    async with (
+        EmbeddedEtcd() as server,
+        EtcdClient(EtcdConfig(endpoints=(server.endpoint,))) as client,
+    ):
+        for start in range(0, len(keys), 100):
+            await client.txn((), tuple(Put(key, bytes(100)) for key in keys[start : start + 100]))
+
+        for number in range(200):
+            # From "not sent yet" to "answered".
+            with suppress(TimeoutError):
+                async with asyncio.timeout(number % 20 * 0.000_2):
+                    await client.txn(compares, (*gets, Get(b"/k/", b"/k0")))
+
+        assert (await client.txn(compares, (Get(keys[0]),))).succeeded
+        assert server.is_running
 
 
 async def test_status_names_version_and_leader(etcd: EtcdClient) -> None:

@@ -1,0 +1,100 @@
+"""Reads of one revision, however many calls they take.
+
+An older etcd ends its whole process if a transaction that only reads is cancelled while it gathers the keys, be it by a
+deadline, by the caller, or because the caller's process was killed (etcd-io/etcd#14110, and #14891 after its first
+mending; fixed on the 3.5 branch in December 2022). So a transaction that only reads is never sent as one: its ranges
+are read apart, at the revision of the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+from allocator.core.ops import Get, KeyValue
+from allocator.errors import RevisionCompactedError
+from allocator.etcd import rpc_pb2
+from allocator.etcd.api import RangeResult, TxnResult
+from allocator.etcd.calls import Caller, Method
+from allocator.etcd.convert import header_from, key_value_from
+from allocator.runtime.task_group import TaskGroup
+
+PAGE_KEYS = 1_000
+"""Keys asked for at a time; Gazette's mirror uses the same."""
+PINNED_READ_ATTEMPTS = 5
+"""Reads of the newest revision that start over because it was compacted between two calls."""
+READS_AT_ONCE_MAX = 32
+"""Ranges asked for at the same time; etcd answers each from memory."""
+
+RANGE: Final[Method[rpc_pb2.RangeRequest, rpc_pb2.RangeResponse]] = Method(
+    "/etcdserverpb.KV/Range", rpc_pb2.RangeResponse
+)
+_ResultT = TypeVar("_ResultT")
+
+
+async def read_range(caller: Caller, key: bytes, range_end: bytes, revision: int) -> RangeResult:
+    """Read keys in [key, range_end) as of one revision (0: the newest), in pages.
+
+    Raises:
+        RevisionCompactedError: etcd no longer has that revision.
+    """
+
+    async def read() -> RangeResult:
+        return await _read_pages(caller, key, range_end, revision)
+
+    return await _again_if_compacted(read, revision)
+
+
+async def read_ranges(caller: Caller, gets: Sequence[Get]) -> TxnResult:
+    """Read what a transaction of these operations would: all of it as of one revision, the newest.
+
+    Args:
+        caller: Who performs the calls.
+        gets: At least one.
+    """
+
+    async def read() -> TxnResult:
+        head = await _read_pages(caller, gets[0].key, gets[0].range_end, 0)
+        slots = asyncio.Semaphore(READS_AT_ONCE_MAX)
+        found = {0: head.kvs}
+
+        async def read_one(number: int, get: Get) -> None:
+            async with slots:
+                part = await _read_pages(caller, get.key, get.range_end, head.header.revision)
+                found[number] = part.kvs
+
+        async with TaskGroup() as group:
+            for number, get in enumerate(gets[1:], 1):
+                group.start_soon(read_one(number, get), name=f"read {number}")
+        kvs = tuple(found[number] for number in range(len(gets)))
+        return TxnResult(header=head.header, succeeded=True, gets=kvs)
+
+    return await _again_if_compacted(read, 0)
+
+
+async def _again_if_compacted(read: Callable[[], Awaitable[_ResultT]], revision: int) -> _ResultT:
+    """Start over where the newest revision was compacted between two calls: then there is a newer one."""
+    for attempt in range(1, PINNED_READ_ATTEMPTS + 1):
+        try:
+            return await read()
+        except RevisionCompactedError as error:
+            if revision or attempt == PINNED_READ_ATTEMPTS:
+                raise RevisionCompactedError(revision, 0) from error
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+async def _read_pages(caller: Caller, key: bytes, range_end: bytes, revision: int) -> RangeResult:
+    kvs: list[KeyValue] = []
+    next_key = key
+    while True:
+        request = rpc_pb2.RangeRequest(
+            key=next_key, range_end=range_end, limit=PAGE_KEYS, revision=revision
+        )
+        response = await caller.unary(RANGE, request, idempotent=True)
+        revision = revision or response.header.revision
+        kvs.extend(map(key_value_from, response.kvs))
+        if not response.more:
+            header = header_from(response.header, revision=revision)
+            return RangeResult(header=header, kvs=tuple(kvs))
+        next_key = kvs[-1].key + b"\x00"

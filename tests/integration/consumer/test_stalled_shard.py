@@ -168,7 +168,7 @@ async def test_primary_that_starts_at_the_head_is_not_stalled(
     await read_through(second, source=end)
     await _until_another_stalls(host, journals, tmp_path)
 
-    assert host.says(SHARD, ReplicaStatus.PRIMARY)
+    await eventually(lambda: host.says(SHARD, ReplicaStatus.PRIMARY))
 
 
 async def test_source_whose_lower_bound_is_the_head_is_no_stall(
@@ -184,7 +184,7 @@ async def test_source_whose_lower_bound_is_the_head_is_no_stall(
     await eventually(lambda: host.says(SHARD, ReplicaStatus.PRIMARY))
     await _until_another_stalls(host, journals, tmp_path)
 
-    assert host.says(SHARD, ReplicaStatus.PRIMARY)
+    await eventually(lambda: host.says(SHARD, ReplicaStatus.PRIMARY))
 
 
 async def test_transaction_that_waits_for_its_minimum_duration_is_no_stall(
@@ -199,7 +199,7 @@ async def test_transaction_that_waits_for_its_minimum_duration_is_no_stall(
     await eventually(lambda: application.began == 1)
     await _until_another_stalls(host, journals, tmp_path)
 
-    assert host.says(SHARD, ReplicaStatus.PRIMARY)
+    await eventually(lambda: host.says(SHARD, ReplicaStatus.PRIMARY))
 
 
 async def test_slow_messages_of_one_batch_are_no_stall(

@@ -134,19 +134,17 @@ async def test_deadline_error_says_who_was_asked_and_why(
     async with cluster.member("a") as member, client_of(member) as client:
         await client.apply(upserts(shard(SHARD, JOURNALS[0])))
         await wait_for_primaries(client, SHARD)
-        resolver = await resolver_of(member, deadline_seconds=0.5)
+        resolver = await resolver_of(member, deadline_seconds=2)
         endpoint = member.address
     began = time.monotonic()
 
     with pytest.raises(ShardNotServedError) as caught:
         await ask(resolver, SHARD)
 
-    assert 0.4 < time.monotonic() - began < 15.0
+    assert 1.9 < time.monotonic() - began < 20.0
     assert isinstance(caught.value, TimeoutError)
     assert caught.value.shard_id == SHARD
-    assert "/test.AskedTally/Count of shard ask-0 was not answered within 0.5 s" in str(
-        caught.value
-    )
+    assert "/test.AskedTally/Count of shard ask-0 was not answered within 2 s" in str(caught.value)
     assert "UNAVAILABLE" in caught.value.asked[endpoint]
     with pytest.raises(NoMemberError, match="none of 1 members answered"):
         await resolver_of(member)

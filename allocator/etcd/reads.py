@@ -3,7 +3,7 @@
 An older etcd ends its whole process if a transaction that only reads is cancelled while it gathers the keys, be it by a
 deadline, by the caller, or because the caller's process was killed (etcd-io/etcd#14110, and #14891 after its first
 mending; fixed on the 3.5 branch in December 2022). So a transaction that only reads is never sent as one: its ranges
-are read apart, at the revision of the first.
+are read apart, at one revision.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ async def read_range(caller: Caller, key: bytes, range_end: bytes, revision: int
 
 
 async def read_ranges(caller: Caller, gets: Sequence[Get]) -> TxnResult:
-    """Read what a transaction of these operations would: all of it as of one revision, the newest.
+    """Read what a transaction of these operations would: all of it as of one revision, the newest that any of them met.
+
+    One round trip while nobody writes; what was read before that revision is read again at it.
 
     Args:
         caller: Who performs the calls.
@@ -55,22 +57,28 @@ async def read_ranges(caller: Caller, gets: Sequence[Get]) -> TxnResult:
     """
 
     async def read() -> TxnResult:
-        head = await _read_pages(caller, gets[0].key, gets[0].range_end, 0)
-        slots = asyncio.Semaphore(READS_AT_ONCE_MAX)
-        found = {0: head.kvs}
-
-        async def read_one(number: int, get: Get) -> None:
-            async with slots:
-                part = await _read_pages(caller, get.key, get.range_end, head.header.revision)
-                found[number] = part.kvs
-
-        async with TaskGroup() as group:
-            for number, get in enumerate(gets[1:], 1):
-                group.start_soon(read_one(number, get), name=f"read {number}")
-        kvs = tuple(found[number] for number in range(len(gets)))
-        return TxnResult(header=head.header, succeeded=True, gets=kvs)
+        found = await _read_at_once(caller, gets, 0)
+        newest = max(found, key=lambda each: each.header.revision).header
+        older = [n for n, each in enumerate(found) if each.header.revision < newest.revision]
+        again = await _read_at_once(caller, [gets[n] for n in older], newest.revision)
+        for number, result in zip(older, again, strict=True):
+            found[number] = result
+        return TxnResult(header=newest, succeeded=True, gets=tuple(each.kvs for each in found))
 
     return await _again_if_compacted(read, 0)
+
+
+async def _read_at_once(caller: Caller, gets: Sequence[Get], revision: int) -> list[RangeResult]:
+    """Read ranges beside each other, each as of `revision`, or of the newest one that it meets (0)."""
+    slots = asyncio.Semaphore(READS_AT_ONCE_MAX)
+
+    async def read_one(get: Get) -> RangeResult:
+        async with slots:
+            return await _read_pages(caller, get.key, get.range_end, revision)
+
+    async with TaskGroup() as group:
+        reads = [group.start_soon(read_one(get), name=f"read {n}") for n, get in enumerate(gets)]
+    return [read.result() for read in reads]
 
 
 async def _again_if_compacted(read: Callable[[], Awaitable[_ResultT]], revision: int) -> _ResultT:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from contextlib import suppress
 
 import pytest
@@ -55,6 +56,31 @@ async def test_etcd_survives_transactions_that_only_read_and_are_given_up(
 
         assert (await client.txn(compares, (Get(keys[0]),))).succeeded
         assert server.is_running
+
+
+async def test_transaction_that_only_reads_sees_one_revision_while_others_write(
+    etcd: EtcdClient, etcd_root: str
+) -> None:
+    """Forty keys, which a writer changes together all the time: no read sees some of them changed and others not."""
+    keys = [f"{etcd_root}/{number:02d}".encode() for number in range(40)]
+    gets = (*map(Get, keys), Get(keys[0], prefix_range_end(f"{etcd_root}/".encode())))
+    seen: set[int] = set()
+
+    async def write() -> None:
+        for number in itertools.count():
+            await etcd.txn((), tuple(Put(key, b"%d" % number) for key in keys))
+
+    await etcd.txn((), tuple(Put(key, b"") for key in keys))
+    async with TaskGroup() as group:
+        group.start_soon(write(), name="write")
+        while len(seen) < 50:
+            result = await etcd.txn((), gets)
+            revisions = {kv.mod_revision for kvs in result.gets for kv in kvs}
+            assert len(revisions) == 1
+            assert revisions <= set(range(result.header.revision + 1))
+            assert len(result.gets[-1]) == len(keys)
+            seen |= revisions
+        group.stop()
 
 
 async def test_status_names_version_and_leader(etcd: EtcdClient) -> None:

@@ -103,7 +103,14 @@ class EtcdRecordStore:
 
     async def get(self, key: str) -> Versioned | None:
         """Return a record as it is now."""
-        return self._found(key, await answer_of(self._etcd.txn((), self._look(key))))
+        owner_keys = self._keys.owners_of(key)
+        gets = (Get(self._keys.lease(key)), Get(owner_keys, prefix_range_end(owner_keys)))
+        leases, owners = (await answer_of(self._etcd.txn((), gets))).gets
+        if leases:  # And so the store's mark, which is not worth a read of its own each time.
+            return self._versioned(key, leases[0], {kv.key: kv for kv in owners})
+        if not await self.exists():
+            raise self._missing()
+        return None
 
     async def scan(self, owner: str | None = None) -> AsyncIterator[Versioned]:
         """Yield records, all as of one revision."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
+import random
 import time
 from collections.abc import Callable, Coroutine
 from typing import TypeVar, cast, overload
@@ -12,6 +14,11 @@ T = TypeVar("T")
 
 DEADLINE_SECONDS = 30.0
 """A wait ends when its condition holds; this is for what never will, on a machine that has other things to do."""
+
+LINGER_SECONDS = float(os.environ.get("BROADSHEET_TEST_LINGER_SECONDS", "0"))
+"""How long at most a test looks away after what it waited for: `make test-flaky` asks for it. A test that then fails
+holds something to be lasting that it only saw in passing.
+"""
 
 
 @overload
@@ -61,6 +68,8 @@ async def eventually(
             returned = condition()
             result = await returned if inspect.isawaitable(returned) else returned
             if result:
+                if LINGER_SECONDS:
+                    await asyncio.sleep(random.uniform(0, LINGER_SECONDS))
                 return cast("T", result)  # awaited above, if it was awaitable
         except AssertionError as error:
             unmet = error
@@ -86,6 +95,7 @@ def eventually_sync(
         try:
             result = condition()
             if result:
+                time.sleep(random.uniform(0, LINGER_SECONDS))
                 return result
         except AssertionError as error:
             unmet = error

@@ -140,13 +140,20 @@ async def test_worker_counts_what_it_loses_and_what_fails(subject: SqlSubject) -
         script.on_records = fail
         stream.put(key, b"x")
         await eventually(
-            lambda: shown(metrics, "leases_left_total", worker="w1", reason="failed") == 1
+            lambda: shown(metrics, "leases_left_total", worker="w1", reason="failed") >= 1
         )
         first.stop()
         second.stop()
 
+    # Until it stopped it may have taken the shard again, or the other may, and failed again.
+    failed = {
+        name: shown(metrics, "leases_left_total", worker=name, reason="failed")
+        for name in ("w1", "w2")
+    }
+
     assert shown(metrics, "leases_held", worker="w1") == shown(metrics, "leases_held", worker="w2")
     assert shown(metrics, "processor_records_total", worker="w1", shard=key) == 0
-    assert shown(metrics, "processor_seconds_count", worker="w1") == 1
-    assert shown(metrics, "lease_renewals_total", worker="w1", outcome="declined") == 1
+    assert shown(metrics, "processor_seconds_count", worker="w1") == failed["w1"]
+    assert shown(metrics, "processor_seconds_count", worker="w2") == failed["w2"]
+    assert shown(metrics, "lease_renewals_total", worker="w1", outcome="declined") >= 1
     assert behind("w1") == behind("w2") == []

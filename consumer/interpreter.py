@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 YOUNG_OBJECTS_MAX = 100_000
 """Objects made between two collections. Python's 700 walks a batch of messages over and over. Cycles are rare here, so
 what waits for collection stays small."""
+_THRESHOLDS = (YOUNG_OBJECTS_MAX, 50, 100)
 SWITCH_SECONDS = 0.0005
 """How long another thread, a shard's or one that hashes, keeps the interpreter while the event loop waits for it. Each
 append and each commit is several turns of the loop, and with Python's 5 ms each of them may wait that long."""
@@ -21,9 +24,20 @@ KEPT_BYTES_MAX = 31 << 20
 def serve_only() -> None:
     """Set the interpreter up for serving, once what is needed for that is imported."""
     gc.freeze()  # What was made during the start is never looked at again.
-    gc.set_threshold(YOUNG_OBJECTS_MAX, 50, 100)
+    gc.set_threshold(*_THRESHOLDS)
     sys.setswitchinterval(SWITCH_SECONDS)
     keep_freed_buffers()
+
+
+@contextmanager
+def few_collections() -> Iterator[None]:
+    """Look for cycles as rarely as a server does, while the context lasts; one at a time in a process."""
+    before = gc.get_threshold()
+    gc.set_threshold(*_THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def keep_freed_buffers() -> None:

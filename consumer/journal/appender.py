@@ -94,7 +94,7 @@ def check_append(request: AppendRequest, content_bytes: int) -> None:
 async def append_once(
     transport: JournalTransport,
     request: AppendRequest,
-    content: Sequence[bytes],
+    content: Sequence[bytes | memoryview],
     in_turn: InTurn | None = None,
 ) -> AppendResponse:
     """Append once.
@@ -117,7 +117,7 @@ async def append_once(
 
 
 async def append_patiently(
-    transport: JournalTransport, request: AppendRequest, content: Sequence[bytes]
+    transport: JournalTransport, request: AppendRequest, content: Sequence[bytes | memoryview]
 ) -> AppendResponse:
     """Append, and repeat for the transport's patience what failed without a trace; raises as `append_once`."""
     async for attempt in patiently(transport, is_safe_to_repeat):
@@ -138,7 +138,7 @@ class _Append:
         self,
         transport: JournalTransport,
         request: AppendRequest,
-        content: Sequence[bytes],
+        content: Sequence[bytes | memoryview],
         in_turn: InTurn | None,
     ) -> None:
         self._transport = transport
@@ -300,10 +300,10 @@ class _Append:
 
 
 def chunks_of(
-    content: Sequence[bytes], chunk_bytes: int = CHUNK_BYTES
+    content: Sequence[bytes | memoryview], chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[bytes | memoryview]:
     """Cut and join pieces into chunks of `chunk_bytes` at most; none is empty, for an empty one would be the commit."""
-    small: list[bytes] = []
+    small: list[bytes | memoryview] = []
     size = 0
     for piece in content:
         if size + len(piece) > chunk_bytes and small:

@@ -206,7 +206,7 @@ class JournalClient:
     async def append(
         self,
         journal: str,
-        content: bytes | Sequence[bytes],
+        content: bytes | Sequence[bytes | memoryview],
         *,
         offset: int = 0,
         check_registers: LabelSelector | None = None,

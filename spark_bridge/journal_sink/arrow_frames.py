@@ -10,8 +10,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from consumer.message.framing import ARROW_STREAM, FRAME_BYTES_MAX, FixedFraming
-from spark_bridge.journal_sink.encoder import Encoded, Stretches
+from spark_bridge.journal_sink.encoder import Encoded, Stretches, in_order
 from spark_bridge.journal_sink.stamps import Stamper
+from spark_bridge.journal_sink.texts import Indices
 
 _FRAME_BYTES_AIM = FRAME_BYTES_MAX // 8
 """Longer stretches are cut in two: readers hold a whole message in memory, and refuse one of 64 MiB."""
@@ -22,8 +23,15 @@ class ArrowFrames:
 
     content_type = ARROW_STREAM
 
-    def encode(self, rows: pa.RecordBatch, stretches: Stretches, stamper: Stamper) -> Encoded:
+    def encode(
+        self,
+        rows: pa.RecordBatch,
+        stretches: Stretches,
+        stamper: Stamper,
+        order: Indices | None = None,
+    ) -> Encoded:
         """Return the messages of each stretch of rows, one for a stretch unless it is large."""
+        rows = in_order(rows, order)
         streams = [_cut(rows.slice(begin, end - begin)) for begin, end in stretches]
         messages = [len(pieces) for pieces in streams]
         uuids = iter(stamper.stamp_messages(sum(messages)))

@@ -15,9 +15,14 @@ import pyarrow.csv as pa_csv
 from consumer.message.framing import CSV
 from consumer.message.uuid import format_uuid
 from spark_bridge.journal_sink.columns import check_columns
-from spark_bridge.journal_sink.encoder import Encoded, Stretches
+from spark_bridge.journal_sink.encoder import Encoded, Stretches, in_order
 from spark_bridge.journal_sink.stamps import Stamper, uuid_texts
-from spark_bridge.journal_sink.texts import base64_text, fixed_width_texts, timestamp_text
+from spark_bridge.journal_sink.texts import (
+    Indices,
+    base64_text,
+    fixed_width_texts,
+    timestamp_text,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -39,8 +44,15 @@ class CsvLines:
         check_columns(schema, form="CSV", nested=False)
         self._columns = len(schema.fields)
 
-    def encode(self, rows: pa.RecordBatch, stretches: Stretches, stamper: Stamper) -> Encoded:
+    def encode(
+        self,
+        rows: pa.RecordBatch,
+        stretches: Stretches,
+        stamper: Stamper,
+        order: Indices | None = None,
+    ) -> Encoded:
         """Return the lines of each stretch of rows, and how many they are."""
+        rows = in_order(rows, order)
         uuids = stamper.stamp_messages(rows.num_rows)
         lines = pa.RecordBatch.from_arrays(
             [fixed_width_texts(uuid_texts(uuids)), *map(_writable, rows.columns)],

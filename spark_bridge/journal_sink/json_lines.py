@@ -23,6 +23,9 @@ from spark_bridge.journal_sink.columns import check_columns
 from spark_bridge.journal_sink.encoder import Encoded, Stretches
 from spark_bridge.journal_sink.stamps import Bytes, Stamper, first_digits, uuid_texts
 from spark_bridge.journal_sink.texts import (
+    Indices,
+    InOrder,
+    Part,
     base64_text,
     concatenated,
     content_of,
@@ -40,9 +43,6 @@ _NOT_FINITE: Final = MappingProxyType({"nan": "NaN", "inf": "Infinity", "-inf": 
 _CONTROLS: Final = MappingProxyType({8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"})
 _CONTROLS_END: Final = 32
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")
-
-Part = Any
-"""A string that stands in every line, or an Arrow array of strings that differ."""
 
 
 class JsonLines:
@@ -67,14 +67,20 @@ class JsonLines:
             )
         self._ignore_null_fields = ignore_null_fields
 
-    def encode(self, rows: pa.RecordBatch, stretches: Stretches, stamper: Stamper) -> Encoded:
+    def encode(
+        self,
+        rows: pa.RecordBatch,
+        stretches: Stretches,
+        stamper: Stamper,
+        order: Indices | None = None,
+    ) -> Encoded:
         """Return the lines of each stretch of rows, and how many they are."""
-        parts = _head(stamper.stamp_messages(rows.num_rows))
+        parts: list[Part] = _head(stamper.stamp_messages(rows.num_rows))
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             parts.extend(self._field(name, column))
-        content, bounds = concatenated(_merged([*parts, "}\n"]), rows.num_rows)
+        content, bounds = concatenated(_merged([*parts, "}\n"]), rows.num_rows, order)
         return Encoded(
-            [bytes(content[bounds[begin] : bounds[end]]) for begin, end in stretches],
+            [content[bounds[begin] : bounds[end]] for begin, end in stretches],
             [end - begin for begin, end in stretches],
         )
 
@@ -132,9 +138,9 @@ def _head(uuids: Bytes) -> list[Part]:
     before, after = _HEAD
     found = first_digits(uuids)
     if found is None:
-        return [before, fixed_width_texts(uuid_texts(uuids)), after]
+        return [before, InOrder(fixed_width_texts(uuid_texts(uuids))), after]
     digits, rest = found
-    return [before, fixed_width_texts(digits), rest.decode() + after]
+    return [before, InOrder(fixed_width_texts(digits)), rest.decode() + after]
 
 
 def _joined_lists(column: Any, texts: Any) -> Any:

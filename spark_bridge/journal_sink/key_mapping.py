@@ -21,9 +21,8 @@ from spark_bridge.errors import PublishError
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_sink.imports import imported
 from spark_bridge.journal_sink.options import MODULO, RENDEZVOUS, WriteOptions
-from spark_bridge.journal_sink.texts import content_of, plain_text
+from spark_bridge.journal_sink.texts import Indices, content_of, plain_text
 
-Indices = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint32]
 
 _BLOCK_BYTES = 16

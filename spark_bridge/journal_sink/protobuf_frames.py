@@ -15,9 +15,10 @@ from consumer.message.framing import PROTOBUF_FIXED, FixedFraming
 from consumer.message.protobuf_type import ProtobufType
 from spark_bridge.errors import PublishError
 from spark_bridge.format_options import OptionError
-from spark_bridge.journal_sink.encoder import Encoded, Stretches
+from spark_bridge.journal_sink.encoder import Encoded, Stretches, in_order
 from spark_bridge.journal_sink.imports import imported
 from spark_bridge.journal_sink.stamps import Stamper
+from spark_bridge.journal_sink.texts import Indices
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -60,8 +61,15 @@ class ProtobufFrames:
                     f"{', '.join(sorted(set(fields) - {uuid_field}))}"
                 )
 
-    def encode(self, rows: pa.RecordBatch, stretches: Stretches, stamper: Stamper) -> Encoded:
+    def encode(
+        self,
+        rows: pa.RecordBatch,
+        stretches: Stretches,
+        stamper: Stamper,
+        order: Indices | None = None,
+    ) -> Encoded:
         """Return the frames of each stretch of rows, and how many they are."""
+        rows = in_order(rows, order)
         message_class = imported(self._class_name, option="messageType")
         frame = FixedFraming().frame
         columns = [

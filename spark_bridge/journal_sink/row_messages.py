@@ -11,8 +11,9 @@ from consumer.message.framing import NDJSON, LineFraming
 from consumer.message.json_type import JsonType
 from consumer.message.uuid import format_uuid
 from spark_bridge.errors import PublishError
-from spark_bridge.journal_sink.encoder import Encoded, Stretches
+from spark_bridge.journal_sink.encoder import Encoded, Stretches, in_order
 from spark_bridge.journal_sink.stamps import Stamper
+from spark_bridge.journal_sink.texts import Indices
 
 Row: TypeAlias = dict[str, Any]
 """One row as Python values by column name; Spark decides their types."""
@@ -32,8 +33,15 @@ class RowMessages:
         """
         self._message_of = message_of
 
-    def encode(self, rows: pa.RecordBatch, stretches: Stretches, stamper: Stamper) -> Encoded:
+    def encode(
+        self,
+        rows: pa.RecordBatch,
+        stretches: Stretches,
+        stamper: Stamper,
+        order: Indices | None = None,
+    ) -> Encoded:
         """Return the messages of each stretch of rows, and how many they are."""
+        rows = in_order(rows, order)
         uuids = stamper.stamp_messages(rows.num_rows)
         lines = [
             self._line(row, uuid.tobytes())

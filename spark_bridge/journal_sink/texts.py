@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,19 @@ _DIGIT_PAIRS: Final = np.frombuffer(
 )
 _TIMESTAMP: Final = b"0000-00-00T00:00:00.000000"
 
+Indices: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class InOrder:
+    """Texts that stand in the order in which rows are written, and not in their own."""
+
+    texts: pa.StringArray
+
+
+Part: TypeAlias = str | pa.StringArray | InOrder
+"""A string that stands in every row, or texts that differ; null is nothing."""
+
 
 def fixed_width_texts(texts: npt.NDArray[np.uint8]) -> pa.StringArray:
     """Return texts of one length as an Arrow array, uncopied; shape (N, characters) becomes (N,)."""
@@ -32,23 +46,27 @@ def fixed_width_texts(texts: npt.NDArray[np.uint8]) -> pa.StringArray:
 
 
 def concatenated(
-    parts: Sequence[str | pa.StringArray], count: int
+    parts: Sequence[Part], count: int, order: Indices | None = None
 ) -> tuple[memoryview, npt.NDArray[np.int32]]:
     """Return the rows of texts, joined, one after the other, and where they begin.
 
-    Arrow takes the parts out of one array that has them all: in two thirds of the time that its own join takes.
+    Arrow takes the parts out of one array that has them all: in two thirds of the time that its own join takes, and
+    in any order for nothing.
 
     Args:
-        parts: Strings that stand in every row, and texts that differ; null is nothing.
+        parts: Of each row.
         count: How many rows there are.
+        order: Which row stands where, shape (count,); None: as they are.
 
     Returns:
         Their bytes, and `count + 1` places among them: where each row begins, and where the last one ends.
     """
-    arrays = [part for part in parts if not isinstance(part, str)]
+    texts = [part for part in parts if not isinstance(part, str)]
+    arrays = [part.texts if isinstance(part, InOrder) else part for part in texts]
     strings = [part for part in parts if isinstance(part, str)]
     known = pa.concat_arrays([*arrays, pa.array(strings, pa.string())])
-    places = _places(count, tuple(isinstance(part, str) for part in parts))
+    kinds = tuple(str if isinstance(part, str) else type(part) for part in parts)
+    places = _places(count, kinds) if order is None else _places_of(order, kinds)
     taken = pc.take(known, places, boundscheck=False)
     _, offsets, _ = taken.buffers()
     bounds = np.frombuffer(offsets, dtype=np.int32)[: len(places) + 1 : len(parts)]
@@ -56,17 +74,24 @@ def concatenated(
 
 
 @lru_cache(maxsize=1)
-def _places(count: int, are_strings: tuple[bool, ...]) -> pa.UInt32Array:
-    """Return where `concatenated` finds each part of each row; batches are mostly of one length, and so it is kept."""
-    places = np.empty((count, len(are_strings)), dtype=np.uint32)
-    rows = np.arange(count, dtype=np.uint32)
-    next_row, next_string = 0, count * are_strings.count(False)
-    for column, is_string in enumerate(are_strings):
-        if is_string:
+def _places(count: int, kinds: tuple[type, ...]) -> pa.UInt32Array:
+    """Do as `_places_of` for rows as they are; batches are mostly of one length, and so it is kept."""
+    return _places_of(np.arange(count), kinds)
+
+
+def _places_of(order: Indices, kinds: tuple[type, ...]) -> pa.UInt32Array:
+    """Return where `concatenated` finds each part of each row, by the parts' types."""
+    count = len(order)
+    places = np.empty((count, len(kinds)), dtype=np.uint32)
+    ordered, rows = order.astype(np.uint32), np.arange(count, dtype=np.uint32)
+    next_row, next_string = 0, count * (len(kinds) - kinds.count(str))
+    for column, kind in enumerate(kinds):
+        if kind is str:
             places[:, column] = next_string
             next_string += 1
         else:
-            np.add(rows, np.uint32(next_row), out=places[:, column])
+            found = rows if kind is InOrder else ordered
+            np.add(found, np.uint32(next_row), out=places[:, column])
             next_row += count
     return pa.array(places.ravel())
 
@@ -78,7 +103,7 @@ def content_of(texts: Any) -> memoryview:
         return memoryview(b"")
     bounds = np.frombuffer(offsets, dtype=np.int32)
     begin, end = bounds[texts.offset], bounds[texts.offset + len(texts)]
-    return memoryview(data)[begin:end]
+    return memoryview(data).cast("B")[begin:end]
 
 
 def plain_text(column: Any) -> Any:

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from consumer.interpreter import few_collections
 from spark_bridge.errors import PublishError
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_sink.attempt import WritePlan, write_attempt
@@ -181,7 +182,8 @@ def _attempted(
     batches: Iterator[pa.RecordBatch], plan: WritePlan, *, query: str = "", batch: int = -1
 ) -> AttemptMessage:
     try:
-        return AttemptMessage(write_attempt(batches, plan), query, batch)
+        with few_collections():  # Spark's worker does nothing else meanwhile.
+            return AttemptMessage(write_attempt(batches, plan), query, batch)
     except (PublishError, OptionError) as error:
         return AttemptMessage(None, query, batch, str(error))
 

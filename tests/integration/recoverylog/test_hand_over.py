@@ -121,7 +121,7 @@ class Overtaken(JournalClient):
         self._before = list(before)
 
     async def append(
-        self, journal: str, content: bytes | Sequence[bytes], **parameters: Any
+        self, journal: str, content: bytes | Sequence[bytes | memoryview], **parameters: Any
     ) -> AppendResponse:
         """Append, behind what comes before."""
         if "union_registers" in parameters and self._before:

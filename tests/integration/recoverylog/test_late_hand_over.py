@@ -29,7 +29,7 @@ class SlowWay(JournalClient):
     held: Callable[[], Awaitable[AppendResponse]] | None = None
 
     async def append(
-        self, journal: str, content: bytes | Sequence[bytes], **parameters: Any
+        self, journal: str, content: bytes | Sequence[bytes | memoryview], **parameters: Any
     ) -> AppendResponse:
         """Append, or hold the append up."""
         if "union_registers" in parameters and self.held is None:

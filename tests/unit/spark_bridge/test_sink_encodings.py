@@ -97,7 +97,7 @@ def test_arrow_frames_cut_large_stretches() -> None:
     encoded = ArrowFrames().encode(rows, [(0, 20)], Stamper(PRODUCER))
     unframer = framing_for(ArrowFrames.content_type).unframer(journal="a", offset=0)
 
-    payloads = unframer.feed(encoded.contents[0]).payloads
+    payloads = unframer.feed(bytes(encoded.contents[0])).payloads
 
     assert encoded.messages == [len(payloads)]
     assert len(payloads) > 1

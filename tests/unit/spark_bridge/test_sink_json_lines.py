@@ -30,7 +30,7 @@ def _lines(rows: pa.RecordBatch, *, ignore_null_fields: bool = True) -> list[byt
     encoder = JsonLines(schema, ignore_null_fields=ignore_null_fields)
     encoded = encoder.encode(rows, [(0, rows.num_rows)], Stamper(PRODUCER))
     assert encoded.messages == [rows.num_rows]
-    return encoded.contents[0].splitlines(keepends=True)
+    return bytes(encoded.contents[0]).splitlines(keepends=True)
 
 
 def _messages(rows: pa.RecordBatch, *, ignore_null_fields: bool = True) -> list[dict[str, Any]]:
@@ -127,7 +127,7 @@ def test_json_lines_uuids_are_those_of_one_producer_in_order() -> None:
     stamper = Stamper(PRODUCER, now=lambda: 1_700_000_000_000_000_000)
     encoder = JsonLines(schema)
     contents = [
-        content
+        bytes(content)
         for _ in range(2)
         for content in encoder.encode(rows, [(0, 300), (300, 1000)], stamper).contents
     ]
@@ -151,7 +151,7 @@ def test_lines_over_the_low_part_of_the_time() -> None:
 
     encoded = JsonLines(from_arrow_schema(rows.schema)).encode(rows, [(0, 5)], stamper)
 
-    uuids = [JsonType().uuid_of(line) for line in encoded.contents[0].splitlines()]
+    uuids = [JsonType().uuid_of(line) for line in bytes(encoded.contents[0]).splitlines()]
     assert [parse_uuid(uuid) for uuid in uuids] == [
         (PRODUCER, (ticks << 4) + step * CLOCK_UNITS_PER_MESSAGE, Flags.CONTINUE_TXN)
         for step in range(1, 6)

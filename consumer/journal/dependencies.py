@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 
 from consumer.errors import JournalError
 from consumer.journal.append_queue import AnyFuture
@@ -29,16 +29,20 @@ async def succeed_or_go(journal: str, futures: Collection[AnyFuture]) -> tuple[T
         JournalError: as `succeed`.
     """
     while unfinished := [one for one in futures if not _is_done(journal, one)]:
-        turns = [one.turn for one in unfinished if isinstance(one, TurnFuture) and one.turn]
-        if len(turns) < len(unfinished):
-            await _any_done_or_sent(
-                one for one in unfinished if not isinstance(one, TurnFuture) or not one.turn
-            )
+        # Looked at once: other threads send appends, and whatever is sent between two looks would be in neither.
+        looks = [(one, _turn_of(one)) for one in unfinished]
+        turns = tuple(turn for _, turn in looks if turn is not None)
+        if len(turns) < len(looks):
+            await _any_done_or_sent([one for one, turn in looks if turn is None])
         elif len(turns) > AFTER_MAX or len({turn.endpoint for turn in turns}) > 1:
             await _any_done(unfinished)
         else:
-            return tuple(turns)
+            return turns
     return ()
+
+
+def _turn_of(future: AnyFuture) -> Turn | None:
+    return future.turn if isinstance(future, TurnFuture) else None
 
 
 def _is_done(journal: str, future: AnyFuture) -> bool:
@@ -52,15 +56,18 @@ def _is_done(journal: str, future: AnyFuture) -> bool:
     return True
 
 
-async def _any_done(futures: Iterable[AnyFuture]) -> None:
-    """Wait until one is done. Unlike `asyncio.wrap_future`, cancelling the wait leaves the futures alone."""
+async def _any_done(futures: Sequence[AnyFuture]) -> None:
+    """Wait until one of at least one is done.
+
+    Unlike `asyncio.wrap_future`, cancelling the wait leaves the futures alone.
+    """
     changed = _Change()
     for future in futures:
         future.add_done_callback(changed)
     await changed.wait()
 
 
-async def _any_done_or_sent(futures: Iterable[AnyFuture]) -> None:
+async def _any_done_or_sent(futures: Sequence[AnyFuture]) -> None:
     changed = _Change()
     for future in futures:
         future.add_done_callback(changed)

@@ -224,7 +224,8 @@ class JournalClient:
 
         Args:
             journal: Its name; may carry `;meta`.
-            content: The bytes, or pieces of them in order. None at all makes a barrier, which tells the write head.
+            content: The bytes, or pieces of them in order, views of single bytes among them. None at all makes a
+                barrier, which tells the write head.
             offset: The write head demanded; 0 demands nothing.
             check_registers: Must match the journal's registers; an empty register set matches all.
             union_registers: Set in the registers with the append.

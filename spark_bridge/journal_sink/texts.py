@@ -25,6 +25,7 @@ _DIGIT_PAIRS: Final = np.frombuffer(
 _TIMESTAMP: Final = b"0000-00-00T00:00:00.000000"
 
 Indices: TypeAlias = npt.NDArray[np.int64]
+"""Of rows in a batch, or of journals among those of a write; shape (N,)."""
 
 
 @dataclass(frozen=True, slots=True)

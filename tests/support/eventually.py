@@ -95,7 +95,8 @@ def eventually_sync(
         try:
             result = condition()
             if result:
-                time.sleep(random.uniform(0, LINGER_SECONDS))
+                if LINGER_SECONDS:
+                    time.sleep(random.uniform(0, LINGER_SECONDS))
                 return result
         except AssertionError as error:
             unmet = error

@@ -7,7 +7,9 @@
 
 The operation that hands the log over takes the next sequence number. Whatever the old recorder wrote before is part of
 what is recovered; whatever it writes after bears a wrong number, and is refused by the broker besides. If another
-operation came first, ours does not apply, and is tried again from where the log is then.
+operation came first, as is likely where the old recorder is busy, ours does not apply. It took the fence all the same,
+so nothing follows what came first: the log is recovered once all before ours is read. Only if its answer did not tell
+that the fence was ours is it tried again from where the log is then.
 
 An operation whose answer was lost may arrive at any later time, and take the fence with it. So it is repeated under
 another author: were it ours, it would give the log back to us when others have long recorded in it.
@@ -42,7 +44,7 @@ from consumer.errors import (
 from consumer.journal.client import JournalClient
 from consumer.journal.read_progress import ReadSpan
 from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.recoverylog.author import author_from, fence_of
+from consumer.recoverylog.author import author_from, fence_of, holds_fence
 from consumer.recoverylog.copy_orders import CopyOrders
 from consumer.recoverylog.fsm import FileStateMachine
 from consumer.recoverylog.log_feed import LogFeeds
@@ -107,6 +109,8 @@ class Player:
         self._author = 0
         self._injected_at = -1
         """Where our newest operation stands that is to hand the log over."""
+        self._fenced = False
+        """Whether that operation took the fence."""
         self._ending = False
         self._finished = False
         self._wake = asyncio.Event()
@@ -274,7 +278,10 @@ class Player:
         if self._author:
             self._check_followed()
             self._check_heard()
-            self._heads[self._log] = await self._inject()
+            if self._fenced:
+                self._finished = True
+            else:
+                self._heads[self._log] = await self._inject()
             return
         head = await self._write_head(self._log)
         self._finished = head <= self._playback.position.offset
@@ -321,6 +328,7 @@ class Player:
                 await backoff.sleep()
                 continue
             self._injected_at = response.commit.begin
+            self._fenced = holds_fence(response.registers, self._author)
             return response.commit.end
 
     async def _write_head(self, log: str) -> int:

@@ -72,6 +72,8 @@ class Life(NamedTuple):
     """Appends of the log that it has read."""
     known: int = 0
     """Appends of the log that it knows to be there."""
+    fences: bool = False
+    """The newest of its hand-overs that was answered took the fence."""
     author: int = 0
     sent: int = 0
     """Copies sent."""
@@ -161,8 +163,14 @@ def _play(model: Model, world: World, number: int, life: Life) -> Iterator[tuple
         return
     if life.played < len(world.log):
         yield "reads", _with(world, number, _read(world, life))
-    promoted = number <= world.promoted
-    if promoted and life.played >= life.known:
+    if number > world.promoted or life.played < life.known:
+        return
+    if life.fences:
+        yield (
+            "goes on behind the operations that came first",
+            _with(world, number, life._replace(phase="recording")),
+        )
+    else:
         yield "hands over", _hand_over(model, world, number, life)
 
 
@@ -245,7 +253,7 @@ def _arrive(model: Model, world: World, append: Append) -> tuple[str, World]:
 
 def _answered(life: Life, append: Append, end: int, *, trusted: bool) -> Life:
     if append.takes_over:
-        return life._replace(known=end)
+        return life._replace(known=end, fences=trusted)
     if trusted:
         return life._replace(believed=life.recorded)
     return life._replace(phase="fenced")

@@ -114,50 +114,66 @@ async def test_log_is_taken_from_a_recorder_at_full_speed(
 
 
 class Overtaken(JournalClient):
-    """A client whose first appends that set registers come late: something else is appended before."""
+    """A client whose first append that sets registers comes late: something else is appended before."""
 
-    def __init__(self, address: str, before: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    def __init__(
+        self, address: str, before: Callable[[], Awaitable[None]], *, tells_fence: bool = True
+    ) -> None:
         super().__init__(address)
-        self._before = list(before)
+        self._before = before
+        self._tells_fence = tells_fence
+        self.attempts = 0
 
     async def append(
         self, journal: str, content: bytes | Sequence[bytes | memoryview], **parameters: Any
     ) -> AppendResponse:
-        """Append, behind what comes before."""
-        if "union_registers" in parameters and self._before:
-            await self._before.pop(0)()
-        return await super().append(journal, content, **parameters)
+        """Append, the first time behind what comes before, and perhaps without telling of the fence."""
+        if "union_registers" not in parameters:
+            return await super().append(journal, content, **parameters)
+        self.attempts += 1
+        if self.attempts > 1:
+            return await super().append(journal, content, **parameters)
+        await self._before()
+        response = await super().append(journal, content, **parameters)
+        if not self._tells_fence:
+            response.ClearField("registers")
+        return response
 
 
 @pytest.mark.usefixtures("log")
-async def test_hand_over_that_others_come_before_is_tried_again(
-    journals: JournalClient, tmp_path: Path
+@pytest.mark.parametrize(("tells_fence", "attempts"), [(True, 1), (False, 2)])
+async def test_hand_over_that_others_come_before_recovers_what_they_wrote(
+    journals: JournalClient, tmp_path: Path, tells_fence: bool, attempts: int
 ) -> None:
-    """The old owner's operation takes the number at the first attempt, and another player the log at the second. All
-    that stands before the third one is recovered, and only its maker owns the log.
+    """The old owner's operation takes our operation's number, and another player the log. We have the fence behind
+    both: all that stands before it is recovered, and only we own the log. If we cannot know of it, we try again.
     """
     old = await recover(journals, NO_HINTS, tmp_path / "old", author=1)
     async with recording(journals, old) as recorder:
 
-        async def record() -> None:
+        async def record_and_take_over() -> None:
             recorder.create("/in-time")
             await asyncio.wrap_future(recorder.barrier())
-
-        async def take_over_and_record() -> None:
             other = await recover(journals, NO_HINTS, tmp_path / "other", author=8)
             async with recording(journals, other) as others:
                 others.create("/of-another")
                 await asyncio.wrap_future(others.barrier())
 
-        async with Overtaken(journals.address, [record, take_over_and_record]) as late:
+        async with Overtaken(
+            journals.address, record_and_take_over, tells_fence=tells_fence
+        ) as late:
             new = await recover(late, NO_HINTS, tmp_path / "new", author=2)
+            assert late.attempts == attempts
         recorder.create("/late")
         with pytest.raises(LogFencedError):
             await asyncio.wrap_future(recorder.barrier())
     assert files_in(new.directory) == {"/in-time": b"", "/of-another": b""}
     assert await registers_of(journals) == {"author": author_text(2)}
+    async with recording(journals, new) as ours:
+        ours.create("/ours")
+        await asyncio.wrap_future(ours.barrier())
     final = await recover(journals, NO_HINTS, tmp_path / "final")
-    assert files_in(final.directory) == files_in(new.directory)
+    assert files_in(final.directory) == {"/in-time": b"", "/of-another": b"", "/ours": b""}
     assert final.fsm.next_seq == new.fsm.next_seq
 
 

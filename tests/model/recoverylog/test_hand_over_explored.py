@@ -17,10 +17,11 @@ def _explored(model: Model) -> Explored[World]:
 @pytest.mark.parametrize(
     ("model", "states_min"),
     [
-        pytest.param(Model(losses=1), 15_000, id="registers lost, hints stored and stale"),
-        pytest.param(Model(parts=2), 20_000, id="commits that take two appends"),
-        pytest.param(Model(losses=1, commits=2, hints=False), 35_000, id="two commits a life"),
-        pytest.param(Model(lives=3, copies=0), 50_000, id="three lives"),
+        pytest.param(Model(losses=1), 10_000, id="registers lost, hints stored and stale"),
+        pytest.param(Model(losses=1, parts=2), 65_000, id="commits that take two appends"),
+        pytest.param(Model(losses=1, commits=2, hints=False), 20_000, id="two commits a life"),
+        pytest.param(Model(lives=3, copies=0), 20_000, id="three lives"),
+        pytest.param(Model(losses=1, copies=2), 115_000, id="two copies"),
     ],
 )
 def test_no_state_has_two_commits_or_loses_one(model: Model, states_min: int) -> None:

@@ -32,7 +32,6 @@ from consumer.protocol.shard_pb2 import ShardSpec
 from consumer.shard.environment import ShardConfig
 from consumer.simulation.application import NumberKeeper, NumberStore
 from consumer.simulation.broker import MemoryBroker
-from consumer.simulation.inline_worker import result_or_not_yet
 from consumer.simulation.member import SimulatedMember, Surroundings, new_member
 from consumer.simulation.scenario import Scenario
 from consumer.simulation.stores import FencedRowStore, RecordedStore, Table
@@ -278,12 +277,7 @@ class Cluster:
 
     def _open_store(self, to_table: Link, shard: Shard) -> NumberStore:
         if self.recorded:
-            return RecordedStore(
-                shard,
-                result_of=result_or_not_yet,
-                observer=self.witness,
-                piecewise=self.piecewise,
-            )
+            return RecordedStore(shard, observer=self.witness, piecewise=self.piecewise)
         return FencedRowStore(shard, self.table, FaultyWay(to_table), self.witness)
 
 

@@ -17,25 +17,6 @@ ResultT = TypeVar("ResultT")
 CALL_SECONDS_MAX = 0.01
 
 
-class NotYetError(Exception):
-    """Raised by a call that would block until `future` is done: it is made again then."""
-
-    def __init__(self, future: Future[Any]) -> None:
-        super().__init__("not yet")
-        self.future = future
-
-
-def result_or_not_yet(future: Future[ResultT]) -> ResultT:
-    """Return a future's result, in a call that can be made again.
-
-    Raises:
-        NotYetError: there is none yet.
-    """
-    if not future.done():
-        raise NotYetError(future)
-    return future.result()
-
-
 class InlineWorker:
     """Implements `consumer.shard.worker.ShardWorker` on the event loop."""
 
@@ -95,12 +76,6 @@ class InlineWorker:
         if future.running() or future.set_running_or_notify_cancel():
             try:
                 future.set_result(call())
-            except NotYetError as blocked:
-                loop = asyncio.get_running_loop()
-                blocked.future.add_done_callback(
-                    lambda _: loop.call_soon_threadsafe(self._run_next)
-                )
-                return
             except Exception as error:  # belongs to whoever asked
                 future.set_exception(error)
         self._calls.popleft()

@@ -75,13 +75,12 @@ def after_all(
 
 
 class RecordedStore:
-    """Keeps its state in one file, which the recovery log has; a `JsonFileStore` whose waiting is given to it."""
+    """Keeps its state in one file, which the recovery log has; a `JsonFileStore` that never blocks."""
 
     def __init__(
         self,
         shard: Shard,
         *,
-        result_of: Callable[[OpFuture], None] = Future.result,
         observer: StoreObserver | None = None,
         piecewise: bool = False,
     ) -> None:
@@ -89,7 +88,6 @@ class RecordedStore:
 
         Args:
             shard: Has a recovery log.
-            result_of: Waits for a future, or raises what has the call made again.
             observer: Is told what this store relies on.
             piecewise: Each commit takes several appends.
         """
@@ -101,9 +99,6 @@ class RecordedStore:
         self._recorder = PiecewiseRecorder(recorder) if piecewise else recorder
         self._file = RecordedStateFile(shard.fqn, local_state.directory, self._recorder)
         self._observer = observer or Unobserved()
-        self._result_of = result_of
-        self._proof: OpFuture | None = None
-        """Resolves once it is known that the log is ours."""
         self._committed: State = {}
         self._commit: OpFuture | None = None
         self._closed = False
@@ -115,14 +110,10 @@ class RecordedStore:
         return dict(self._committed)
 
     def restore_checkpoint(self, shard: Shard) -> Checkpoint:
-        """Prove to be the log's newest writer; read what was played, or committed since."""
+        """Read what was played, or committed since."""
         del shard
-        if self._proof is None:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            remove_if_there(self._recorder, self._directory, _NEXT)
-            self._proof = self._recorder.barrier()
-        self._result_of(self._proof)
-        self._proof = None
+        self._directory.mkdir(parents=True, exist_ok=True)
+        remove_if_there(self._recorder, self._directory, _NEXT)
         checkpoint = Checkpoint()
         self._committed = {}
         if self._file.path.exists():

@@ -228,9 +228,8 @@ class RocksDbStore:
             directory.mkdir(parents=True, exist_ok=True)
             self._recording = RocksDbRecording(recorder, directory)
         self._database = self._opened(durable=recorder is None)
-        if self._recording is not None and recorder is not None:
-            self._recording.record_changes()
-            recorder.barrier().result()
+        if self._recording is not None:
+            self._recording.record_changes()  # In the log's order before any commit: nobody waits for it here.
         self._view = self._database.committed_view()
 
     def _opened(self, *, durable: bool) -> Database:

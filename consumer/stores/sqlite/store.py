@@ -29,7 +29,6 @@ from consumer.errors import StoreClosedError, StoreError
 from consumer.local_state import LocalState, local_state_of
 from consumer.op_future import OpFuture
 from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.recoverylog.file_recorder import FileRecorder
 from consumer.state_tables import TableScan, picked, require_table
 from consumer.stores.commit_thread import CommitThread
 from consumer.stores.directory_lock import DirectoryLock
@@ -62,12 +61,12 @@ _CREATE_CHECKPOINT = (
 _READ_CHECKPOINT = "SELECT checkpoint FROM gazette_checkpoint"
 _WRITE_CHECKPOINT = "INSERT OR REPLACE INTO gazette_checkpoint VALUES (0, ?)"
 
-WAL_BYTES_MAX = 16 << 20
+WAL_BYTES_MAX = 8 << 20
 """Length of the write-ahead log from which it is checkpointed. The longer, the fewer pages are copied, and recorded, a
-second time; the shorter, the sooner a file opens after a crash or a hand-over: 16 MiB take some 10 ms, and where no
+second time; the shorter, the sooner a file opens after a crash or a hand-over: 8 MiB take some 5 ms, and where no
 recovery log keeps them for the next life, they are copied back first."""
 
-_WAL_HARD_RATIO = 8
+_WAL_HARD_RATIO = 16
 """A log so many times longer than that ends the queries which hold it back."""
 _QUIET_SECONDS = 0.05
 """Longest wait of a checkpoint for queries under way; the next commit tries again."""
@@ -217,6 +216,9 @@ class SqliteStore:
         self._closed = True
         try:
             self._commits.close()
+            if self._local_state.temporary:
+                # What is gone is not worth folding: the last connection to close would copy back the write-ahead log.
+                self._path.unlink(missing_ok=True)
             self._close()
         finally:
             if self._local_state.temporary:
@@ -229,7 +231,6 @@ class SqliteStore:
     def _open(self) -> None:
         self._check_open()
         directory, recorder = self._local_state.directory, self._local_state.recorder
-        fence: OpFuture | None = None
         if recorder is None:
             self._lock = self._lock or DirectoryLock(
                 self._fqn, directory, wait_seconds=self._lock_wait_seconds
@@ -239,28 +240,24 @@ class SqliteStore:
             self._recording = SqliteRecording(
                 recorder, directory, rewrite_bytes_min=self._rewrite_bytes_min
             )
-            if self._recording.knows_database:
-                fence = recorder.barrier()  # Under way while the files are read.
         self._writer = open_writer(
             self._path, fqn=self._fqn, durable=recorder is None, cache_bytes=self._cache_bytes
         )
-        if self._recording is None or recorder is None:
+        if self._recording is None:
             # A life begins with an empty write-ahead log: whatever an earlier one left in it is done with.
             self._checkpoint()
             self._set_up()
         else:
-            self._open_recorded(recorder, self._recording, fence)
+            self._open_recorded(self._recording)
         self._readers.advance()
 
-    def _open_recorded(
-        self, recorder: FileRecorder, recording: SqliteRecording, fence: OpFuture | None
-    ) -> None:
+    def _open_recorded(self, recording: SqliteRecording) -> None:
+        """Set up what the schema asks for. It is in the log's order before any commit, so nobody waits for it here."""
         self._set_up()
-        if fence is None:
+        if recording.knows_database:
+            recording.record_commit()
+        else:
             self._checkpoint()  # The log gets the database as a whole, with its tables.
-        if fence is None or recording.record_commit():
-            fence = recorder.barrier()
-        fence.result()
 
     def _set_up(self) -> None:
         assert self._writer is not None

@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from mmap import mmap
 from typing import Final
 
 HEADER_BYTES: Final = 32
@@ -73,12 +74,12 @@ def committed_frames(header: WalHeader, frames: bytes) -> CommittedFrames | None
     return committed
 
 
-def pages_in(content: bytes) -> frozenset[int]:
+def pages_in(content: bytes | mmap) -> frozenset[int]:
     """Return the numbers of all pages that a whole log, header and frames, may hold; committed or not."""
-    header = parse_header(content)
+    header = parse_header(content[:HEADER_BYTES])
     if header is None:
         return frozenset()
-    return frozenset(page for _, page, _ in _frames(header, content[HEADER_BYTES:]))
+    return frozenset(page for _, page, _ in _frames(header, content, first=HEADER_BYTES))
 
 
 def committed_in_index(content: bytes) -> int:
@@ -89,10 +90,12 @@ def committed_in_index(content: bytes) -> int:
     return int(frames) if version == _INDEX_VERSION and is_set_up else 0
 
 
-def _frames(header: WalHeader, frames: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield (end in bytes, page, database pages or 0) of frames with the header's salts."""
+def _frames(
+    header: WalHeader, frames: bytes | mmap, *, first: int = 0
+) -> Iterator[tuple[int, int, int]]:
+    """Yield (end in bytes, page, database pages or 0) of frames with the header's salts, from byte `first` on."""
     size = header.frame_bytes
-    for begin in range(0, len(frames) - size + 1, size):
+    for begin in range(first, len(frames) - size + 1, size):
         page, database_pages, salts = _FRAME.unpack_from(frames, begin)
         if salts != header.salts:
             return

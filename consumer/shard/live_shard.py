@@ -234,15 +234,17 @@ class LiveShard:
 
     async def hand_over(self) -> None:
         """Serve on until the successor has fenced us, or `on_succeeded`, but not for ever; then stop."""
+        seconds = self._environment.config.hand_over_seconds
         if self._task is not None and self.is_ready:
             self._stopping = True
-            seconds = self._environment.config.hand_over_seconds
             async with TaskGroup() as group:
                 succeeded = group.start_soon(self._succeeded.wait(), name=f"successor {self.id}")
                 await asyncio.wait(
                     (self._task, succeeded), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
                 )
                 group.stop()
+            if self._attempt.ended:  # Fenced: it tears down by itself, in its own time.
+                await asyncio.wait((self._task,), timeout=seconds)
             _log.info("shard.handed_over", shard=self.id)
         await self.stop()
 
@@ -281,9 +283,8 @@ class LiveShard:
             async with TaskGroup() as group:
                 self._recovery = recovery
                 recovery.start(group)
-                self._telling = group.start_soon(
-                    self._tell_standing(recovery), name=f"standing {self.id}"
-                )
+                telling = self._tell_standing(recovery)
+                self._telling = group.start_soon(telling, name=f"standing {self.id}")
                 cause = await self._recover_and_serve(recovery)
                 group.stop()
         finally:

@@ -9,7 +9,7 @@ Source: gazette/core consumer/shard.go (servePrimary, completeRecovery).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeAlias
 
@@ -20,6 +20,7 @@ from allocator.runtime.task_group import TaskGroup
 from consumer.application import Shard, Store
 from consumer.core import transaction_events as tx
 from consumer.core.checkpoint import read_through_of
+from consumer.core.failure_kind import FailureKind, failure_kind
 from consumer.core.stall import Look
 from consumer.core.supervision import Place
 from consumer.core.transaction import TransactionMachine
@@ -45,6 +46,8 @@ _log = structlog.get_logger()
 
 READ_CHANNEL_MESSAGES = 8192
 """Messages read ahead if the spec does not say."""
+FENCED_REST_SECONDS = 0.1
+"""Until then whoever fenced us has the machine to itself, if it is here too: to close and remove files can wait."""
 
 TakeOver: TypeAlias = "Callable[[], Awaitable[HintKeeper]]"
 """Makes a recovery log ours, and returns what keeps its hints."""
@@ -167,7 +170,7 @@ class PrimaryAttempt:
     # -- life
 
     async def run(
-        self, on_ready: Callable[[], Awaitable[None]], take_over: TakeOver | None
+        self, on_ready: Callable[[], Coroutine[Any, Any, None]], take_over: TakeOver | None
     ) -> BaseException | None:
         """Serve until a stop is asked for (None) or something fails (the cause); then tear down.
 
@@ -205,7 +208,7 @@ class PrimaryAttempt:
             self._loop.end_input()
 
     async def _serve(
-        self, on_ready: Callable[[], Awaitable[None]], take_over: TakeOver | None
+        self, on_ready: Callable[[], Coroutine[Any, Any, None]], take_over: TakeOver | None
     ) -> None:
         environment, shard = self._environment, self._shard
         await prove_assignment(environment.etcd, self._assignment())
@@ -238,7 +241,7 @@ class PrimaryAttempt:
         async with TaskGroup() as group:
             group.start_soon(appends.run(), name=f"append {shard.id}")
             group.start_soon(recovered.run(), name=f"re-acknowledge {shard.id}")
-            group.start_soon(_called(on_ready), name=f"ready {shard.id}")
+            group.start_soon(on_ready(), name=f"ready {shard.id}")
             if hints is not None:
                 group.start_soon(hints.run(), name=f"hints {shard.id}")
             group.start_soon(rollbacks.run(), name=f"rollbacks {shard.id}")
@@ -374,10 +377,11 @@ class PrimaryAttempt:
     async def _tear_down(self, cause: BaseException | None) -> None:
         timeout, worker = self._environment.config.teardown_seconds, self._worker
         if worker is not None:
-            # On the worker thread, behind a `begin_txn` that still runs.
-            worker.submit(self._abandon_txn, cause)
+            worker.submit(self._abandon_txn, cause)  # Behind a `begin_txn` that still runs.
         try:
             async with asyncio.timeout(timeout):
+                if cause is not None and failure_kind(cause) is FailureKind.FENCED:
+                    await asyncio.sleep(FENCED_REST_SECONDS)
                 await self._references.wait_none()
         except TimeoutError:
             _log.error("shard.still_held", shard=self._shard.id, waited_seconds=timeout)
@@ -394,7 +398,3 @@ class PrimaryAttempt:
         error = done.exception()
         if error is not None:
             _log.error("shard.store_not_destroyed", shard=self._shard.id, error=str(error))
-
-
-async def _called(function: Callable[[], Awaitable[None]]) -> None:
-    await function()

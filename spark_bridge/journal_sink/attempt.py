@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from spark_bridge.journal_sink.texts import Indices
     from spark_bridge.journal_source.options import Access
 
-_FIRST_APPEND_BYTES, _APPEND_BYTES_MAX = 8 << 10, 3 << 20
+_FIRST_APPEND_BYTES, _APPEND_BYTES_MAX = 8 << 10, 5 << 20
 """What is worth being encoded at once, and an append, all journals together: bytes of rows in memory, and of UUIDs. It
 grows, so that brokers soon have something to do."""
 _APPEND_GROWTH = 4

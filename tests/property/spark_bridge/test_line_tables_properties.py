@@ -104,6 +104,46 @@ def test_line_tables_find_what_a_parser_finds(messages: list[bytes], cuts: rando
     assert found == list(zip(*columns, strict=True))
 
 
+@given(
+    st.integers(0, 2**64 - 1 - 64),
+    st.lists(st.sampled_from([0, 1, 2, 1023]), min_size=1, max_size=40),
+    st.booleans(),
+    st.integers(0, 2**32).map(random.Random),
+)
+@settings(max_examples=200, deadline=None)
+def test_line_tables_find_a_producers_run(
+    clock: int, flags: list[int], meta_first: bool, cuts: random.Random
+) -> None:
+    """Plan: one producer's messages, clocks one after the other. Why: their UUIDs are decoded together."""
+    messages: list[bytes] = []
+    for index, flag in enumerate(flags):
+        meta = ("_meta", {"uuid": format_uuid(build_uuid(7, clock + index, flag))})
+        others = [("a", index)] * cuts.randrange(2)
+        members = [meta, *others] if meta_first else [*others, meta]
+        messages.append(msgspec.json.encode(dict(members)))
+    content = b"".join(line + b"\n" for line in messages)
+    frames = LineFraming().unframer(journal="a/b", offset=0).feed(content)
+    batch, error = batch_of("a/b", frames, JsonType())
+    assert error is None
+
+    columns = (batch.begins, batch.ends, batch.producers, batch.clocks, batch.flags)
+    expected = list(zip(*columns, strict=True))
+    assert rows_of(LineTables("a/b").feed(content)) == expected
+    assert fed_in_chunks(LineTables("a/b"), content, cuts) == expected
+
+
+@pytest.mark.parametrize("digit", ["g", " ", "\u00e4"])
+@pytest.mark.parametrize("place", [0, 7, 8, 35])
+def test_line_tables_find_the_one_of_a_run_that_is_no_uuid(digit: str, place: int) -> None:
+    """Plan: a wrong digit anywhere in the middle one. Why: those around it are decoded together."""
+    uuids = [format_uuid(build_uuid(7, clock, 1)) for clock in range(100, 103)]
+    uuids[1] = uuids[1][:place] + digit + uuids[1][place + 1 :]
+    lines_ = [f'{{"number":1,"_meta":{{"uuid":"{uuid}"}}}}\n'.encode() for uuid in uuids]
+
+    with pytest.raises(FramingError, match=f"offset {len(lines_[0])}\\b"):
+        LineTables("a/b").feed(b"".join(lines_))
+
+
 @given(st.lists(UUIDS, max_size=8), st.integers(0, 2**32).map(random.Random))
 @settings(max_examples=50, deadline=None)
 def test_frame_tables_find_each_frame(uuids: list[str], cuts: random.Random) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from consumer.errors import AssignmentLostError, CommitFencedError, ShardStoppedError
 from consumer.journal.client import JournalClient
+from consumer.shard import primary
 from consumer.shard.environment import ShardConfig
 from consumer.shard.live_shard import LiveShard
 from tests.support.eventually import eventually
@@ -65,6 +66,30 @@ async def test_zombie_cannot_commit_and_does_not_come_back(
     assert await counts(successor) == {"a": 1, "b": 1, "last": 1, "c": 1}
     assert [m["n"] for m in await committed(journals, OUTPUT)] == [1, 2, 3, 4]
     assert len(zombie_application.stores) == 1
+
+
+async def test_fenced_primary_leaves_the_machine_to_its_successor_until_it_is_stopped(
+    host: ShardHost, journals: JournalClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It rests before it closes its files; a stop does not wait for that, and nothing is left open."""
+    monkeypatch.setattr(primary, "FENCED_REST_SECONDS", 3600.0)
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec)
+    producer = Producer(journals)
+    application = Counting(tmp_path)
+    fenced = host.start(spec, application)
+    await read_through(fenced, source=await producer.publish(SOURCE, ["a"]))
+    host.blind(fenced)
+    await host.unassign(SHARD)
+    await host.assign(spec)
+    successor = host.start(spec, Counting(tmp_path))
+    await read_through(successor, source=await producer.publish(SOURCE, ["b"]))
+    assert isinstance(await fenced.terminal, CommitFencedError)
+
+    assert not application.stores[0]._commits._closed
+    await fenced.stop(grace_seconds=0)
+    assert application.stores[0]._commits._closed
+    assert await counts(successor) == {"a": 1, "b": 1}
 
 
 def _cause(shard: LiveShard) -> BaseException | None:

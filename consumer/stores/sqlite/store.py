@@ -61,12 +61,12 @@ _CREATE_CHECKPOINT = (
 _READ_CHECKPOINT = "SELECT checkpoint FROM gazette_checkpoint"
 _WRITE_CHECKPOINT = "INSERT OR REPLACE INTO gazette_checkpoint VALUES (0, ?)"
 
-WAL_BYTES_MAX = 8 << 20
+WAL_BYTES_MAX = 16 << 20
 """Length of the write-ahead log from which it is checkpointed. The longer, the fewer pages are copied, and recorded, a
-second time; the shorter, the sooner a file opens after a crash or a hand-over: 8 MiB take some 5 ms, and where no
+second time; the shorter, the sooner a file opens after a crash or a hand-over: 16 MiB take some 10 ms, and where no
 recovery log keeps them for the next life, they are copied back first."""
 
-_WAL_HARD_RATIO = 16
+_WAL_HARD_RATIO = 8
 """A log so many times longer than that ends the queries which hold it back."""
 _QUIET_SECONDS = 0.05
 """Longest wait of a checkpoint for queries under way; the next commit tries again."""

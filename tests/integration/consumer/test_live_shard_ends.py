@@ -88,11 +88,11 @@ async def test_fenced_primary_leaves_the_machine_to_its_successor_until_it_is_st
     await read_through(successor, source=await producer.publish(SOURCE, ["b"]))
     assert isinstance(await fenced.terminal, CommitFencedError)
 
+    assert await counts(successor) == {"a": 1, "b": 1}
     assert not application.stores[0]._commits._closed
     await fenced.stop(grace_seconds=0)
     # On its thread, which a stop without grace does not wait for.
     await eventually(lambda: application.stores[0]._commits._closed)
-    assert await counts(successor) == {"a": 1, "b": 1}
 
 
 def _cause(shard: LiveShard) -> BaseException | None:

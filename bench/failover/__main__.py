@@ -33,6 +33,7 @@ from bench.failover.traffic import Traffic
 from bench.journal_specs import journal_change
 from bench.report import Params, emit
 from consumer.errors import EndpointError
+from consumer.interpreter import serve_only
 from consumer.journal.client import JournalClient
 from consumer.protocol.journal_pb2 import ApplyRequest
 from consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
@@ -82,6 +83,8 @@ def main() -> None:
         spark = start_session(
             standalone.master_url, app_name="failover", conf=standalone.session_conf
         )
+        # What sends the messages and times their echoes must not stop for 0.15 s to look for cycles.
+        serve_only()
         try:
             for case in CASES:
                 if not sys.argv[1:] or case.kill in sys.argv[1:]:

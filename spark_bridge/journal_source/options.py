@@ -14,14 +14,15 @@ from consumer.protocol.selector_text import parse_selector
 from spark_bridge.format_options import FormatOptions, OptionError
 from spark_bridge.journal_source.places import EARLIEST, LATEST, Place, parse_place
 
-PARTITION_BYTES: Final = 16 << 20
-"""Of a journal that one task reads, by default."""
+PARTITION_BYTES: Final = 64 << 20
+"""Of a journal that one task reads, by default. The task itself costs as much as some 10 MiB more."""
 _ADDRESS: Final = "the address of a broker, e.g. http://127.0.0.1:8081"
 _SELECTOR: Final = (
     "a label selector that says which journals to read, e.g. app.gazette.dev/message-type=Flight"
 )
 _ROWS: Final = "a number of rows, at least 1"
 _BYTES: Final = "a number of bytes, at least 1"
+_PARTITIONS: Final = "a number of partitions, at least 1"
 _MODES: Final = ("FAILFAST", "PERMISSIVE")
 _KNOWN: Final = (
     "address",
@@ -37,6 +38,7 @@ _KNOWN: Final = (
     "maxRowsPerTrigger",
     "maxBytesPerTrigger",
     "maxBytesPerPartition",
+    "minPartitions",
     "zone",
     "caFile",
     "authKeysFile",
@@ -80,6 +82,8 @@ class ReadOptions:
     bytes_max: int | None = None
     """Of a micro-batch."""
     partition_bytes: int = PARTITION_BYTES
+    partitions_min: int = 1
+    """Of all journals together."""
 
 
 def read_options(options: Mapping[str, Any]) -> ReadOptions:
@@ -112,6 +116,7 @@ def read_options(options: Mapping[str, Any]) -> ReadOptions:
         rows_max=given.count_or_none("maxRowsPerTrigger", _ROWS),
         bytes_max=given.count_or_none("maxBytesPerTrigger", _BYTES),
         partition_bytes=given.count_or_none("maxBytesPerPartition", _BYTES) or PARTITION_BYTES,
+        partitions_min=given.count_or_none("minPartitions", _PARTITIONS) or 1,
     )
 
 

@@ -27,7 +27,10 @@ from spark_bridge.journal_source.options import ReadOptions
 from spark_bridge.journal_source.scanner import JournalScanner
 
 _STRETCHES: Final = 16
-"""Of which a partition is put together."""
+"""Of which a partition is put together, or more."""
+_STRETCH_BYTES_MAX: Final = 1 << 20
+_SHORT_STRETCH_BYTES_MAX: Final = 64 << 10
+"""Where a small batch may have to be many partitions."""
 
 Heads = Mapping[str, int]
 """Where each journal ends, bytes."""
@@ -98,13 +101,18 @@ class Planner:
             FramingError: content is no messages.
             ConsumerError: a journal cannot be read.
         """
-        partitions: list[BytePartition] = []
-        for name in span.names:
-            batch = await self._batch_between(name, span.start_of(name), span.end[name])
-            partitions += partitions_of(
-                name, batch.begins, batch.ends, bytes_max=self._options.partition_bytes
-            )
-        return partitions
+        batches = {
+            name: await self._batch_between(name, span.start_of(name), span.end[name])
+            for name in span.names
+        }
+        wanted = sum(int((batch.ends - batch.begins).sum()) for batch in batches.values())
+        share = max(1, wanted // self._options.partitions_min)
+        bytes_max = min(self._options.partition_bytes, share)
+        return [
+            partition
+            for name, batch in batches.items()
+            for partition in partitions_of(name, batch.begins, batch.ends, bytes_max=bytes_max)
+        ]
 
     async def _plan_shares(
         self,
@@ -159,7 +167,7 @@ class Planner:
                 new_tables=partial(tables_for, name, content_type, self._options),
                 state=state,
                 gaps_allowed=not self._options.fail_on_data_loss,
-                stretch_bytes=max(1, self._options.partition_bytes // _STRETCHES),
+                stretch_bytes=_stretch_bytes(self._options),
             )
             self._scanners[name] = scanner
         return scanner
@@ -191,6 +199,12 @@ async def batch_span(client: JournalClient, start: States, options: ReadOptions)
                 expected = f"of {name} an offset up to its write head, {heads[name]}"
                 raise OptionError("end", expected, got=str(ends.get(name)))
     return BatchSpan(start, {name: JournalState(ends[name]) for name in journals})
+
+
+def _stretch_bytes(options: ReadOptions) -> int:
+    """Return how finely partitions can be cut."""
+    bytes_max = _SHORT_STRETCH_BYTES_MAX if options.partitions_min > 1 else _STRETCH_BYTES_MAX
+    return max(1, min(bytes_max, options.partition_bytes // _STRETCHES))
 
 
 def _share(limit: int, used: int, left: int) -> int:

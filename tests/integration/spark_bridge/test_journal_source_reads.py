@@ -59,6 +59,24 @@ def test_batch_reads_each_committed_message_once_in_parallel(address: str) -> No
     assert partitions >= 15
 
 
+def test_batch_is_as_many_partitions_as_it_must_be(address: str) -> None:
+    """Plan: 0.7 MB in one journal and some messages in another, read with and without `minPartitions`.
+
+    Why: a batch smaller than a partition would leave all cores but one idle.
+    """
+    topic = Topic(address, 2)
+    topic.writer().committed(range(8000))
+    topic.writer(1).committed(range(8000, 8100))
+
+    least, rows = topic.batch()
+    partitions, same_rows = topic.batch(minPartitions=6)
+
+    assert least == 2
+    assert 6 <= partitions <= 9
+    assert Counter(row["id"] for row in rows) == Counter(range(8100))
+    assert Counter(row["id"] for row in same_rows) == Counter(range(8100))
+
+
 def test_metadata_places_are_those_of_the_messages(address: str) -> None:
     """Plan: read `_begin` and `_end` of messages among holes, and the bytes there. Why: they are keys."""
     topic = Topic(address, 1)

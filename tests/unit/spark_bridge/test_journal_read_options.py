@@ -32,6 +32,7 @@ NEEDED = {"address": "http://127.0.0.1:8081", "selector": "name=a/journal"}
         ("maxRowsPerTrigger", "0", "a number of rows"),
         ("maxBytesPerTrigger", "1m", "a number of bytes"),
         ("maxBytesPerPartition", "-1", "a number of bytes"),
+        ("minPartitions", "0", "a number of partitions"),
         ("includeMetadata", "yes", "true or false"),
         ("messageType", "Flight", "module:attribute"),
         ("mode", "DROPMALFORMED", "FAILFAST or PERMISSIVE"),

@@ -11,12 +11,15 @@ from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.options import Access
 
 
-def open_client(access: Access, *, chunk_bytes: int = CHUNK_BYTES) -> JournalClient:
+def open_client(
+    access: Access, *, chunk_bytes: int = CHUNK_BYTES, whole_bytes_max: int | None = None
+) -> JournalClient:
     """Return a client, not entered yet.
 
     Args:
         access: Of the brokers.
         chunk_bytes: Of long appends; see `JournalClient`.
+        whole_bytes_max: Of appends in one message, likewise.
 
     Raises:
         OptionError: a file that the options name cannot be read, or the address is malformed.
@@ -30,5 +33,10 @@ def open_client(access: Access, *, chunk_bytes: int = CHUNK_BYTES) -> JournalCli
             raise OptionError("authKeysFile", expected, got=access.auth_keys_file) from error
     ca_file = Path(access.ca_file) if access.ca_file is not None else None
     return JournalClient(
-        access.address, auth=auth, zone=access.zone, ca_file=ca_file, chunk_bytes=chunk_bytes
+        access.address,
+        auth=auth,
+        zone=access.zone,
+        ca_file=ca_file,
+        chunk_bytes=chunk_bytes,
+        whole_bytes_max=whole_bytes_max,
     )

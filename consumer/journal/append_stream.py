@@ -14,13 +14,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any
 
 import grpc
 
 from allocator.runtime.task_group import TaskGroup
+from consumer.journal.append_messages import WholeAppend, encode_appends
 from consumer.protocol.appends_pb2 import AppendStreamRequest, AppendStreamResponse
 from consumer.protocol.journal_pb2 import AppendResponse
 
@@ -28,7 +29,8 @@ MESSAGE_BYTES_MAX = 256 << 10
 """Content of appends that share a message, unless one alone is larger."""
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
-OpenStream = grpc.aio.StreamStreamMultiCallable[AppendStreamRequest, AppendStreamResponse]
+# Requests are encoded by hand.
+OpenStream = grpc.aio.StreamStreamMultiCallable[bytes, AppendStreamResponse]
 
 
 class StreamedAppend:
@@ -77,7 +79,7 @@ class AppendStream:
         """
         self._open_stream = open_stream
         self._numbers = itertools.count(1)
-        self._queue: deque[AppendStreamRequest.Append] = deque()
+        self._queue: deque[WholeAppend] = deque()
         self._queued = asyncio.Event()
         self._answers: dict[int, asyncio.Future[AppendResponse]] = {}
         self._running: asyncio.Task[None] | None = None
@@ -85,19 +87,24 @@ class AppendStream:
         """Messages that came back over the stream."""
 
     def start(
-        self, append: AppendStreamRequest.Append, *, timeout_seconds: float
+        self,
+        append: AppendStreamRequest.Append,
+        content: Sequence[bytes | memoryview] = (),
+        *,
+        timeout_seconds: float,
     ) -> StreamedAppend:
         """Send an append soon, behind those before it; never blocks.
 
         Args:
-            append: All of it but its number.
+            append: All of it but its number and its content.
+            content: In order; kept until it is sent, and not copied before.
             timeout_seconds: Longest wait for the answer. If nothing at all came meanwhile, the broker is taken for
                 dead, and the stream is broken.
         """
         append.number = next(self._numbers)
         answer: asyncio.Future[AppendResponse] = asyncio.get_running_loop().create_future()
         self._answers[append.number] = answer
-        self._queue.append(append)
+        self._queue.append(WholeAppend(append, content))
         self._queued.set()
         if self._running is None:
             # Of no group: it lives as long as the channel, whose owner closes it.
@@ -148,30 +155,26 @@ class AppendStream:
             if not future.done():
                 future.set_exception(error)
 
-    async def _write(
-        self, call: grpc.aio.StreamStreamCall[AppendStreamRequest, AppendStreamResponse]
-    ) -> None:
+    async def _write(self, call: grpc.aio.StreamStreamCall[bytes, AppendStreamResponse]) -> None:
         while True:
             await self._queued.wait()
             self._queued.clear()
             while self._queue:
                 try:
-                    await call.write(AppendStreamRequest(appends=self._take_queued()))
+                    await call.write(encode_appends(self._take_queued()))
                 except (asyncio.InvalidStateError, grpc.aio.AioRpcError, grpc.aio.InternalError):
                     return  # The reader learns why.
 
-    def _take_queued(self) -> list[AppendStreamRequest.Append]:
+    def _take_queued(self) -> list[WholeAppend]:
         taken, size = [self._queue.popleft()], 0
         while self._queue:
-            size += len(taken[-1].content)
-            if size + len(self._queue[0].content) > MESSAGE_BYTES_MAX:
+            size += taken[-1].size
+            if size + self._queue[0].size > MESSAGE_BYTES_MAX:
                 break
             taken.append(self._queue.popleft())
         return taken
 
-    async def _read(
-        self, call: grpc.aio.StreamStreamCall[AppendStreamRequest, AppendStreamResponse]
-    ) -> None:
+    async def _read(self, call: grpc.aio.StreamStreamCall[bytes, AppendStreamResponse]) -> None:
         while True:
             message = await call.read()
             if message is grpc.aio.EOF:

@@ -4,7 +4,7 @@ The answer may come before everything was sent, and is then a refusal. Once the 
 leaves the outcome unknown, which is an error of its own (`AppendOutcomeUnknownError`): repeating such an append may
 write its bytes twice. Every other error means that nothing was written.
 
-    connected, and at most a chunk          one message of a call that stays open, if the broker takes that
+    connected, and not too long             one message of a call that stays open, if the broker takes that
         depends on appends under way        and in turn, behind those (`consumer.journal.in_turn`)
     else                                    a call of its own: parameters, chunks, commit
 
@@ -178,7 +178,7 @@ class _Append:
         # Of a connection that is yet to be made, only a call of its own tells whether anything was sent.
         after = self._in_turn.after if self._in_turn is not None else ()
         return (
-            self._size <= self._transport.chunk_bytes
+            self._size <= self._transport.whole_bytes_max
             and peer.bulk.append_stream is not None
             and self._transport.channels.state(peer.endpoint) is grpc.ChannelConnectivity.READY
             and all(turn.endpoint == peer.endpoint for turn in after)
@@ -213,12 +213,13 @@ class _Append:
         in_turn = self._in_turn or InTurn(b"")
         append = AppendStreamRequest.Append(
             parameters=self._request,
-            content=b"".join(self._content),
             name=in_turn.name,
             after=[turn.name for turn in in_turn.after],
             metadata=dict(self._metadata()),
         )
-        call = peer.bulk.append_stream.start(append, timeout_seconds=self._timeout_seconds)
+        call = peer.bulk.append_stream.start(
+            append, self._content, timeout_seconds=self._timeout_seconds
+        )
         self._transport.channels.track(peer.endpoint, call)
         if in_turn.name:
             in_turn.on_sent(Turn(peer.endpoint, in_turn.name))

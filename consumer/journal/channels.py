@@ -113,7 +113,11 @@ class StartsAppends(Protocol):
     """`AppendStream`, or another way to appends in one message."""
 
     def start(
-        self, append: AppendStreamRequest.Append, *, timeout_seconds: float
+        self,
+        append: AppendStreamRequest.Append,
+        content: Sequence[bytes | memoryview] = (),
+        *,
+        timeout_seconds: float,
     ) -> AppendUnderWay:
         """Send an append soon, behind those before it."""
         ...
@@ -133,7 +137,7 @@ def _append_stream(channel: grpc.aio.Channel) -> AppendStream:
     return AppendStream(
         channel.stream_stream(
             f"/{APPEND_SERVICE}/AppendStream",
-            request_serializer=AppendStreamRequest.SerializeToString,
+            request_serializer=serialize,
             response_deserializer=AppendStreamResponse.FromString,
         )
     )

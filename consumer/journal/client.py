@@ -73,6 +73,7 @@ class JournalClient:
         ca_file: Path | None = None,
         channels: Channels | None = None,
         chunk_bytes: int = CHUNK_BYTES,
+        whole_bytes_max: int | None = None,
         clock: Clock | None = None,
     ) -> None:
         """Take the address; nothing is opened before the client is entered.
@@ -87,6 +88,8 @@ class JournalClient:
             ca_file: Root certificates for https; the system's if absent.
             channels: Lead to brokers in place of gRPC channels to `address`, if given.
             chunk_bytes: Sent in one message of a long append; brokers give up on one that takes more than a second.
+            whole_bytes_max: Sent at once in an append that fits into one message, to brokers that take such; as much
+                as `chunk_bytes` if absent.
             clock: Times patience.
 
         Raises:
@@ -101,6 +104,7 @@ class JournalClient:
             zone=zone,
             patience_seconds=patience_seconds,
             chunk_bytes=chunk_bytes,
+            whole_bytes_max=chunk_bytes if whole_bytes_max is None else whole_bytes_max,
             clock=clock,
         )
 

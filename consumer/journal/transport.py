@@ -63,6 +63,7 @@ class JournalTransport:
         zone: str,
         patience_seconds: float,
         chunk_bytes: int,
+        whole_bytes_max: int,
         clock: Clock,
     ) -> None:
         self.channels = channels
@@ -70,6 +71,8 @@ class JournalTransport:
         self.patience_seconds = patience_seconds
         self.chunk_bytes = chunk_bytes
         """Content sent in one message of an append's stream."""
+        self.whole_bytes_max = whole_bytes_max
+        """Content of an append that is sent in one message with all of it."""
         self.clock = clock
         self.applied_revision = 0
         """Newest etcd revision of our own applies: reads and appends wait for it, and so see them."""

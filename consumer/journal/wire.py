@@ -39,9 +39,9 @@ def encode_read_chunk(offset: int, content: bytes) -> bytes:
     return b"".join(
         (
             _READ_OFFSET_TAG,
-            _varint(offset),
+            encode_varint(offset),
             _READ_CONTENT_TAG,
-            _varint(len(content)),
+            encode_varint(len(content)),
             content,
         )
     )
@@ -50,9 +50,9 @@ def encode_read_chunk(offset: int, content: bytes) -> bytes:
 def decode_read(message: bytes) -> ReadChunk | ReadResponse:
     """Return the chunk that a message of a read carries, or the whole message if it is of another kind."""
     if message[:1] == _READ_OFFSET_TAG:
-        offset, position = _read_varint(message, 1)
+        offset, position = read_varint(message, 1)
         if position > 0 and message[position : position + 1] == _READ_CONTENT_TAG:
-            length, start = _read_varint(message, position + 1)
+            length, start = read_varint(message, position + 1)
             if length > 0 and start + length == len(message):
                 return ReadChunk(offset, message[start:])
     return ReadResponse.FromString(message)
@@ -60,7 +60,7 @@ def decode_read(message: bytes) -> ReadChunk | ReadResponse:
 
 def encode_append_chunk(content: bytes | memoryview) -> bytes:
     """Return the AppendRequest that carries nothing but content, which must not be empty."""
-    return b"".join((_APPEND_CONTENT_HEAD, _varint(len(content)), content))
+    return b"".join((_APPEND_CONTENT_HEAD, encode_varint(len(content)), content))
 
 
 def append_content(message: bytes) -> memoryview | None:
@@ -72,7 +72,7 @@ def append_content(message: bytes) -> memoryview | None:
     if not message:
         return memoryview(b"")
     if message[0] == _APPEND_CONTENT_TAG:
-        length, start = _read_varint(message, 1)
+        length, start = read_varint(message, 1)
         if start + length == len(message):
             return memoryview(message)[start:]
     request = parse_append(message)
@@ -92,7 +92,8 @@ def parse_append(message: bytes) -> AppendRequest:
         raise ValueError(f"malformed AppendRequest: {error}") from error
 
 
-def _varint(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
+    """Return the wire form of a number that is not negative."""
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
@@ -101,7 +102,7 @@ def _varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def _read_varint(message: bytes, position: int) -> tuple[int, int]:
+def read_varint(message: bytes | memoryview, position: int) -> tuple[int, int]:
     """Return the varint at a position and the position after it; (-1, -1) if there is none."""
     value = shift = 0
     for index in range(position, min(position + 10, len(message))):

@@ -10,7 +10,7 @@ of the process: one that stands still has already sent what it sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
@@ -253,10 +253,15 @@ class _Starter:
         self._wire = wire
 
     def start(
-        self, append: AppendStreamRequest.Append, *, timeout_seconds: float
+        self,
+        append: AppendStreamRequest.Append,
+        content: Sequence[bytes | memoryview] = (),
+        *,
+        timeout_seconds: float,
     ) -> WholeAppendCall:
         """Send it once it is awaited."""
         del timeout_seconds
+        append.content = b"".join(content)
         return WholeAppendCall(self._wire, append)
 
 

@@ -31,6 +31,8 @@ _FIRST_APPEND_BYTES, _APPEND_BYTES_MAX = 8 << 10, 5 << 20
 """What is worth being encoded at once, and an append, all journals together: bytes of rows in memory, and of UUIDs. It
 grows, so that brokers soon have something to do."""
 _APPEND_GROWTH = 4
+_WHOLE_BYTES_MAX = 8 << 20
+"""Of an append in one message: brokers take 16 MiB, and a write does not wait for other appends of its client."""
 
 Chunk: TypeAlias = dict[str, list[bytes | memoryview]]
 """What is worth an append, by journal."""
@@ -67,7 +69,9 @@ async def _write(chunks: _Chunks, plan: WritePlan) -> Attempt:
     from spark_bridge.brokers import open_client
 
     keep_freed_buffers()
-    async with open_client(plan.access, chunk_bytes=BULK_CHUNK_BYTES) as journals:
+    async with open_client(
+        plan.access, chunk_bytes=BULK_CHUNK_BYTES, whole_bytes_max=_WHOLE_BYTES_MAX
+    ) as journals:
         chunk = await asyncio.to_thread(chunks.next)
         while chunk:
             # The next one is encoded while this one is appended.

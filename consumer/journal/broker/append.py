@@ -7,7 +7,7 @@ without holding the journal, and re-checks when it commits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -15,6 +15,7 @@ from typing import TypeAlias
 import grpc
 
 from allocator.runtime.clock import Clock
+from consumer.journal.append_messages import WholeAppend
 from consumer.journal.broker.catalogue import Catalogue
 from consumer.journal.broker.committer import Outcome
 from consumer.journal.broker.config import BrokerConfig
@@ -33,7 +34,6 @@ from consumer.journal.broker.staging import StagedContent, StagingArea
 from consumer.journal.broker.sums import sha1_sum
 from consumer.journal.broker.turns import Turn, Turns
 from consumer.journal.wire import append_content, parse_append
-from consumer.protocol.appends_pb2 import AppendStreamRequest
 from consumer.protocol.auth import Capability, Claims
 from consumer.protocol.journal_pb2 import (
     AppendRequest,
@@ -89,17 +89,18 @@ class AppendHandler:
             return await self._append(request, claims, receive, Turn())
         raise AssertionError("an aborted call has ended")
 
-    async def append_whole(self, append: AppendStreamRequest.Append) -> AppendResponse:
+    async def append_whole(self, whole: WholeAppend) -> AppendResponse:
         """Serve an append that is all there, once those that it comes after have succeeded.
 
         Raises:
             Exception: what `fault_of` takes.
         """
+        append = whole.append
         request = append.parameters
         with self._turns.turn(append.name, append.after) as turn:
             validate_append_request(request, first=True)
             claims = self._resolver.authorize(append.metadata.items(), Capability.APPEND)
-            receive = partial(self._take_whole, request, append.content)
+            receive = partial(self._take_whole, request, whole.content)
             return await self._append(request, claims, receive, turn)
 
     async def _append(
@@ -176,21 +177,23 @@ class AppendHandler:
     async def _take_whole(
         self,
         request: AppendRequest,
-        whole: bytes,
+        whole: Sequence[bytes | memoryview],
         journal: LiveJournal,
         content: StagedContent,
         counts: _Counts,
     ) -> Outcome | None:
         """Stage content that is all there; return a refusal met on the way."""
-        counts.total = 2 if whole else 1  # As if it had come in a stream.
-        if not whole:
+        pieces = [memoryview(piece) for piece in whole if piece]
+        counts.total = 1 + len(pieces)  # As if it had come in a stream.
+        if not pieces:
             return None
         status = content_refusal(request, journal.entry.spec)
         if status != Status.OK:
             return Outcome(status, journal.view.position.registers)
-        await content.add(memoryview(whole))
-        self._require_bounded(content)
-        await self._throttle(journal, len(whole), counts)
+        for piece in pieces:
+            await content.add(piece)
+            self._require_bounded(content)
+            await self._throttle(journal, len(piece), counts)
         await content.settle()
         return None
 

@@ -14,16 +14,17 @@ import grpc
 import structlog
 
 from allocator.runtime.task_group import TaskGroup
+from consumer.journal.append_messages import WholeAppend
 from consumer.journal.broker.append import AppendHandler
 from consumer.journal.broker.catalogue import Catalogue
 from consumer.journal.broker.faults import Context, RpcFault, answered, fault_of
 from consumer.journal.broker.journals import Journals
-from consumer.protocol.appends_pb2 import AppendStreamRequest, AppendStreamResponse
+from consumer.protocol.appends_pb2 import AppendStreamResponse
 
 logger = structlog.get_logger()
 
-UNDER_WAY_MAX = 1024
-"""Appends of a stream that are not answered yet; with more, no further message is read."""
+UNDER_WAY_MAX, UNDER_WAY_BYTES_MAX = 1024, 64 << 20
+"""Appends of a stream that are not answered yet, and their content; with more, no further message is read."""
 
 
 class AppendStreamHandler:
@@ -51,7 +52,7 @@ class _Stream:
     def __init__(self, appends: AppendHandler, context: Context) -> None:
         self._appends = appends
         self._context = context
-        self._under_way = 0
+        self._under_way = self._under_way_bytes = 0
         self._ended = asyncio.Event()
         """Set whenever an append has been answered."""
         self._writing = asyncio.Lock()
@@ -70,30 +71,33 @@ class _Stream:
             message = await self._context.read()
             if message is grpc.aio.EOF:
                 return
-            assert isinstance(message, AppendStreamRequest), "a method takes its requests"
-            for append in message.appends:
+            assert isinstance(message, list), "a method takes its requests"
+            for whole in message:
                 self._under_way += 1
-                group.start_soon(self._serve(append), name=f"append:{append.parameters.journal}")
-            await self._wait_until_under_way(UNDER_WAY_MAX)
+                self._under_way_bytes += whole.size
+                journal = whole.append.parameters.journal
+                group.start_soon(self._serve(whole), name=f"append:{journal}")
+            await self._wait_until_under_way(UNDER_WAY_MAX, UNDER_WAY_BYTES_MAX)
 
-    async def _wait_until_under_way(self, count: int) -> None:
-        while self._under_way > count:
+    async def _wait_until_under_way(self, count: int, bytes_: int = 0) -> None:
+        while self._under_way > count or self._under_way_bytes > bytes_:
             self._ended.clear()
             await self._ended.wait()
 
-    async def _serve(self, append: AppendStreamRequest.Append) -> None:
+    async def _serve(self, whole: WholeAppend) -> None:
         try:
-            answer = await self._answer_of(append)
+            answer = await self._answer_of(whole)
             async with self._writing:
                 await self._context.write(AppendStreamResponse(answers=[answer]))
         finally:
             self._under_way -= 1
+            self._under_way_bytes -= whole.size
             self._ended.set()
 
-    async def _answer_of(self, append: AppendStreamRequest.Append) -> AppendStreamResponse.Answer:
-        number = append.number
+    async def _answer_of(self, whole: WholeAppend) -> AppendStreamResponse.Answer:
+        number = whole.append.number
         try:
-            response = await self._appends.append_whole(append)
+            response = await self._appends.append_whole(whole)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 
+from consumer.journal.append_messages import decode_appends
 from consumer.journal.broker.append import AppendHandler
 from consumer.journal.broker.append_stream import AppendStreamHandler
 from consumer.journal.broker.delete_fragments import DeletionHandler
@@ -17,7 +18,6 @@ from consumer.journal.broker.fragments_api import FragmentsHandler
 from consumer.journal.broker.list_apply import ApplyHandler, ListHandler
 from consumer.journal.broker.read import ReadHandler
 from consumer.journal.wire import APPEND_SERVICE, serialize
-from consumer.protocol.appends_pb2 import AppendStreamRequest
 from consumer.protocol.fragments_pb2 import DeleteFragmentsRequest
 from consumer.protocol.journal_pb2 import (
     ApplyRequest,
@@ -55,7 +55,7 @@ def fragment_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
 def append_stream_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
     """Return the service of appends in streams of many, for a server."""
     stream = grpc.stream_stream_rpc_method_handler(
-        handlers.append_streams.serve, AppendStreamRequest.FromString, serialize
+        handlers.append_streams.serve, decode_appends, serialize
     )
     return grpc.method_handlers_generic_handler(APPEND_SERVICE, {"AppendStream": stream})
 

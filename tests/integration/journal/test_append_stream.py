@@ -89,6 +89,28 @@ async def test_answers_are_the_same_in_one_message_and_in_a_call(
     assert await journals.write_head("test/one") == 6 + CHUNK_BYTES
 
 
+async def test_long_append_goes_in_one_message_where_the_client_says_so(
+    journals: JournalClient,
+) -> None:
+    """Plan: 3 MB in pieces, by a client with the usual bound and by one with a larger. What is answered tells the way:
+    chunks of a call, or one.
+    """
+    await _connected(journals, streamed=False)
+    pieces = [b"%07d\n" % number * 1000 for number in range(375)]
+
+    async with JournalClient(journals.address, whole_bytes_max=4 << 20) as client:
+        await client.append("test/one", b"connects")
+        whole = await client.append("test/one", pieces)
+    chunked = await journals.append("test/one", pieces)
+
+    assert whole.total_chunks == 2
+    assert chunked.total_chunks > 10
+    assert whole.commit.sum == chunked.commit.sum
+    content = b"".join(pieces)
+    async with journals.reader("test/one", offset=8, block=False) as reader:
+        assert b"".join([span.content async for span in reader]) == content + content
+
+
 async def test_a_broker_that_takes_no_streams_of_appends_gets_calls() -> None:
     """Plan: append twice to a broker of the protocol alone; the second time the connection is there already.
 

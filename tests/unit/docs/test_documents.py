@@ -17,7 +17,7 @@ _CODE = re.compile(r"`([^`\n]+)`")
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _PATH = re.compile(r"[\w.-]*(?:/[\w.-]+)*(?:/|\.(?:py|md|proto|yaml|toml|sql|txt))")
 _DOTTED = re.compile(r"(?:allocator|consumer|spark_bridge|examples)(?:\.\w+)+")
-_GENERIC = {"core/", "message.proto", "spool/", ".proto", ".demo/", "state.json"}
+_GENERIC = {"core/", "message.proto", "spool/", ".proto", ".cache/", ".demo/", "state.json"}
 """Written like a path, but not one of this repository."""
 
 

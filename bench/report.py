@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+import structlog
+
 Params: TypeAlias = "dict[str, str | int | float | bool]"
+
+
+def keep_logs_apart() -> None:
+    """Send what this process logs to standard error, for standard output has figures alone."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
 
 def emit(

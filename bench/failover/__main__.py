@@ -31,7 +31,7 @@ from bench.disturbances import Disturbances, Longest
 from bench.failover.app import OUTPUT, SOURCE
 from bench.failover.traffic import Traffic
 from bench.journal_specs import journal_change
-from bench.report import Params, emit
+from bench.report import Params, emit, keep_logs_apart
 from consumer.errors import EndpointError
 from consumer.interpreter import serve_only
 from consumer.journal.client import JournalClient
@@ -76,6 +76,7 @@ CASES = (
 
 def main() -> None:
     """Run the cases named by their kill, or all."""
+    keep_logs_apart()
     with (
         StandaloneCluster(workers=3, cores_per_worker=1) as standalone,
         tempfile.TemporaryDirectory() as directory,

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import sys
 
-import structlog
-
 from bench.recovery import cost, playing, standby
+from bench.report import keep_logs_apart
 from consumer.interpreter import serve_only
 
 BENCH = "recovery"
@@ -21,7 +20,7 @@ STATE_MB = 100
 def main() -> None:
     """Measure everything; an argument is another size of the state, MB."""
     serve_only()  # As a member does.
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    keep_logs_apart()
     playing.run(BENCH, int(sys.argv[1]) if len(sys.argv) > 1 else STATE_MB)
     standby.run(BENCH)
     cost.run(BENCH)

@@ -15,8 +15,6 @@ import time
 from bisect import bisect_left
 from pathlib import Path
 
-import structlog
-
 from allocator.runtime.task_group import TaskGroup
 from bench.recovery.driven import (
     STORES,
@@ -26,7 +24,7 @@ from bench.recovery.driven import (
     member_journals,
     recording_into,
 )
-from bench.report import emit
+from bench.report import emit, keep_logs_apart
 from consumer.embedded.broker import EmbeddedBrokerProcess
 from consumer.interpreter import serve_only
 from consumer.op_future import OpFuture
@@ -126,7 +124,7 @@ def main() -> None:
     """Be the standby."""
     serve_only()
     address, log, directory = sys.argv[1:]
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    keep_logs_apart()
     print(json.dumps(asyncio.run(_stand_by(address, log, Path(directory)))))
 
 

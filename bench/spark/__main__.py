@@ -9,12 +9,15 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 
+from bench.report import keep_logs_apart
+
 BENCH = "spark"
 PARTS = ("source", "sink", "tables", "lookups")
 
 
 def main() -> None:
     """Run the parts that the command names, all if it names none."""
+    keep_logs_apart()
     wanted = sys.argv[1:] or PARTS
     for part in wanted:
         module = f"bench.spark.{part}"

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from bench.report import emit
+from bench.report import emit, keep_logs_apart
 from bench.vs_structured_streaming import broadsheet, spark
 from bench.vs_structured_streaming.measured import ROWS, Measured
 from bench.vs_structured_streaming.rows import KEYS, Chunk, make_chunks
@@ -32,6 +32,7 @@ SYSTEMS: dict[str, Callable[[Sequence[Chunk]], Measured]] = {
 
 def main() -> None:
     """Measure the systems that are named, or all."""
+    keep_logs_apart()
     named = sys.argv[1:] or list(SYSTEMS)
     unknown = set(named) - SYSTEMS.keys()
     if unknown:

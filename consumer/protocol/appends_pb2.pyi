@@ -115,7 +115,9 @@ class AppendStreamResponse(_message.Message):
 
     @_typing.final
     class Answer(_message.Message):
-        """An Answer is either what `protocol.Journal/Append` answers, or the status that would have ended the call."""
+        """An Answer is either what `protocol.Journal/Append` answers, less the sum of what was committed, or the status that
+        would have ended the call.
+        """
 
         DESCRIPTOR: _descriptor.Descriptor
 

@@ -30,11 +30,6 @@ class PlainContent:
         """Bytes."""
         return len(self.content)
 
-    @property
-    def sum(self) -> bytes:
-        """SHA-1, 20 bytes."""
-        return hashlib.sha1(self.content, usedforsecurity=False).digest()
-
     def blocks(self) -> Iterator[Sequence[Buffer]]:
         """Yield the content."""
         yield [self.content]

@@ -86,7 +86,7 @@ class AppendHandler:
             request = await self._first_request(context)
             claims = self._resolver.authorize(context.invocation_metadata(), Capability.APPEND)
             receive = partial(self._receive_at_pace, context, request)
-            return await self._append(request, claims, receive, Turn())
+            return await self._append(request, claims, receive, Turn(), summed=True)
         raise AssertionError("an aborted call has ended")
 
     async def append_whole(self, whole: WholeAppend) -> AppendResponse:
@@ -101,12 +101,18 @@ class AppendHandler:
             validate_append_request(request, first=True)
             claims = self._resolver.authorize(append.metadata.items(), Capability.APPEND)
             receive = partial(self._take_whole, request, whole.content)
-            return await self._append(request, claims, receive, turn)
+            return await self._append(request, claims, receive, turn, summed=False)
 
     async def _append(
-        self, request: AppendRequest, claims: Claims, receive: _Receive, turn: Turn
+        self,
+        request: AppendRequest,
+        claims: Claims,
+        receive: _Receive,
+        turn: Turn,
+        *,
+        summed: bool,
     ) -> AppendResponse:
-        """Append what `receive` stages, when it is its turn."""
+        """Append what `receive` stages, when it is its turn; the answer has its SHA-1 if it is `summed`."""
         resolution = await self._resolver.resolve(
             request.journal,
             claims,
@@ -125,7 +131,7 @@ class AppendHandler:
         if request.suspend == AppendRequest.SUSPEND_RESUME:
             await self._resume(served.journal)
         async with served.journal.admission:
-            content = StagedContent(self._staging)
+            content = StagedContent(self._staging, summed=summed)
             try:
                 counts = _Counts()
                 refused = await receive(served.journal, content, counts)
@@ -291,7 +297,7 @@ class AppendHandler:
                     journal=resolution.name,
                     begin=outcome.begin,
                     end=outcome.end,
-                    sum=sha1_sum(content.sum),
+                    sum=sha1_sum(content.sum) if content.summed else None,
                     compression_codec=CompressionCodec.NONE,
                 )
             )

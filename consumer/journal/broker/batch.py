@@ -20,11 +20,6 @@ class Content(Protocol):
         """Bytes."""
         ...
 
-    @property
-    def sum(self) -> bytes:
-        """SHA-1, 20 bytes."""
-        ...
-
     def blocks(self) -> Iterable[Sequence[Buffer]]:
         """Yield groups of buffers, in order; reads a staging file where there is one. Blocking."""
         ...

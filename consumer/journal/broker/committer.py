@@ -339,7 +339,9 @@ def _fail_drops(drops: Sequence[_Drop], error: StoreError) -> None:
 
 
 def _is_adopted(content: StagedContent, spec: JournalSpec) -> bool:
-    return content.spool is not None and content.length >= max(
+    # A fragment's name has its sum.
+    is_file = content.spool is not None and content.summed
+    return is_file and content.length >= max(
         ADOPT_BYTES_MIN, spec.fragment.length // ADOPT_FRACTION
     )
 

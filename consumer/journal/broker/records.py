@@ -33,7 +33,8 @@ class Commit(msgspec.Struct, frozen=True, array_like=True, tag="c"):
     begin: int
     end: int
     sums: tuple[tuple[int, bytes], ...]
-    """Length and SHA-1 of each append in [begin, end), in order; none if the bytes are in this record."""
+    """Length and checksum of each part of [begin, end), in order; none if the bytes are in this record. A checksum is
+    an XXH3 of 16 bytes, or a SHA-1 of 20, which earlier versions wrote."""
     at_ms: int
     """Wall time, Unix milliseconds."""
     registers: bytes | None

@@ -53,10 +53,18 @@ class StagingArea:
 
 
 class StagedContent:
-    """Content of one append, with its SHA-1. Filled on the loop; read by the commit in a thread."""
+    """Content of one append. Filled on the loop; read by the commit in a thread."""
 
-    def __init__(self, area: StagingArea) -> None:
+    def __init__(self, area: StagingArea, *, summed: bool) -> None:
+        """Begin with nothing.
+
+        Args:
+            area: Where there is space.
+            summed: Whether to sum what is added up, for `sum`.
+        """
         self._area = area
+        self.summed = summed
+        """Whether there is a `sum`."""
         self._parts: list[Buffer] = []
         self._taken = 0
         self._sha1 = hashlib.sha1(usedforsecurity=False)
@@ -92,11 +100,13 @@ class StagedContent:
         if not in_memory:
             if self.spool is None:
                 self.spool = self._area.directory / secrets.token_hex(8)
-            chunks = [*self._take_unhashed(), chunk]
+            chunks = [*self._take_unhashed(), chunk] if self.summed else []
             self._job = self._area.disk.submit(lambda: self._spill(chunk, chunks))
             return
         self._taken += len(chunk)
         self._keep(chunk)
+        if not self.summed:
+            return
         self._unhashed.append(chunk)
         self._unhashed_bytes += len(chunk)
         # A small one does not wait: each waiting object has a cost that nobody counts.
@@ -151,7 +161,8 @@ class StagedContent:
 
     @property
     def sum(self) -> bytes:
-        """SHA-1 of what was added, 20 bytes; once settled."""
+        """SHA-1 of what was added, 20 bytes; once settled. Requires `summed`."""
+        assert self.summed, "nobody wanted a sum"
         return self._sha1.digest()
 
     def _hash(self, chunks: Sequence[memoryview]) -> None:
@@ -160,7 +171,7 @@ class StagedContent:
                 self._sha1.update(chunk)
 
     def _spill(self, chunk: memoryview, unhashed: Sequence[memoryview]) -> None:
-        """Write a chunk, after what is in memory; hash what is unhashed, which ends with it."""
+        """Write a chunk, after what is in memory; hash what is unhashed."""
         with self._working:
             if self._discarded or self.spool is None:
                 return

@@ -19,8 +19,10 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
+from xxhash import xxh3_128
 
 from consumer.journal.broker.batch import Batch, Content, extend_sum, joined
 from consumer.journal.broker.content_file import ContentFile
@@ -55,6 +57,13 @@ class Rolled:
     """None if it was empty."""
     retired: ContentFile
     """The file it was read from; its holder releases it on the event loop."""
+
+
+class _Written(NamedTuple):
+    position: int
+    """Behind it, bytes."""
+    checksum: bytes
+    """XXH3, 16 bytes."""
 
 
 def open_path(directory: Path, begin: int) -> Path:
@@ -147,8 +156,9 @@ class JournalStore:
             inlined = end - begin <= INLINE_BYTES_MAX
             written = self._write_content(batch.contents, begin - self.open_begin)
             # Before the record, which would make it so.
-            _require_length(written, end - self.open_begin)
-            record = self._record(batch, begin, end, inlined=inlined)
+            _require_length(written.position, end - self.open_begin)
+            checksum = None if inlined else written.checksum
+            record = self._record(batch, begin, end, checksum)
             self._log.append(encode_record(record), ahead=self.state.synced)
             self._make_durable(inlined=inlined)
         finally:
@@ -157,24 +167,27 @@ class JournalStore:
         self._sha1 = sha1
         self._advance(record)
 
-    def _write_content(self, contents: Sequence[Content], position: int) -> int:
-        """Write contents at a position of the open file and return the position after them, bytes."""
+    def _write_content(self, contents: Sequence[Content], position: int) -> _Written:
+        """Write contents at a position of the open file, bytes."""
+        checksum = xxh3_128()
         for content in contents:
             for group in content.blocks():
+                for buffer in group:
+                    checksum.update(buffer)
                 position = self._disk.write_at(self.file.fd, group, position)
-        return position
+        return _Written(position, checksum.digest())
 
-    def _record(self, batch: Batch, begin: int, end: int, *, inlined: bool) -> Commit:
-        contents = batch.contents
+    def _record(self, batch: Batch, begin: int, end: int, checksum: bytes | None) -> Commit:
+        """Return what makes a batch so: with its content, or with a checksum of what was written."""
         return Commit(
             sequence=self.state.sequence + 1,
             begin=begin,
             end=end,
-            sums=() if inlined else tuple((content.length, content.sum) for content in contents),
+            sums=() if checksum is None else ((end - begin, checksum),),
             at_ms=batch.at_ms,
             registers=batch.registers,
             confirms=batch.confirms,
-            content=joined(contents) if inlined else None,
+            content=joined(batch.contents) if checksum is None else None,
         )
 
     def _make_durable(self, *, inlined: bool) -> None:

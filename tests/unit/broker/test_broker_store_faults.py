@@ -26,11 +26,6 @@ class _Cheat:
     length: int
     yielded: int
 
-    @property
-    def sum(self) -> bytes:
-        """SHA-1, 20 bytes."""
-        return bytes(20)
-
     def blocks(self) -> Iterator[Sequence[Buffer]]:
         """Yield too much or too little."""
         yield [b"z" * self.yielded]
@@ -98,7 +93,7 @@ async def test_content_in_tiny_chunks_takes_no_more_memory_than_it_counts(tmp_pa
     """A chunk of one byte is an object of two hundred: many of them are joined, or the memory bound means nothing."""
     disk = Disk()
     area = StagingArea(disk, tmp_path, BrokerConfig(data_dir=tmp_path))
-    content = StagedContent(area)
+    content = StagedContent(area, summed=True)
     for number in range(10_000):
         await content.add(memoryview(b"%d" % (number % 10)))
     await content.add(memoryview(b"x" * 100_000))

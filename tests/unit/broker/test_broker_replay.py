@@ -1,0 +1,56 @@
+"""What a log says of bytes that are elsewhere: believed if their checksum says so, of whatever kind it is."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from xxhash import xxh3_128_digest
+
+from consumer.journal.broker.content_file import ContentFile
+from consumer.journal.broker.disk import Disk
+from consumer.journal.broker.records import Checkpoint, Commit
+from consumer.journal.broker.replay import Log, replay
+
+CONTENT = b"some content\n" * 20_000
+SHA1 = hashlib.sha1(CONTENT, usedforsecurity=False).digest()
+
+
+def _log(checksum: bytes) -> Log:
+    commit = Commit(2, 100, 100 + len(CONTENT), ((len(CONTENT), checksum),), 0, b"r", False, None)
+    checkpoint = Checkpoint(1, 100, b"", False, (), 100, True, "boot")
+    return Log(checkpoint=checkpoint, commits=(commit,), reserved=100, sequence=2, damage=())
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> ContentFile:
+    """An open fragment with the content."""
+    path = tmp_path / "open"
+    path.write_bytes(CONTENT)
+    return ContentFile.open_growing(path)
+
+
+@pytest.mark.parametrize(
+    "checksum", [xxh3_128_digest(CONTENT), SHA1], ids=["XXH3", "SHA-1 of an earlier version"]
+)
+def test_bytes_with_their_checksum_are_there(file: ContentFile, checksum: bytes) -> None:
+    """A broker opens what an earlier version wrote."""
+    found = replay(Disk(), _log(checksum), file)
+
+    assert found.spans == ((100, 100 + len(CONTENT)),)
+    assert (found.end, found.registers, found.damage) == (100 + len(CONTENT), b"r", ())
+
+
+@pytest.mark.parametrize(
+    "checksum",
+    [xxh3_128_digest(b"others"), bytes(20), bytes(32)],
+    ids=["of other bytes", "no SHA-1", "of a later version"],
+)
+def test_bytes_with_another_checksum_are_a_tail_that_never_was(
+    file: ContentFile, checksum: bytes
+) -> None:
+    """The last batch, which nobody may have been told of, is dropped."""
+    found = replay(Disk(), _log(checksum), file)
+
+    assert (found.spans, found.end, found.registers) == ((), 100, b"")

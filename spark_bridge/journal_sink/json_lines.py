@@ -30,6 +30,7 @@ from spark_bridge.journal_sink.texts import (
     concatenated,
     content_of,
     fixed_width_texts,
+    number_text,
     plain_text,
     timestamp_text,
 )
@@ -196,12 +197,16 @@ def _escaped(texts: Any) -> Any:
 
 
 def _floating(column: Any) -> list[Part]:
+    if pc.all(pc.is_finite(column)).as_py() is not False:
+        return [number_text(column)]
     text = plain_text(column)
-    finite = pc.is_finite(column)
-    if pc.all(finite).as_py() is False:
-        for found, written in _NOT_FINITE.items():
-            text = pc.if_else(pc.equal(text, found), f'"{written}"', text)
+    for found, written in _NOT_FINITE.items():
+        text = pc.if_else(pc.equal(text, found), f'"{written}"', text)
     return [text]
+
+
+def _integer(column: Any) -> list[Part]:
+    return [number_text(column)]
 
 
 def _plain(column: Any) -> list[Part]:
@@ -221,7 +226,7 @@ def _binary(column: Any) -> list[Part]:
 
 
 _WRITERS: Final[Sequence[tuple[Callable[[Any], bool], Callable[[Any], list[Part]]]]] = (
-    (pa.types.is_integer, _plain),
+    (pa.types.is_integer, _integer),
     (pa.types.is_boolean, _plain),
     (pa.types.is_decimal, _plain),
     (pa.types.is_floating, _floating),
@@ -235,4 +240,6 @@ _WRITERS: Final[Sequence[tuple[Callable[[Any], bool], Callable[[Any], list[Part]
 
 
 def _is_quoted(kind: Any) -> bool:
-    return any(is_kind(kind) for is_kind, write in _WRITERS if write not in (_plain, _floating))
+    return any(
+        is_kind(kind) for is_kind, write in _WRITERS if write not in (_integer, _plain, _floating)
+    )

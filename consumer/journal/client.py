@@ -238,6 +238,10 @@ class JournalClient:
             retry: Repeat what wrote nothing for a passing reason, for the client's patience.
             in_turn: Its place among other appends that are under way; it is then tried once.
 
+        Returns:
+            The broker's answer; `commit` says where the bytes are. It has their SHA-1 only if they were appended by a
+            call of their own: brokers that take streams of appends do not sum those.
+
         Raises:
             ValidationError: an argument is malformed.
             AppendOutcomeUnknownError: the bytes may or may not be there.

@@ -105,7 +105,7 @@ async def test_long_append_goes_in_one_message_where_the_client_says_so(
 
     assert whole.total_chunks == 2
     assert chunked.total_chunks > 10
-    # What nobody looks at, and costs as much as to write the content.
+    # A stream's appends are not summed.
     assert chunked.commit.HasField("sum")
     assert not whole.commit.HasField("sum")
     content = b"".join(pieces)

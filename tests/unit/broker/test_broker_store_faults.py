@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,3 +109,26 @@ async def test_content_in_tiny_chunks_takes_no_more_memory_than_it_counts(tmp_pa
     content.discard()
     assert area.memory_bytes == 0
     disk.close()
+
+
+@pytest.mark.parametrize("summed", [True, False])
+async def test_content_beyond_the_memory_for_it_is_whole_in_a_file(
+    tmp_path: Path, *, summed: bool
+) -> None:
+    """Some chunks in memory, then a file with all of them, in order, summed or not."""
+    disk = Disk()
+    area = StagingArea(disk, tmp_path, BrokerConfig(data_dir=tmp_path, append_memory_bytes_max=10))
+    content = StagedContent(area, summed=summed)
+    for chunk in (b"four", b"five.", b"beyond", b"and on"):
+        await content.add(memoryview(chunk))
+    await content.settle()
+
+    whole = b"fourfive.beyondand on"
+    assert content.spool is not None
+    assert content.spool.read_bytes() == whole
+    assert b"".join(buffer for group in content.blocks() for buffer in group) == whole
+    if summed:
+        assert content.sum == hashlib.sha1(whole, usedforsecurity=False).digest()
+    content.discard()
+    disk.close()
+    assert area.memory_bytes == 0

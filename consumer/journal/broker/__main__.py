@@ -11,7 +11,7 @@ import click
 from allocator.errors import AllocatorError
 from consumer.errors import ConsumerError
 from consumer.interpreter import serve_only
-from consumer.journal.broker.config import BrokerConfig, Durability
+from consumer.journal.broker.config import SPARE_BYTES_MAX, BrokerConfig, Durability
 from consumer.journal.broker.server import Broker
 
 
@@ -25,6 +25,13 @@ from consumer.journal.broker.server import Broker
 )
 @click.option("--auth-keys", envvar="BROKER_AUTH_KEYS", default="", help="Base64 keys, by commas.")
 @click.option("--allow-unauthenticated", is_flag=True, help="Serve other machines without keys.")
+@click.option(
+    "--spare-bytes",
+    type=click.IntRange(min=0),
+    default=SPARE_BYTES_MAX,
+    show_default=True,
+    help="Files of removed fragments kept to be written over; 0 keeps none.",
+)
 @click.option("--retention", is_flag=True, help="Delete fragments older than their retention.")
 def main(
     data_dir: Path,
@@ -32,6 +39,7 @@ def main(
     durability: str,
     auth_keys: str,
     allow_unauthenticated: bool,
+    spare_bytes: int,
     retention: bool,
 ) -> None:
     """Serve journals from one directory. One copy of the data: on this disk."""
@@ -46,6 +54,7 @@ def main(
             durability=Durability.parse(durability),
             auth_keys=auth_keys,
             allow_unauthenticated=allow_unauthenticated,
+            spare_bytes_max=spare_bytes,
             retention_enabled=retention,
         )
         asyncio.run(_serve(config))

@@ -243,6 +243,10 @@ class Committer:
         if len(plan.contents) == 1 and _is_adopted(plan.contents[0], spec):
             await self._adopt(store, plan, registers)
             return
+        spares = self._site.spares
+        if spares and store.gains_by_spare(plan.bytes):
+            await self._site.disk.run(store.use_spare, spares)
+            self._journal.publish()
         batch = Batch(
             contents=plan.contents,
             registers=registers,
@@ -261,12 +265,17 @@ class Committer:
     def _check_space(self, length: int) -> None:
         floor = self._site.config.free_space_floor_bytes
         try:
-            free = self._site.disk.free_bytes(self._journal.directory)
+            free = self._free_bytes()
+            if free < floor + length and self._site.spares.give_up():
+                free = self._free_bytes()
         except OSError as error:
             raise StoreError(error, rolled_back=True) from error
         if free < floor + length:
             low = OSError(errno.ENOSPC, f"fewer than {floor} bytes would be left free")
             raise StoreError(low, rolled_back=True)
+
+    def _free_bytes(self) -> int:
+        return self._site.disk.free_bytes(self._journal.directory)
 
     async def _adopt(self, store: JournalStore, plan: _Plan, registers: bytes | None) -> None:
         await self._roll(store)

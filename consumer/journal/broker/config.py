@@ -9,6 +9,7 @@ from pathlib import Path
 from allocator.errors import ValidationError
 
 MEBIBYTE = 1 << 20
+SPARE_BYTES_MAX = 512 * MEBIBYTE
 
 
 class SyncMode(Enum):
@@ -86,6 +87,8 @@ class BrokerConfig:
     """Largest message taken from a client."""
     free_space_floor_bytes: int = 64 * MEBIBYTE
     """Appends are refused while the disk has less free; reads go on."""
+    spare_bytes_max: int = SPARE_BYTES_MAX
+    """Files of removed fragments that are kept to be written over; given up when the disk is short of space."""
     retention_enabled: bool = False
     """Delete sealed fragments older than their journal's retention."""
     maintenance_interval_seconds: float = 60.0

@@ -7,6 +7,7 @@ BOOT        start counter
 catalogue/  journal specs
 journals/   one directory per journal incarnation
 spool/      staged content of large appends; emptied at start
+spare/      files of removed fragments, to be written over; emptied at start
 trash/      deleted incarnations awaiting removal
 """
 
@@ -68,6 +69,11 @@ class DataRoot:
     def spool(self) -> Path:
         """Where large appends are staged."""
         return self.directory / "spool"
+
+    @property
+    def spare(self) -> Path:
+        """Where files wait to be written over."""
+        return self.directory / "spare"
 
     @property
     def trash(self) -> Path:
@@ -135,8 +141,9 @@ def _open_locked(disk: Disk, directory: Path, lock_fd: int) -> DataRoot:
         raise BrokerDataError(
             str(directory), f"its format is {version!r}, expected {FORMAT_VERSION!r}"
         )
-    shutil.rmtree(directory / "spool", ignore_errors=True)
-    for name in ("catalogue", "journals", "spool", "trash"):
+    for name in ("spool", "spare"):
+        shutil.rmtree(directory / name, ignore_errors=True)
+    for name in ("catalogue", "journals", "spool", "spare", "trash"):
         (directory / name).mkdir(exist_ok=True)
     disk.sync_directory(directory)
     try:
@@ -165,7 +172,7 @@ def _initialize(disk: Disk, directory: Path) -> None:
             str(directory), "it holds journals but no FORMAT file: it is damaged, restore that file"
         )
     strangers = {path.name for path in directory.iterdir()} - {
-        "LOCK", "IDENTITY", "BOOT", "catalogue", "journals", "spool", "trash",
+        "LOCK", "IDENTITY", "BOOT", "catalogue", "journals", "spool", "spare", "trash",
         ".IDENTITY.new", ".BOOT.new", ".FORMAT.new",
     }  # fmt: skip
     if strangers:

@@ -2,7 +2,7 @@
 
     declare    the journal's log says durably that the spans are holes
     forget     readers skip them from now on; who holds a file open finishes with it
-    unlink     a crash before this leaves files that are served again, and may be deleted again
+    remove     a crash before this leaves files that are served again, and may be deleted again
 
 Retention removes a journal's oldest fragments; this removes any but the newest, which tells where the journal ends.
 """
@@ -14,10 +14,9 @@ from collections.abc import Sequence
 import grpc
 import structlog
 
-from consumer.journal.broker.disk import Disk
 from consumer.journal.broker.faults import Context, RpcFault, answered
 from consumer.journal.broker.fragments import FragmentIndex, SealedFragment
-from consumer.journal.broker.journal import LiveJournal
+from consumer.journal.broker.journal import LiveJournal, Site
 from consumer.journal.broker.journals import Served
 from consumer.journal.broker.resolution import Resolver
 from consumer.journal.broker.store import StoreError
@@ -33,9 +32,9 @@ logger = structlog.get_logger()
 class DeletionHandler:
     """Removes sealed fragments."""
 
-    def __init__(self, resolver: Resolver, disk: Disk) -> None:
+    def __init__(self, resolver: Resolver, site: Site) -> None:
         self._resolver = resolver
-        self._disk = disk
+        self._site = site
 
     async def delete(
         self, request: DeleteFragmentsRequest, context: Context
@@ -76,7 +75,7 @@ class DeletionHandler:
             ) from error
         for each in chosen:
             served.journal.index.remove(each)
-        await self._disk.run(_unlink, chosen)
+        await self._site.disk.run(self._site.spares.retire, [each.path for each in chosen])
         logger.info(
             "fragments.deleted",
             journal=served.journal.name,
@@ -106,8 +105,3 @@ def _chosen(index: FragmentIndex, wanted: Sequence[Fragment]) -> list[SealedFrag
         ):
             chosen[found.begin] = found
     return [chosen[begin] for begin in sorted(chosen)]
-
-
-def _unlink(fragments: Sequence[SealedFragment]) -> None:
-    for fragment in fragments:
-        fragment.path.unlink(missing_ok=True)

@@ -23,6 +23,7 @@ from consumer.journal.broker.fragments import FragmentIndex, SealedFragment
 from consumer.journal.broker.preconditions import Position
 from consumer.journal.broker.recovery import Opening, Recovered, open_journal
 from consumer.journal.broker.signal import Signal
+from consumer.journal.broker.spare_files import SpareFiles
 from consumer.journal.broker.store import JournalStore, Rolled, StoreError
 from consumer.protocol.journal_pb2 import LabelSet
 
@@ -71,6 +72,7 @@ class Site:
     clock: Clock
     config: BrokerConfig
     group: TaskGroup
+    spares: SpareFiles
     boot_id: str
 
 

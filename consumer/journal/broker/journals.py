@@ -77,6 +77,7 @@ class Journals:
         source, target = self._root.journals / name, self._root.trash / name
         if source.exists():
             source.rename(target)
+            self._site.spares.retire([*target.glob("*.raw"), *target.glob("*.open")])
             shutil.rmtree(target)
 
     def wake_all(self) -> None:

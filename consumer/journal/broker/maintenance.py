@@ -72,7 +72,7 @@ class Maintenance:
     async def _delete(self, journal: LiveJournal, fragment: SealedFragment) -> None:
         # The index first: a reader that already holds the file finishes with it.
         journal.index.remove(fragment)
-        await self._site.disk.run(fragment.path.unlink, missing_ok=True)
+        await self._site.disk.run(self._site.spares.retire, [fragment.path])
         logger.info(
             "fragment.expired", journal=journal.name, begin=fragment.begin, end=fragment.end
         )

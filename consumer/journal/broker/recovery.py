@@ -28,6 +28,7 @@ from consumer.journal.broker.fragments import (
     parse_fragment,
 )
 from consumer.journal.broker.frames import generation_path, generations
+from consumer.journal.broker.open_fragment import open_path
 from consumer.journal.broker.records import Checkpoint
 from consumer.journal.broker.replay import (
     READ_BYTES,
@@ -38,7 +39,7 @@ from consumer.journal.broker.replay import (
     replay,
     salvage_log,
 )
-from consumer.journal.broker.store import LOG_STEM, JournalStore, open_path
+from consumer.journal.broker.store import LOG_STEM, JournalStore
 
 NAME_FILE = "NAME"
 

@@ -35,6 +35,7 @@ from consumer.journal.broker.service import (
     fragment_handler,
     generic_handler,
 )
+from consumer.journal.broker.spare_files import SpareFiles
 from consumer.journal.broker.staging import StagingArea
 from consumer.protocol.auth import KeyedAuth, NoAuth
 
@@ -91,7 +92,8 @@ class Broker:
         return self
 
     async def _start(self, root: DataRoot) -> None:
-        site = Site(self._disk, self._clock, self._config, self._group, root.boot_id)
+        spares = SpareFiles(self._disk, root.spare, bytes_max=self._config.spare_bytes_max)
+        site = Site(self._disk, self._clock, self._config, self._group, spares, root.boot_id)
         self._catalogue = Catalogue(self._disk, root.catalogue, self._group)
         self._logs.callback(self._catalogue.close)
         await self._disk.run(self._load, root)
@@ -110,7 +112,7 @@ class Broker:
         )
         port = self._bind()
         self.address = f"http://{_bracketed(self._config.host)}:{port}"
-        handlers = self._handlers(root)
+        handlers = self._handlers(root, site)
         self._server.add_generic_rpc_handlers(
             (generic_handler(handlers), fragment_handler(handlers), append_stream_handler(handlers))
         )
@@ -151,7 +153,7 @@ class Broker:
         root.discard_strangers(known)
         root.empty_trash()
 
-    def _handlers(self, root: DataRoot) -> Handlers:
+    def _handlers(self, root: DataRoot, site: Site) -> Handlers:
         identity = Identity(
             cluster_id=root.cluster_id,
             member_id=root.member_id,
@@ -172,7 +174,7 @@ class Broker:
             lists=ListHandler(resolver, identity, self._catalogue, self._journals),
             applies=ApplyHandler(resolver, self._catalogue, journals_max=self._config.journals_max),
             fragments=FragmentsHandler(resolver, self._disk, root.spool),
-            deletions=DeletionHandler(resolver, self._disk),
+            deletions=DeletionHandler(resolver, site),
         )
 
     async def __aexit__(

@@ -12,24 +12,22 @@ is durable before the open file takes its sealed name; the old log goes last.
 from __future__ import annotations
 
 import errno
-import hashlib
-import os
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
-from xxhash import xxh3_128
 
-from consumer.journal.broker.batch import Batch, Content, extend_sum, joined
+from consumer.journal.broker.batch import Batch, extend_sum, joined
 from consumer.journal.broker.content_file import ContentFile
 from consumer.journal.broker.disk import Disk
 from consumer.journal.broker.fragments import SealedFragment, fragment_name, joined_spans
 from consumer.journal.broker.frames import LogWriter, generation_path
+from consumer.journal.broker.open_fragment import OpenFragment
 from consumer.journal.broker.records import Checkpoint, Commit, Reserve, encode_record
+from consumer.journal.broker.spare_files import SpareFiles
 
 LOG_STEM = "commit"
 INLINE_HASH_BYTES_MAX = 16 * 1024
@@ -59,18 +57,6 @@ class Rolled:
     """The file it was read from; its holder releases it on the event loop."""
 
 
-class _Written(NamedTuple):
-    position: int
-    """Behind it, bytes."""
-    checksum: bytes
-    """XXH3, 16 bytes."""
-
-
-def open_path(directory: Path, begin: int) -> Path:
-    """Return the file of the open fragment that begins at an offset."""
-    return directory / f"{begin:016x}.open"
-
-
 class JournalStore:
     """The write side of one journal's directory."""
 
@@ -83,20 +69,16 @@ class JournalStore:
         self.directory = directory
         self.state = checkpoint
         """As of the last commit: its head is the write head."""
-        self.open_begin = checkpoint.head
-        """First byte of the open fragment, bytes."""
         self._generation = generation
-        self._sha1 = hashlib.sha1(usedforsecurity=False)
         self._unsynced = False
         self.failed = False
         """An operation failed: only recovery may open the files again."""
         with ExitStack() as undo:
             self._log = self._start_log(checkpoint)
             undo.callback(self._log.close)
-            self.file = ContentFile.open_growing(open_path(directory, checkpoint.head))
-            """The open fragment."""
+            self._open = OpenFragment(disk, directory, checkpoint.head)
             undo.callback(self.file.release)
-            os.ftruncate(self.file.fd, 0)
+            self._open.truncate(0)
             disk.sync_directory(directory)
             undo.pop_all()
 
@@ -106,9 +88,19 @@ class JournalStore:
         return self.state.head
 
     @property
+    def file(self) -> ContentFile:
+        """The content of the open fragment."""
+        return self._open.file
+
+    @property
+    def open_begin(self) -> int:
+        """First byte of the open fragment, bytes."""
+        return self._open.begin
+
+    @property
     def open_bytes(self) -> int:
         """Length of the open fragment, bytes."""
-        return self.state.head - self.open_begin
+        return self.state.head - self._open.begin
 
     @property
     def log_bytes(self) -> int:
@@ -127,7 +119,7 @@ class JournalStore:
 
     def open_sum(self) -> bytes:
         """Return the SHA-1 of the open fragment so far."""
-        return self._sha1.copy().digest()
+        return self._open.sha1.copy().digest()
 
     def commit(self, batch: Batch) -> None:
         """Write a batch at the head and make it as durable as the policy says.
@@ -145,7 +137,7 @@ class JournalStore:
     def _commit(self, batch: Batch) -> None:
         begin = self.state.head
         end = begin + sum(content.length for content in batch.contents)
-        sha1 = self._sha1.copy()
+        sha1 = self._open.sha1.copy()
         # The fragment's own sum is needed only when readers look: it is made while the disk works, or at once if that
         # takes less than to tell another thread.
         if end - begin <= INLINE_HASH_BYTES_MAX:
@@ -154,7 +146,7 @@ class JournalStore:
             hashing = self._disk.start_hashing(lambda: extend_sum(sha1, batch.contents))
         try:
             inlined = end - begin <= INLINE_BYTES_MAX
-            written = self._write_content(batch.contents, begin - self.open_begin)
+            written = self._open.write(batch.contents, begin - self.open_begin)
             # Before the record, which would make it so.
             _require_length(written.position, end - self.open_begin)
             checksum = None if inlined else written.checksum
@@ -164,18 +156,8 @@ class JournalStore:
         finally:
             hashed = hashing.result()
         _require_length(hashed, end - begin)
-        self._sha1 = sha1
+        self._open.sha1 = sha1
         self._advance(record)
-
-    def _write_content(self, contents: Sequence[Content], position: int) -> _Written:
-        """Write contents at a position of the open file, bytes."""
-        checksum = xxh3_128()
-        for content in contents:
-            for group in content.blocks():
-                for buffer in group:
-                    checksum.update(buffer)
-                position = self._disk.write_at(self.file.fd, group, position)
-        return _Written(position, checksum.digest())
 
     def _record(self, batch: Batch, begin: int, end: int, checksum: bytes | None) -> Commit:
         """Return what makes a batch so: with its content, or with a checksum of what was written."""
@@ -195,7 +177,7 @@ class JournalStore:
             self._unsynced = True
             return
         if not inlined:
-            self._disk.sync_data(self.file.fd)
+            self._open.sync()
         self._log.sync()
 
     def _advance(self, record: Commit) -> None:
@@ -206,6 +188,27 @@ class JournalStore:
             registers=self.state.registers if record.registers is None else record.registers,
             unconfirmed=self.state.unconfirmed and not record.confirms,
         )
+
+    def gains_by_spare(self, length: int) -> bool:
+        """Tell whether the open fragment should look for a spare file before a batch of a length, bytes.
+
+        Those that stand in the log whole do without: what they wait for is the log.
+        """
+        return length > INLINE_BYTES_MAX and self._open.looks_for_spare(self.open_bytes)
+
+    def use_spare(self, spares: SpareFiles) -> None:
+        """Go on with the open fragment in a spare file, if there is one.
+
+        Requires `gains_by_spare`. The holder of the file so far releases it.
+
+        Raises:
+            StoreError: the disk failed; the store is unusable from here on.
+        """
+        try:
+            self._open.move_to_spare(spares, self.open_bytes)
+        except OSError as error:
+            self.failed = True
+            raise StoreError(error, rolled_back=True) from error
 
     def reserve(self, end: int) -> None:
         """Before offsets up to `end` are shown without a sync, reserve them durably.
@@ -237,7 +240,7 @@ class JournalStore:
             return
         self._unsynced = False
         try:
-            self._disk.sync_data(self.file.fd)
+            self._open.sync()
             self._log.sync()
         except OSError as error:
             self.failed = True
@@ -246,7 +249,7 @@ class JournalStore:
     def _roll_back(self, log_size: int) -> bool:
         try:
             self._log.truncate(log_size)
-            os.ftruncate(self.file.fd, self.open_bytes)
+            self._open.truncate(self.open_bytes)
             self._log.sync()
         except OSError:
             return False
@@ -277,8 +280,9 @@ class JournalStore:
             holes = (*holes, (self.state.head, head))
         syncs = self.state.synced if synced is None else synced
         try:
+            self._open.truncate(self.open_bytes)
             if self.open_bytes:
-                self._disk.sync_data(self.file.fd)
+                self._open.sync()
             return self._begin_fragment(
                 msgspec.structs.replace(self._next_checkpoint(head, synced=syncs), holes=holes)
             )
@@ -306,30 +310,20 @@ class JournalStore:
         with ExitStack() as undo:
             log = self._start_log(checkpoint)
             undo.callback(log.close)
-            retired, old_log = self.file, self._log
-            sealed = self._seal() if self.open_bytes else None
-            if sealed is None and checkpoint.head != self.open_begin:
-                open_path(self.directory, self.open_begin).unlink()
-            opened = ContentFile.open_growing(open_path(self.directory, checkpoint.head))
-            undo.callback(opened.release)
+            retired, old_log = self._open, self._log
+            sealed = retired.seal(self.open_bytes) if self.open_bytes else None
+            if sealed is None and checkpoint.head != retired.begin:
+                retired.path.unlink()
+            opened = OpenFragment(self._disk, self.directory, checkpoint.head)
+            undo.callback(opened.file.release)
             self._disk.sync_directory(self.directory)
             old_log.path.unlink()
             undo.pop_all()
         old_log.close()
-        self._log, self.file, self.open_begin = log, opened, checkpoint.head
-        self._sha1 = hashlib.sha1(usedforsecurity=False)
+        self._log, self._open = log, opened
         self._unsynced = False
         self.state = checkpoint
-        return Rolled(sealed, retired)
-
-    def _seal(self) -> SealedFragment:
-        source = open_path(self.directory, self.open_begin)
-        digest = self._sha1.digest()
-        target = self.directory / fragment_name(self.open_begin, self.state.head, digest)
-        os.utime(self.file.fd)
-        source.rename(target)
-        mod_time = int(target.stat().st_mtime)
-        return SealedFragment(self.open_begin, self.state.head, digest, mod_time, target)
+        return Rolled(sealed, retired.file)
 
     def adopt(
         self, spool: Path, *, length: int, digest: bytes, registers: bytes | None, confirms: bool
@@ -350,6 +344,7 @@ class JournalStore:
             unconfirmed=self.state.unconfirmed and not confirms,
         )
         try:
+            self._open.truncate(0)
             self._disk.sync_file(spool)
             spool.rename(target)
             self._disk.sync_directory(self.directory)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from consumer.journal.broker.recovery import open_journal
+from consumer.journal.broker.spare_files import SpareFiles
 from consumer.journal.broker.store import Rolled
 from consumer.protocol.journal_pb2 import LabelSet
 from tests.support.journal_files import (
@@ -35,6 +36,9 @@ class JournalFiles(RuleBasedStateMachine):
         self.head = 0
         self.registers = LabelSet()
         self.opened = open_journal(self.disk, self.directory / "j", opening())
+        spare = self.directory / "spare"
+        spare.mkdir()
+        self.spares = SpareFiles(self.disk, spare, bytes_max=1_000_000, file_bytes_min=1)
 
     @rule(contents=st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=4))
     def commit_batch(self, contents: list[bytes]) -> None:
@@ -42,9 +46,21 @@ class JournalFiles(RuleBasedStateMachine):
         commit(self.opened.store, *contents)
         self._extend(b"".join(contents))
 
+    @rule(used=st.integers(1, 300_000))
+    def retire_file(self, used: int) -> None:
+        """Have a file to be written over, of somebody else's content."""
+        path = self.directory / "retired"
+        path.write_bytes(b"\xee" * used)
+        self.spares.retire([path])
+
     @rule(size=st.integers(130_000, 140_000), number=st.integers(0, 99))
     def commit_large(self, size: int, number: int) -> None:
-        """Commit around the size at which content leaves the log, with registers."""
+        """Commit around the size at which content leaves the log, with registers; in a spare file, if there is one."""
+        store, before = self.opened.store, self.opened.store.file
+        if self.spares and store.gains_by_spare(size):
+            store.use_spare(self.spares)
+            assert store.file is not before
+            before.release()
         content = bytes([number]) * size
         commit(self.opened.store, content, registers=marks(number))
         self._extend(content)

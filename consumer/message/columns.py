@@ -6,7 +6,8 @@ A message type may bring a bulk path (`BulkUuids`); any other is asked message b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from functools import lru_cache
+from typing import Protocol, cast, runtime_checkable
 
 from consumer.errors import FramingError
 from consumer.message.batch import MessageBatch, MessageType
@@ -27,6 +28,12 @@ class BulkUuids(Protocol):
         ...
 
 
+@lru_cache
+def _gives_all_uuids(kind: type) -> bool:
+    """Tell whether it is a `BulkUuids`: to ask the protocol for every batch would compare all attributes each time."""
+    return issubclass(kind, BulkUuids)
+
+
 def batch_of(
     journal: str, frames: Frames, message_type: MessageType
 ) -> tuple[MessageBatch, FramingError | None]:
@@ -37,8 +44,8 @@ def batch_of(
     """
     error = None
     try:
-        if isinstance(message_type, BulkUuids):
-            uuids = message_type.uuids_of(frames.payloads)
+        if _gives_all_uuids(type(message_type)):
+            uuids = cast("BulkUuids", message_type).uuids_of(frames.payloads)
         else:
             uuids = b"".join([message_type.uuid_of(payload) for payload in frames.payloads])
     except ValueError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -122,7 +123,11 @@ def replay(disk: Disk, log: Log, file: ContentFile) -> Replay:
 
     Only the last batch can lack its bytes after a crash, because the next one starts when it is durable; where
     commits are not synced, a whole tail can. Such a tail is dropped. Bytes missing *before* valid ones are damage.
+
+    Raises:
+        OSError: the disk failed, or the log is of a later version, which alone can tell what is there.
     """
+    _require_known(log)
     begin = log.checkpoint.head
     good = [_verified(disk, commit, file, begin) for commit in log.commits]
     kept = _without_tail(good, synced=log.checkpoint.synced)
@@ -149,6 +154,17 @@ def replay(disk: Disk, log: Log, file: ContentFile) -> Replay:
     )
 
 
+def _require_known(log: Log) -> None:
+    for commit in log.commits:
+        for _, checksum in commit.sums:
+            if len(checksum) not in _HASHES:
+                raise OSError(
+                    errno.EPROTONOSUPPORT,
+                    f"batch {commit.sequence} has a checksum of {len(checksum)} bytes, expected one of "
+                    f"{' or '.join(map(str, _HASHES))}: open the journal with the version that wrote it",
+                )
+
+
 def _without_tail(good: list[bool], *, synced: bool) -> int:
     """Return how many records remain after dropping the bad tail that was never durable."""
     kept = len(good)
@@ -165,8 +181,8 @@ def _verified(disk: Disk, commit: Commit, file: ContentFile, begin: int) -> bool
     position = commit.begin - begin
     try:
         for length, expected in commit.sums:
-            new_hash = _HASHES.get(len(expected))
-            if new_hash is None or _checksum_of(file, position, length, new_hash()) != expected:
+            checksum = _HASHES[len(expected)]()
+            if _checksum_of(file, position, length, checksum) != expected:
                 return False
             position += length
     except OSError:

@@ -9,6 +9,7 @@ import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 YOUNG_OBJECTS_MAX = 100_000
 """Objects made between two collections. Python's 700 walks a batch of messages over and over. Cycles are rare here, so
@@ -27,6 +28,15 @@ def serve_only() -> None:
     gc.set_threshold(*_THRESHOLDS)
     sys.setswitchinterval(SWITCH_SECONDS)
     keep_freed_buffers()
+
+
+@cache
+def freeze_imports() -> None:
+    """Have the collector never look again at what there is, mostly modules. Once in a process; call it after imports.
+
+    PySpark's workers look for cycles among all objects after each task, each plan and each commit.
+    """
+    gc.freeze()
 
 
 @contextmanager

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from consumer.interpreter import freeze_imports
+
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
@@ -23,7 +25,9 @@ def batch_writer(
     from spark_bridge.journal_sink.options import write_options
     from spark_bridge.journal_sink.writers import BatchJournalWriter
 
-    return BatchJournalWriter(write_options(options), schema)
+    writer = BatchJournalWriter(write_options(options), schema)
+    freeze_imports()
+    return writer
 
 
 def stream_writer(
@@ -41,7 +45,9 @@ def stream_writer(
     from spark_bridge.journal_sink.options import write_options
     from spark_bridge.journal_sink.writers import StreamJournalWriter
 
-    return StreamJournalWriter(write_options(options), schema)
+    writer = StreamJournalWriter(write_options(options), schema)
+    freeze_imports()
+    return writer
 
 
 def _refuse_overwrite(overwrite: bool, expected: str) -> None:

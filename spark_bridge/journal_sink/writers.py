@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from consumer.interpreter import few_collections
+from consumer.interpreter import few_collections, freeze_imports
 from spark_bridge.errors import PublishError
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_sink.attempt import WritePlan, write_attempt
@@ -98,6 +98,7 @@ class BatchJournalWriter(DataSourceArrowWriter):
             return
         record = publication_of(_attempts(given))
         asyncio.run(commit_publication(self._target, self._publication, record, keep=self._named))
+        freeze_imports()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Leave what tasks wrote unacknowledged: no reader of committed messages sees it, now or later."""
@@ -146,6 +147,7 @@ class StreamJournalWriter(DataSourceStreamArrowWriter):
         elif any(attempt.journals for attempt in attempts):
             record = publication_of(attempts, batch=batchId)
             asyncio.run(commit_micro_batch(self._target, given[0].query, record))
+        freeze_imports()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Leave what tasks wrote unacknowledged; the restarted query writes the batch again."""
@@ -186,6 +188,8 @@ def _attempted(
             return AttemptMessage(write_attempt(batches, plan), query, batch)
     except (PublishError, OptionError) as error:
         return AttemptMessage(None, query, batch, str(error))
+    finally:
+        freeze_imports()
 
 
 def _succeeded(messages: Sequence[WriterCommitMessage | None]) -> list[AttemptMessage]:

@@ -5,6 +5,10 @@ there but nobody listens any more: the process has ended. A pause, a partition o
 those wait for the lease as before; and a peer that has told etcd that it leaves ends its lease itself. To be wrong is
 harmless: a primary that still lives is fenced by its successor.
 
+A port that was never open proves nothing by refusing: its address may be one that cannot be reached from here. A peer
+that dies before this member has connected to it, as within the moment in which this member starts, therefore waits for
+its lease, unless its other watcher has; `peer.watched` in the log tells from when on that is not so.
+
     hold ──broken──► connect ──accepted──► hold
                         ├──── refused, twice ─► revoke the lease
                         └──── no answer ──────► try again, rarely
@@ -19,7 +23,7 @@ from enum import Enum
 
 import structlog
 from google.protobuf.message import DecodeError
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from allocator.core.model import Member, MemberId
 from allocator.core.ops import LeaseId
@@ -92,6 +96,11 @@ class PeerWatch:
             "Peers whose lease was revoked because their process had ended.",
             registry=registry,
         )
+        self._held = Gauge(
+            "broadsheet_member_peers_held",
+            "Peers to whose port a connection is open: should one of their processes end, it is noticed at once.",
+            registry=registry,
+        )
 
     def look(self) -> None:
         """Take note that members have changed."""
@@ -133,10 +142,13 @@ class PeerWatch:
         while True:
             opened = await _open(address)
             if isinstance(opened, _Held):
+                if not was_connected:
+                    _log.info("peer.watched", member=str(member.member_id))
                 # From here on it is this address of the name that counts: another that refuses would prove nothing.
                 address, refusals, was_connected = opened.address, 0, True
                 began = self._clock.monotonic_seconds()
-                await opened.broken()
+                with self._held.track_inprogress():
+                    await opened.broken()
                 if self._clock.monotonic_seconds() - began > HELD_SECONDS_MIN:
                     backoff.reset()
                 else:

@@ -197,6 +197,7 @@ async def test_killed_primary_is_succeeded_at_once_by_a_peer_that_watches_it(
         with MemberProcess(cluster, "b") as second:
             async with under_load(journals) as load, ready(second) as client:
                 await eventually(lambda: cluster.counts(SHARD).total() > 0)
+                await eventually(lambda: "peer.watched" in second.log())
                 first.kill()
                 await eventually(lambda: _primary(client, second.suffix), timeout_seconds=40)
                 load.stop()

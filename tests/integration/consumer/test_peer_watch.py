@@ -30,6 +30,7 @@ from tests.support.live_shards import ShardHost
 pytestmark = pytest.mark.etcd
 
 LEASE_SECONDS = 60
+HELD = "broadsheet_member_peers_held"
 SELF, PEER = MemberId("zone-a", "member-0"), MemberId("zone-a", "member-1")
 
 
@@ -103,19 +104,21 @@ async def test_peer_that_hangs_up_but_listens_keeps_its_lease_until_it_refuses(
     host: ShardHost, etcd: EtcdClient
 ) -> None:
     """A broken connection alone proves nothing: the watcher connects again. Once the port refuses, the lease ends."""
-    port = _Port()
+    port, registry = _Port(), CollectorRegistry()
     number = await port.open()
     lease = await _join(host, PEER, number)
     async with TaskGroup() as group:
-        group.start_soon(_watch(host).run(), name="watch peers")
+        group.start_soon(_watch(host, registry).run(), name="watch peers")
         await eventually(lambda: port.accepted == 1)
         port.hang_up()
         await eventually(lambda: port.accepted == 2)
+        await eventually(lambda: registry.get_sample_value(HELD) == 1)
         assert await etcd.lease_keep_alive_once(lease) > 0
 
         await port.close()
         await eventually(lambda: PEER not in host.key_space.members)
         assert await etcd.lease_keep_alive_once(lease) == 0
+        assert registry.get_sample_value(HELD) == 0
         group.stop()
 
 

@@ -1,7 +1,7 @@
 """Appends to one broker over one call that stays open: a message there and a message back each, in place of a call.
 
     start ─► queue ─► writer ─► broker ─► reader ─► the append's future
-             what is queued while a message is sent goes into the next one
+             what is queued in two turns of the loop, or while a message is sent, shares the next one
 
 A stream is opened by the first append, and anew by the first after it broke. Then every append under way fails, with
 UNAVAILABLE whatever the stream's own status is: nobody knows which of them were done.
@@ -27,6 +27,9 @@ from consumer.protocol.journal_pb2 import AppendResponse
 
 MESSAGE_BYTES_MAX = 256 << 10
 """Content of appends that share a message, unless one alone is larger."""
+GATHERING_TURNS = 2
+"""Of the loop, before a message is made: a transaction's acknowledgement is queued right behind its commit, and another
+message costs both sides ten times what these turns do."""
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 # Requests are encoded by hand.
@@ -158,6 +161,8 @@ class AppendStream:
     async def _write(self, call: grpc.aio.StreamStreamCall[bytes, AppendStreamResponse]) -> None:
         while True:
             await self._queued.wait()
+            for _ in range(GATHERING_TURNS):
+                await asyncio.sleep(0)
             self._queued.clear()
             while self._queue:
                 try:

@@ -1,6 +1,9 @@
 """The AppendStream RPC: many appends on one call, each answered when it is done.
 
-    messages ─► take ─► one task an append ─► answers, in the order in which appends end
+    messages ─► take ─► one task an append ─► answers, in the order in which appends end ─► write
+
+An append that another one of the stream comes after has no answer of its own to itself: both go in one message, unless
+the other takes long. Of a transaction, only the last append is waited for.
 
 Source: consumer/protocol/appends.proto. A failure that would end a call of its own ends its append alone.
 """
@@ -8,7 +11,8 @@ Source: consumer/protocol/appends.proto. A failure that would end a call of its 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable
 
 import grpc
 import structlog
@@ -25,6 +29,8 @@ logger = structlog.get_logger()
 
 UNDER_WAY_MAX, UNDER_WAY_BYTES_MAX = 1024, 64 << 20
 """Appends of a stream that are not answered yet, and their content; with more, no further message is read."""
+HOLD_SECONDS_MAX = 0.05
+"""Longest wait of an answer for that of an append which comes after its own."""
 
 
 class AppendStreamHandler:
@@ -55,10 +61,18 @@ class _Stream:
         self._under_way = self._under_way_bytes = 0
         self._ended = asyncio.Event()
         """Set whenever an append has been answered."""
-        self._writing = asyncio.Lock()
+        self._awaited: Counter[bytes] = Counter()
+        """Names that appends under way come after, and how many of them."""
+        self._answers: list[tuple[AppendStreamResponse.Answer, int]] = []
+        """Not sent yet, and the bytes of each append's content."""
+        self._answered = asyncio.Event()
+        """Set when they are to be sent."""
+        self._holding: asyncio.TimerHandle | None = None
+        """Sends them at the latest."""
 
     async def run(self, until_stopping: Callable[[], Coroutine[object, object, None]]) -> None:
         async with TaskGroup() as group:
+            group.start_soon(self._write(), name="write answers")
             taking = group.start_soon(self._take(group), name="take appends")
             stopping = group.start_soon(until_stopping(), name="until stopping")
             await asyncio.wait({taking, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -75,6 +89,7 @@ class _Stream:
             for whole in message:
                 self._under_way += 1
                 self._under_way_bytes += whole.size
+                self._awaited.update(whole.append.after)
                 journal = whole.append.parameters.journal
                 group.start_soon(self._serve(whole), name=f"append:{journal}")
             await self._wait_until_under_way(UNDER_WAY_MAX, UNDER_WAY_BYTES_MAX)
@@ -85,13 +100,32 @@ class _Stream:
             await self._ended.wait()
 
     async def _serve(self, whole: WholeAppend) -> None:
-        try:
-            answer = await self._answer_of(whole)
-            async with self._writing:
-                await self._context.write(AppendStreamResponse(answers=[answer]))
-        finally:
-            self._under_way -= 1
-            self._under_way_bytes -= whole.size
+        answer = await self._answer_of(whole)
+        self._await_no_more(whole.append.after)
+        self._answers.append((answer, whole.size))
+        if whole.append.name not in self._awaited:
+            self._answered.set()
+        elif self._holding is None:
+            loop = asyncio.get_running_loop()
+            self._holding = loop.call_later(HOLD_SECONDS_MAX, self._answered.set)
+
+    def _await_no_more(self, names: Iterable[bytes]) -> None:
+        for name in names:
+            self._awaited[name] -= 1
+            if not self._awaited[name]:
+                del self._awaited[name]
+
+    async def _write(self) -> None:
+        while True:
+            await self._answered.wait()
+            self._answered.clear()
+            if self._holding is not None:
+                self._holding.cancel()
+                self._holding = None
+            answers, self._answers = self._answers, []
+            await self._context.write(AppendStreamResponse(answers=[each for each, _ in answers]))
+            self._under_way -= len(answers)
+            self._under_way_bytes -= sum(size for _, size in answers)
             self._ended.set()
 
     async def _answer_of(self, whole: WholeAppend) -> AppendStreamResponse.Answer:

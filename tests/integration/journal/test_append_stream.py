@@ -188,7 +188,7 @@ class Silent:
 
     def __init__(self) -> None:
         self.taken: list[AppendStreamRequest.Append] = []
-        self.streams = 0
+        self.messages = self.streams = 0
         self.abort = asyncio.Event()
         self.answers = False
         self._server = grpc.aio.server()
@@ -217,6 +217,7 @@ class Silent:
     ) -> AsyncIterator[AppendStreamResponse]:
         self.streams += 1
         async for request in requests:
+            self.messages += 1
             self.taken += request.appends
             for append in request.appends if self.answers else ():
                 answer = AppendStreamResponse.Answer(number=append.number, append=committed(0, 1))
@@ -224,6 +225,24 @@ class Silent:
             if len(self.taken) == 3:
                 await self.abort.wait()
                 await context.abort(grpc.StatusCode.ABORTED, "broken on purpose")
+
+
+async def test_appends_that_are_queued_one_right_behind_the_other_share_a_message() -> None:
+    """As a transaction's commit and its acknowledgement are: the second is queued in the loop's next turn."""
+    silent = Silent()
+    silent.answers = True
+    async with silent as stream:
+        await stream.start(AppendStreamRequest.Append(), timeout_seconds=20)
+        silent.taken.clear()
+
+        commit = stream.start(AppendStreamRequest.Append(), timeout_seconds=20)
+        await asyncio.sleep(0)
+        acknowledgement = stream.start(AppendStreamRequest.Append(), timeout_seconds=20)
+        await commit
+        await acknowledgement
+
+        assert silent.messages == 2
+        assert len(silent.taken) == 2
 
 
 async def test_stream_that_breaks_fails_what_is_under_way_and_is_opened_anew() -> None:

@@ -1,0 +1,61 @@
+"""Which answers of one stream of appends share a message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+from consumer.journal.append_messages import WholeAppend, encode_appends
+from consumer.journal.client import JournalClient
+from consumer.protocol import journal_pb2 as pb
+from consumer.protocol.appends_pb2 import AppendStreamRequest
+from tests.support.broker import journal_spec
+
+
+async def _open(client: JournalClient) -> Any:
+    """Create a journal, and open a stream of encoded appends beside the client's own."""
+    await client.apply([pb.ApplyRequest.Change(upsert=journal_spec("test/one"))])
+    stream: Any = client._transport.channels.bulk().append_stream
+    return stream._open_stream()
+
+
+def _in_turn(number: int, name: bytes, *after: bytes) -> WholeAppend:
+    append = AppendStreamRequest.Append(number=number, name=name, after=after)
+    append.parameters.journal = "test/one"
+    return WholeAppend(append, [b"%d" % number])
+
+
+async def test_append_is_answered_together_with_what_comes_after_it(
+    journals: JournalClient,
+) -> None:
+    """A transaction's commit and its acknowledgement cost one message back, in the order in which they were done; an
+    append that nothing comes after is answered by itself.
+    """
+    call = await _open(journals)
+
+    await call.write(encode_appends([_in_turn(1, b"a"), _in_turn(2, b"b", b"a")]))
+    together = await call.read()
+    await call.write(encode_appends([_in_turn(3, b"c")]))
+    alone = await call.read()
+    call.cancel()
+
+    assert [answer.number for answer in together.answers] == [1, 2]
+    assert [answer.append.commit.begin for answer in together.answers] == [0, 1]
+    assert [answer.number for answer in alone.answers] == [3]
+
+
+async def test_append_is_answered_though_what_comes_after_it_takes_long(
+    journals: JournalClient,
+) -> None:
+    """What comes after it waits for another one, too, that never comes: nobody need wait for that."""
+    call = await _open(journals)
+
+    await call.write(encode_appends([_in_turn(1, b"a"), _in_turn(2, b"b", b"a", b"never")]))
+    first = await call.read()
+    second = await call.read()
+    call.cancel()
+
+    assert [(answer.number, answer.code) for answer in first.answers] == [(1, 0)]
+    refused = grpc.StatusCode.FAILED_PRECONDITION.value[0]
+    assert [(answer.number, answer.code) for answer in second.answers] == [(2, refused)]

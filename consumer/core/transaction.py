@@ -26,7 +26,7 @@ from enum import Enum
 from typing import assert_never
 
 from consumer.core import transaction_events as tx
-from consumer.core.checkpoint import build_checkpoint, read_through_of
+from consumer.core.checkpoint import read_through_of
 from consumer.core.delivery import DeliveryLimits, before_ack, bounded, leading_acks
 from consumer.core.transaction_events import Activity, Demand, Event, Instruction, TxnLimits
 from consumer.core.transaction_records import PriorTxn, RunningTxn
@@ -81,6 +81,8 @@ class TransactionMachine:
         self._stopping = False
         self._replaying = False
         self._delivered: MessageBatch | None = None
+        self._finalize: tx.Finalize | None = None
+        """The last order of its kind."""
         self._timer: float | None = None
         self._out: list[Instruction] = []
         self._demand = Demand.NOTHING
@@ -199,13 +201,12 @@ class TransactionMachine:
             self._running.accepts_input = False
 
     def _on_finalized(self, finalized: tx.TxnFinalized) -> None:
-        ack_intents = finalized.ack_intents
-        self._last_acknowledgement = finalized.last_acknowledgement or self._last_acknowledgement
-        # A transaction that published nothing keeps one acknowledgement of before: whoever takes over learns from it
-        # up to where our producer has committed (`consumer.message.rollback`), and may repeat it without effect.
-        checkpoint = build_checkpoint(
-            self._sequencer.take_checkpoint(), ack_intents or self._last_acknowledgement
-        )
+        assert self._finalize is not None, "nothing was to be finalized"
+        ack_intents, last = finalized.ack_intents, finalized.last_acknowledgement
+        self._last_acknowledgement = last or self._last_acknowledgement
+        checkpoint = finalized.checkpoint
+        if checkpoint is None:
+            checkpoint = self._finalize.checkpoint(ack_intents)
         self._phase = _Phase.COMMITTING
         # The prior transaction is complete by now; what commits takes its place before its outcome can be known.
         self._prior = PriorTxn(read_through_of(checkpoint), ack_intents, closed=self._running)
@@ -382,4 +383,5 @@ class TransactionMachine:
         self._running.finalizing = now
         self._phase = _Phase.FINALIZING
         self._demand = Demand.NOTHING
-        self._out.append(tx.Finalize())
+        self._finalize = tx.Finalize(self._sequencer.take_checkpoint(), self._last_acknowledgement)
+        self._out.append(self._finalize)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from consumer.core.checkpoint import build_checkpoint
 from consumer.message.batch import MessageBatch
 from consumer.message.outcome import Outcome
 from consumer.protocol import shard_pb2
@@ -113,6 +114,8 @@ class TxnFinalized:
     ack_intents: Mapping[str, bytes]
     last_acknowledgement: Mapping[str, bytes]
     """Of the intents' last, the acknowledgement alone; empty if there are none."""
+    checkpoint: shard_pb2.Checkpoint | None = None
+    """What `Finalize.checkpoint` made of them, if it was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +206,24 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Finalize:
-    """Have the application finish the transaction; then build its acknowledgements. Answer: `TxnFinalized`."""
+    """Have the application finish the transaction; then build its acknowledgements. Answer: `TxnFinalized`.
+
+    `StartCommit` will follow, with a checkpoint that can be known before: who has nothing to append until then may
+    start the commit at once, and has an answer to `StartCommit` ready.
+    """
+
+    sources: Mapping[str, shard_pb2.Checkpoint.Source]
+    """What the transaction has consumed."""
+    prior_acknowledgement: Mapping[str, bytes]
+    """The last one of the transactions before."""
+
+    def checkpoint(self, ack_intents: Mapping[str, bytes]) -> shard_pb2.Checkpoint:
+        """Return the transaction's checkpoint.
+
+        A transaction that published nothing keeps one acknowledgement of before: whoever takes over learns from it up
+        to where our producer has committed (`consumer.message.rollback`), and may repeat it without effect.
+        """
+        return build_checkpoint(self.sources, ack_intents or self.prior_acknowledgement)
 
 
 @dataclass(frozen=True, slots=True)

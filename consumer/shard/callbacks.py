@@ -6,10 +6,10 @@ the application's own errors become `ApplicationError`, those of the store and t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from allocator.runtime.clock import Clock
@@ -22,6 +22,7 @@ from consumer.application import (
     Store,
 )
 from consumer.core.supervision import Place
+from consumer.core.transaction_events import Finalize
 from consumer.errors import ApplicationError, ConsumerError, FramingError
 from consumer.message.batch import Envelope, MessageBatch
 from consumer.message.clock import MessageClock
@@ -43,6 +44,14 @@ class Delivered:
 
 
 @dataclass(frozen=True, slots=True)
+class StartedCommit:
+    """A commit under way, and of what."""
+
+    checkpoint: Checkpoint
+    commit: OpFuture
+
+
+@dataclass(frozen=True, slots=True)
 class Finalized:
     """What came of finishing a transaction."""
 
@@ -52,10 +61,12 @@ class Finalized:
     ack_intents: dict[str, bytes]
     last_acknowledgement: dict[str, bytes]
     """Of the intents' last, the acknowledgement alone."""
+    started: StartedCommit | None = None
+    """Its commit, if that could be started at once."""
 
 
 class Callbacks:
-    """Calls one application for one shard; every method runs on the worker thread."""
+    """Calls one application for one shard; every method runs on the worker thread, one at a time."""
 
     def __init__(
         self,
@@ -88,6 +99,9 @@ class Callbacks:
         """How often it came further: by a message, or by a batch where it takes batches. Read on any thread."""
         self._shard = shard
         self._application = application
+        # Asked once: of a protocol, `isinstance` looks for each of its methods.
+        self._begin_finisher = application if isinstance(application, BeginFinisher) else None
+        self._batch_consumer = application if isinstance(application, BatchConsumer) else None
         self._store = store
         self._clock = clock
         self._clock_delta_seconds = clock_delta_seconds
@@ -99,11 +113,16 @@ class Callbacks:
         self._begun = False
         """`finished_txn` is owed for the running transaction."""
 
+    @property
+    def asks_to_begin(self) -> bool:
+        """Whether `begin` runs code of the application; if not, it may be called on any thread."""
+        return self._begin_finisher is not None
+
     def begin(self) -> None:
         """Tell the application that a transaction begins; stamp its messages with the time after that."""
-        if isinstance(self._application, BeginFinisher):
+        if self._begin_finisher is not None:
             with self._named("begin_txn"):
-                self._application.begin_txn(self._shard, self._store)
+                self._begin_finisher.begin_txn(self._shard, self._store)
         self._begun = True
         self._message_clock.update(self._clock.wall_seconds() + self._clock_delta_seconds)
 
@@ -134,6 +153,27 @@ class Callbacks:
             last_acknowledgement={last.journal: last.acknowledgement for last in intents[-1:]},
         )
 
+    def finalize_and_commit(
+        self,
+        order: Finalize,
+        wait_for: Collection[Future[object]],
+        *,
+        is_wanted: Callable[[], bool],
+    ) -> Finalized:
+        """Do as `finalize`; then start the commit, too, unless something has to be appended before it.
+
+        Args:
+            order: Of the transaction machine.
+            wait_for: What must succeed before the commit does.
+            is_wanted: Whether the transaction may still be committed: the shard may have been stopped meanwhile.
+        """
+        finalized = self.finalize()
+        if finalized.appends or finalized.rollbacks or not is_wanted():
+            return finalized
+        checkpoint = order.checkpoint(finalized.ack_intents)
+        started = StartedCommit(checkpoint, self.start_commit(checkpoint, wait_for))
+        return replace(finalized, started=started)
+
     def start_commit(
         self, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
     ) -> OpFuture:
@@ -150,9 +190,9 @@ class Callbacks:
     def finish(self, commit: OpFuture) -> None:
         """Tell the application that its transaction is committing, or has failed."""
         self._begun = False
-        if isinstance(self._application, BeginFinisher):
+        if self._begin_finisher is not None:
             with self._named("finished_txn"):
-                self._application.finished_txn(self._shard, self._store, commit)
+                self._begin_finisher.finished_txn(self._shard, self._store, commit)
 
     def abandon(self, cause: BaseException) -> None:
         """If a transaction has begun and was not finished, tell the application that it will not commit. Idempotent."""
@@ -166,20 +206,17 @@ class Callbacks:
 
     def _consume(self, batch: MessageBatch) -> int:
         """Have the application consume a part."""
-        if not isinstance(self._application, BatchConsumer):
+        if self._batch_consumer is None:
             return self._consume_messages(batch)
         try:
-            return self._consume_batch(batch)
+            return self._consume_batch(self._batch_consumer, batch)
         except BaseException:
             self.failed_at = _place_of(batch)
             raise
 
-    def _consume_batch(self, batch: MessageBatch) -> int:
-        assert isinstance(self._application, BatchConsumer)
+    def _consume_batch(self, application: BatchConsumer[Any], batch: MessageBatch) -> int:
         with self._named("consume_batch"):
-            consumed = self._application.consume_batch(
-                self._shard, self._store, batch, self._publisher
-            )
+            consumed = application.consume_batch(self._shard, self._store, batch, self._publisher)
         self.deliveries += 1
         if consumed is None:
             return len(batch)

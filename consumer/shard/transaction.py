@@ -33,8 +33,8 @@ from consumer.message.publisher import PendingAppend
 from consumer.message.rollback import Rollback
 from consumer.op_future import OpFuture, completed
 from consumer.protocol.journal_pb2 import AppendResponse
-from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.shard.callbacks import Callbacks, Delivered, Finalized
+from consumer.protocol.shard_pb2 import Checkpoint, ShardSpec
+from consumer.shard.callbacks import Callbacks, Delivered, Finalized, StartedCommit
 from consumer.shard.input_queue import InputQueue
 from consumer.shard.worker import ShardWorker
 
@@ -109,6 +109,9 @@ class TransactionLoop:
         self._timer: asyncio.TimerHandle | None = None
         self._replay: InputQueue | None = None
         self._commit: OpFuture = completed()
+        self._is_running = False
+        self._started: StartedCommit | None = None
+        """A commit that the machine has not ordered yet."""
         self._end: tx.Finish | tx.Fail | None = None
         self._source_error: BaseException | None = None
         self.input = InputQueue(
@@ -140,6 +143,7 @@ class TransactionLoop:
         Raises:
             BaseException: whatever failed the loop: an error of the application, its store, a journal.
         """
+        self._is_running = True
         try:
             async with TaskGroup() as group:
                 await self._perform_all(self._machine.start(self._now()), group)
@@ -152,6 +156,7 @@ class TransactionLoop:
                     await self._perform_all(self._machine.on(event, self._now()), group)
                 group.stop()
         finally:
+            self._is_running = False
             if self._timer is not None:
                 self._timer.cancel()
         if isinstance(self._end, tx.Fail):
@@ -205,7 +210,7 @@ class TransactionLoop:
         services = self._services
         match instruction:
             case tx.BeginTxn():
-                self._call(services.callbacks.begin, then=lambda _: tx.TxnBegan())
+                self._begin()
             case tx.Deliver(batch, first):
                 # Appends drain by themselves, so this wait holds up nothing that they depend on.
                 await services.appends.wait_for_room()
@@ -213,10 +218,13 @@ class TransactionLoop:
                     partial(services.callbacks.deliver, batch, first), then=self._on_delivered
                 )
             case tx.Finalize():
-                self._call(services.callbacks.finalize, then=self._on_finalized)
+                finalize = services.callbacks.finalize_and_commit
+                self._call(
+                    partial(finalize, instruction, self._due(), is_wanted=lambda: self._is_running),
+                    then=self._on_finalized,
+                )
             case tx.StartCommit(checkpoint):
-                start = services.callbacks.start_commit
-                self._call(partial(start, checkpoint, self._due()), then=self._on_commit_started)
+                self._start_commit(checkpoint)
             case tx.AppendAcks(intents, recovered):
                 self._append_acks(intents, recovered=recovered)
             case tx.StartReplay():
@@ -231,6 +239,15 @@ class TransactionLoop:
                 self._end = instruction
             case _:
                 assert_never(instruction)
+
+    def _begin(self) -> None:
+        callbacks = self._services.callbacks
+        if callbacks.asks_to_begin:
+            self._call(callbacks.begin, then=lambda _: tx.TxnBegan())
+            return
+        # No application's code is run, and no other callback is under way: the way to the worker is saved.
+        callbacks.begin()
+        self.post(tx.TxnBegan())
 
     def _due(self) -> frozenset[Future[object]]:
         """Return what has to be done before a commit."""
@@ -259,7 +276,21 @@ class TransactionLoop:
 
     def _on_finalized(self, finalized: Finalized) -> Event:
         self._append(finalized.appends, finalized.rollbacks)
-        return tx.TxnFinalized(finalized.ack_intents, finalized.last_acknowledgement)
+        self._started = finalized.started
+        return tx.TxnFinalized(
+            finalized.ack_intents,
+            finalized.last_acknowledgement,
+            None if finalized.started is None else finalized.started.checkpoint,
+        )
+
+    def _start_commit(self, checkpoint: Checkpoint) -> None:
+        """Start the commit on the worker, unless that was done right behind the application's last callback."""
+        started, self._started = self._started, None
+        if started is not None:
+            self.post(self._on_commit_started(started.commit))
+            return
+        start = self._services.callbacks.start_commit
+        self._call(partial(start, checkpoint, self._due()), then=self._on_commit_started)
 
     def _on_commit_started(self, commit: OpFuture) -> Event:
         if commit.done() and (error := _error_of(commit)) is not None:

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from allocator.core.ops import Put
-from consumer.core import transaction
 from consumer.core import transaction_events as tx
 from consumer.core.checkpoint import build_checkpoint
 from consumer.core.transaction import TransactionMachine
@@ -83,7 +82,7 @@ def _no_intents(patch: pytest.MonkeyPatch) -> None:
     def without(sources: Mapping[str, Checkpoint.Source], _: Mapping[str, bytes]) -> Checkpoint:
         return build_checkpoint(sources, {})
 
-    patch.setattr(transaction, "build_checkpoint", without)
+    patch.setattr(tx, "build_checkpoint", without)
 
 
 def _acknowledges_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -192,7 +191,7 @@ BROKEN = [
     Broken(by=_acknowledges_at_once, invariants="S2"),
     Broken(by=_commits_before_it_published, invariants="S1", scenario=MOVED),
     Broken(by=_carried_are_lost, invariants="S1", scenario=CARRIED),
-    Broken(by=_logs_before_it_published, invariants="S1", scenario=MOVED, seeds=60),
+    Broken(by=_logs_before_it_published, invariants="S1", scenario=MOVED, seeds=400),
     Broken(by=_turns_not_kept, invariants="S2"),
     Broken(
         by=_any_success_is_proof,

@@ -24,6 +24,7 @@ from allocator.core.policy import (
     TransitionPolicy,
 )
 from allocator.etcd.config import EtcdConfig
+from allocator.runtime.event_loop import run
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Application
 from consumer.cli.application_name import load_application
@@ -192,7 +193,7 @@ def serve(app: str, **options: Any) -> None:
     with errors_in_one_line():
         application = load_application(app)
         config = member_config(app, options)
-        asyncio.run(_serve(application, config, options["metrics_port"]))
+        run(_serve(application, config, options["metrics_port"]))
 
 
 def default_root(app: str) -> str:

@@ -10,6 +10,8 @@ from concurrent.futures import CancelledError, Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from allocator.runtime.event_loop import new_event_loop
+
 T = TypeVar("T")
 
 JOIN_SECONDS = 10.0
@@ -27,7 +29,7 @@ class LoopThread:
         Args:
             name: Of the thread, for debuggers.
         """
-        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._runner = asyncio.Runner(loop_factory=new_event_loop)
         self._loop = self._runner.get_loop()
         self._closing = False
         self._submitting = threading.Lock()

@@ -60,12 +60,13 @@ class MemberTask:
         )
         if incarnation.attempt > 0:
             asyncio.run(self._bury_predecessors(incarnation))
+        from allocator.runtime.event_loop import run
         from spark_bridge.member.executor import log_to_stderr
         from spark_bridge.member.serving import be_member
 
         log_to_stderr(task=incarnation.suffix)
         plan = pickle.loads(self.plan)  # noqa: S301 - our own driver's
-        asyncio.run(be_member(plan, incarnation))
+        run(be_member(plan, incarnation))
         yield MemberResult(member=incarnation.suffix)
 
     async def _bury_predecessors(self, incarnation: Incarnation) -> None:

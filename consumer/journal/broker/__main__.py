@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from allocator.errors import AllocatorError
+from allocator.runtime.event_loop import run
 from consumer.errors import ConsumerError
 from consumer.interpreter import serve_only
 from consumer.journal.broker.config import SPARE_BYTES_MAX, BrokerConfig, Durability
@@ -57,7 +58,7 @@ def main(
             spare_bytes_max=spare_bytes,
             retention_enabled=retention,
         )
-        asyncio.run(_serve(config))
+        run(_serve(config))
     except (AllocatorError, ConsumerError) as error:
         raise click.ClickException(str(error)) from error
 

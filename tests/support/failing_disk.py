@@ -25,7 +25,7 @@ class FailingDisk(Disk):
     """Fails one operation, once, with ENOSPC."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(writes_durably=False)
         self._operation = ""
         self._left = 0
 

@@ -38,6 +38,9 @@ class PlainContent:
 class UnsyncedDisk(Disk):
     """Leaves everything to the kernel: for tests that recover thousands of times and lose no power."""
 
+    def __init__(self) -> None:
+        super().__init__(writes_durably=False)
+
     def sync_data(self, fd: int) -> None:
         """Do nothing."""
 

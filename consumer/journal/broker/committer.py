@@ -58,7 +58,25 @@ class Pending:
 
     request: AppendRequest
     content: StagedContent
-    answer: asyncio.Future[Outcome]
+    waiter: asyncio.Future[Outcome]
+    """The caller's alone, who may have cancelled it."""
+
+    def answer(self, outcome: Outcome) -> None:
+        """Tell the caller, if it still waits."""
+        self.content.discard()
+        if not self.waiter.done():
+            self.waiter.set_result(outcome)
+
+    def fail(self, error: Exception) -> None:
+        """Tell the caller, if it still waits, that the outcome cannot be told."""
+        self.content.discard()
+        if not self.waiter.done():
+            self.waiter.set_exception(error)
+
+    def cancel(self) -> None:
+        """Leave the caller without an answer."""
+        self.content.discard()
+        self.waiter.cancel()
 
 
 @dataclass(slots=True)
@@ -99,13 +117,12 @@ class Committer:
         Raises:
             RpcFault: the outcome cannot be told.
         """
-        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         # A caller that goes away must not take the content with it: it may be on its way to the disk.
         content.handed_over = True
-        answer.add_done_callback(lambda _: content.discard())
-        self._queue.append(Pending(request, content, answer))
+        self._queue.append(Pending(request, content, waiter))
         self._wake()
-        return await asyncio.shield(answer)
+        return await waiter
 
     def request_roll(self) -> None:
         """Seal the open fragment soon."""
@@ -151,7 +168,7 @@ class Committer:
                 drop.declared.cancel()
             self._drops.clear()
             for pending in self._queue:
-                pending.answer.cancel()
+                pending.cancel()
             self._queue.clear()
 
     async def _step(self) -> None:
@@ -196,7 +213,7 @@ class Committer:
             self._fail(plan, _stopped())
             raise
         for pending, outcome in plan.taken:
-            _answer(pending, outcome)
+            pending.answer(outcome)
 
     def _is_roll_due(self, store: JournalStore, spec: JournalSpec) -> bool:
         return store.open_bytes > spec.fragment.length or store.log_is_long
@@ -258,24 +275,12 @@ class Committer:
 
     def _commit_batch(self, store: JournalStore, batch: Batch, length: int) -> None:
         """Commit a batch. Blocking; one hop to a thread for all of it, because hops cost as much as a sync."""
-        self._check_space(length)
-        store.reserve(store.head + length)
-        store.commit(batch)
-
-    def _check_space(self, length: int) -> None:
-        floor = self._site.config.free_space_floor_bytes
         try:
-            free = self._free_bytes()
-            if free < floor + length and self._site.spares.give_up():
-                free = self._free_bytes()
+            self._site.free_space.require(length)
         except OSError as error:
             raise StoreError(error, rolled_back=True) from error
-        if free < floor + length:
-            low = OSError(errno.ENOSPC, f"fewer than {floor} bytes would be left free")
-            raise StoreError(low, rolled_back=True)
-
-    def _free_bytes(self) -> int:
-        return self._site.disk.free_bytes(self._journal.directory)
+        store.reserve(store.head + length)
+        store.commit(batch)
 
     async def _adopt(self, store: JournalStore, plan: _Plan, registers: bytes | None) -> None:
         await self._roll(store)
@@ -295,12 +300,11 @@ class Committer:
         registers = self._journal.view.position.registers
         for pending, _ in plan.taken:
             if error.rolled_back:
-                _answer(
-                    pending,
-                    Outcome(Status.FRAGMENT_STORE_UNHEALTHY, registers, detail=str(error)),
+                pending.answer(
+                    Outcome(Status.FRAGMENT_STORE_UNHEALTHY, registers, detail=str(error))
                 )
-            elif not pending.answer.done():
-                pending.answer.set_exception(
+            else:
+                pending.fail(
                     RpcFault(grpc.StatusCode.UNAVAILABLE, f"the append may be lost: {error}")
                 )
 
@@ -309,7 +313,7 @@ class Committer:
         drops, self._drops = self._drops, []
         _fail_drops(drops, StoreError(OSError(errno.EIO, detail or "deleted"), rolled_back=True))
         while self._queue:
-            _answer(self._queue.popleft(), Outcome(status, LabelSet(), detail=detail))
+            self._queue.popleft().answer(Outcome(status, LabelSet(), detail=detail))
 
 
 def _judge(plan: _Plan, pending: Pending, spec: JournalSpec) -> Outcome:
@@ -353,8 +357,3 @@ def _is_adopted(content: StagedContent, spec: JournalSpec) -> bool:
     return is_file and content.length >= max(
         ADOPT_BYTES_MIN, spec.fragment.length // ADOPT_FRACTION
     )
-
-
-def _answer(pending: Pending, outcome: Outcome) -> None:
-    if not pending.answer.done():
-        pending.answer.set_result(outcome)

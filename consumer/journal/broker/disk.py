@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
+
+from consumer.journal.broker.disk_threads import DiskThreads
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,15 +33,21 @@ VECTORS_MAX = 512
 class Disk:
     """Blocking file operations, and a bounded pool to run them in."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, writes_durably: bool = hasattr(os, "RWF_DSYNC")) -> None:
+        """Start no thread yet.
+
+        Args:
+            writes_durably: Whether to write and sync in one call, if the file system can.
+        """
+        self._writes_durably = writes_durably
         threads = min(THREADS_MAX, 2 * (os.cpu_count() or 1))
-        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="broker-disk")
+        self._threads = DiskThreads(threads, name="broker-disk")
         # Of their own, because jobs of the first pool wait for them.
         self._hashers = ThreadPoolExecutor(HASHERS, thread_name_prefix="broker-hash")
 
     def submit(self, function: Callable[[], T]) -> asyncio.Future[T]:
         """Start a blocking function in the pool; its future is awaited later, or never."""
-        future = asyncio.get_running_loop().run_in_executor(self._pool, function)
+        future = self._threads.submit(function)
         future.add_done_callback(_note_retrieved)
         return future
 
@@ -47,7 +57,7 @@ class Disk:
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking function in the pool and return what it returns."""
-        return await self.submit(lambda: function(*args, **kwargs))
+        return await self.submit(partial(function, *args, **kwargs))
 
     async def run_owned(self, function: Callable[[], T], give_back: Callable[[T], None]) -> T:
         """Run a blocking function that opens something.
@@ -65,7 +75,7 @@ class Disk:
 
     def close(self) -> None:
         """Wait for running operations and free the threads."""
-        self._pool.shutdown(wait=True)
+        self._threads.close()
         self._hashers.shutdown(wait=True)
 
     def write_at(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
@@ -74,18 +84,26 @@ class Disk:
         Raises:
             OSError: the disk refused, or took only a part.
         """
-        pending = [memoryview(buffer) for buffer in buffers if len(buffer)]
-        while pending:
-            group = pending[:VECTORS_MAX]
-            written = os.pwritev(fd, group, position)
-            if written <= 0:
-                raise OSError(f"a write at {position} took no byte")
-            position += written
-            while pending and written >= len(pending[0]):
-                written -= len(pending.pop(0))
-            if written:
-                pending[0] = pending[0][written:]
-        return position
+        return _write_all(fd, buffers, position)
+
+    def write_durably(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        """Write all buffers at a position, force them to the disk, and return the position after them, bytes.
+
+        What was written elsewhere in the file may stay unsynced. Source: pwritev(2), RWF_DSYNC.
+
+        Raises:
+            OSError: the disk refused, or took only a part.
+        """
+        if self._writes_durably:
+            try:
+                return _write_all(fd, buffers, position, os.RWF_DSYNC)
+            except OSError as error:
+                if error.errno != errno.EOPNOTSUPP:
+                    raise
+                self._writes_durably = False
+        end = self.write_at(fd, buffers, position)
+        self.sync_data(fd)
+        return end
 
     def sync_data(self, fd: int) -> None:
         """Force a file's content to the disk."""
@@ -123,6 +141,21 @@ class Disk:
         """Return what an unprivileged writer may still use, bytes."""
         status = os.statvfs(directory)
         return status.f_bavail * status.f_frsize
+
+
+def _write_all(fd: int, buffers: Sequence[Buffer], position: int, flags: int = 0) -> int:
+    pending = [memoryview(buffer) for buffer in buffers if len(buffer)]
+    while pending:
+        group = pending[:VECTORS_MAX]
+        written = os.pwritev(fd, group, position, flags)
+        if written <= 0:
+            raise OSError(f"a write at {position} took no byte")
+        position += written
+        while pending and written >= len(pending[0]):
+            written -= len(pending.pop(0))
+        if written:
+            pending[0] = pending[0][written:]
+    return position
 
 
 def _note_retrieved(future: asyncio.Future[T]) -> None:

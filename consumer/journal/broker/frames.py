@@ -158,18 +158,26 @@ class LogWriter:
             raise
         return LogWriter(disk, path, fd, seed=seed, size=size)
 
-    def append(self, body: bytes, *, ahead: bool = False) -> None:
-        """Write one frame; durable only after `sync`.
+    def append(self, body: bytes) -> None:
+        """Write one frame; durable only after `sync`."""
+        frame = encode_frame(self._seed, body)
+        self._frames += 1
+        self.size = self._disk.write_at(self.fd, [frame], self.size)
 
-        Args:
-            body: Of the frame.
-            ahead: Prepare the file for more of the kind, each synced before the next: zeros follow the last frame.
+    def append_durably(self, body: bytes) -> None:
+        """Write one frame and force it to the disk. Requires that all before it are there.
+
+        Prepares the file for more of the kind: zeros follow the last frame.
         """
         frame = encode_frame(self._seed, body)
         self._frames += 1
-        if ahead and self._frames > AHEAD_FRAMES and self.size + len(frame) > self._prepared:
-            self._prepare(len(frame))
+        if self._frames <= AHEAD_FRAMES or self.size + len(frame) <= self._prepared:
+            self.size = self._disk.write_durably(self.fd, [frame], self.size)
+            return
+        self._prepare(len(frame))
         self.size = self._disk.write_at(self.fd, [frame], self.size)
+        # All of the file: the zeros get their blocks now.
+        self.sync()
 
     def _prepare(self, frame_bytes: int) -> None:
         wanted = min(max(AHEAD_FRAMES * frame_bytes, AHEAD_BYTES_MIN), AHEAD_BYTES_MAX)

@@ -20,6 +20,7 @@ from consumer.journal.broker.content_file import ContentFile
 from consumer.journal.broker.disk import Disk
 from consumer.journal.broker.flow_control import Throttle
 from consumer.journal.broker.fragments import FragmentIndex, SealedFragment
+from consumer.journal.broker.free_space import FreeSpace
 from consumer.journal.broker.preconditions import Position
 from consumer.journal.broker.recovery import Opening, Recovered, open_journal
 from consumer.journal.broker.signal import Signal
@@ -64,7 +65,7 @@ class Span:
     """None while the fragment is open."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """What all journals of a broker share."""
 
@@ -73,6 +74,7 @@ class Site:
     config: BrokerConfig
     group: TaskGroup
     spares: SpareFiles
+    free_space: FreeSpace
     boot_id: str
 
 

@@ -22,6 +22,7 @@ from consumer.journal.broker.data_root import DataRoot, open_data_root
 from consumer.journal.broker.delete_fragments import DeletionHandler
 from consumer.journal.broker.disk import Disk
 from consumer.journal.broker.fragments_api import FragmentsHandler
+from consumer.journal.broker.free_space import FreeSpace
 from consumer.journal.broker.headers import Identity
 from consumer.journal.broker.journal import Site
 from consumer.journal.broker.journals import Journals
@@ -93,7 +94,16 @@ class Broker:
 
     async def _start(self, root: DataRoot) -> None:
         spares = SpareFiles(self._disk, root.spare, bytes_max=self._config.spare_bytes_max)
-        site = Site(self._disk, self._clock, self._config, self._group, spares, root.boot_id)
+        floor = self._config.free_space_floor_bytes
+        site = Site(
+            disk=self._disk,
+            clock=self._clock,
+            config=self._config,
+            group=self._group,
+            spares=spares,
+            free_space=FreeSpace(self._disk, self._clock, root.journals, spares, floor_bytes=floor),
+            boot_id=root.boot_id,
+        )
         self._catalogue = Catalogue(self._disk, root.catalogue, self._group)
         self._logs.callback(self._catalogue.close)
         await self._disk.run(self._load, root)

@@ -151,8 +151,7 @@ class JournalStore:
             _require_length(written.position, end - self.open_begin)
             checksum = None if inlined else written.checksum
             record = self._record(batch, begin, end, checksum)
-            self._log.append(encode_record(record), ahead=self.state.synced)
-            self._make_durable(inlined=inlined)
+            self._log_commit(encode_record(record), inlined=inlined)
         finally:
             hashed = hashing.result()
         _require_length(hashed, end - begin)
@@ -172,13 +171,14 @@ class JournalStore:
             content=joined(batch.contents) if checksum is None else None,
         )
 
-    def _make_durable(self, *, inlined: bool) -> None:
+    def _log_commit(self, record: bytes, *, inlined: bool) -> None:
         if not self.state.synced:
+            self._log.append(record)
             self._unsynced = True
             return
         if not inlined:
             self._open.sync()
-        self._log.sync()
+        self._log.append_durably(record)
 
     def _advance(self, record: Commit) -> None:
         self.state = msgspec.structs.replace(

@@ -11,6 +11,7 @@ import pytest
 
 from consumer.journal.broker.config import BrokerConfig, Durability
 from consumer.journal.broker.disk import Disk
+from consumer.journal.broker.free_space import SMALL_BYTES_MAX
 from consumer.journal.broker.server import Broker
 from consumer.protocol.journal_pb2 import AppendRequest, ReadRequest, Status
 from consumer.protocol.validation_journal import validate_append_response
@@ -24,7 +25,7 @@ class _Gate(Disk):
     """A disk whose syncs wait while the gate is shut, or fail."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(writes_durably=False)
         self.open = threading.Event()
         self.open.set()
         self.waiting = 0
@@ -132,11 +133,11 @@ async def test_failed_sync_is_never_acknowledged_and_heals_by_recovery(tmp_path:
 async def test_full_disk_refuses_appends_and_keeps_reading(tmp_path: Path) -> None:
     """Below the free-space floor appends are refused in band; barriers and reads go on; space heals it."""
     disk = _Gate()
-    async with (
-        Broker(BrokerConfig(data_dir=tmp_path / "b"), disk=disk) as broker,
-        broker_stub(broker.address) as stub,
-    ):
+    config = BrokerConfig(data_dir=tmp_path / "b")
+    async with Broker(config, disk=disk) as broker, broker_stub(broker.address) as stub:
         await apply_specs(stub, journal_spec(JOURNAL))
+        # So little more than the floor that it is not relied upon for long.
+        disk.free = config.free_space_floor_bytes + SMALL_BYTES_MAX + 10
         await append(stub, JOURNAL, b"kept")
         disk.free = 1000
         refused = await append(stub, JOURNAL, b"no room")

@@ -10,6 +10,7 @@ import pytest
 
 from consumer.journal.broker.config import MEBIBYTE, BrokerConfig
 from consumer.journal.broker.disk import Disk
+from consumer.journal.broker.free_space import SMALL_BYTES_MAX
 from consumer.journal.broker.server import Broker
 from consumer.journal.client import JournalClient
 from consumer.protocol.journal_pb2 import ApplyRequest
@@ -18,18 +19,19 @@ from tests.support.eventually import eventually
 
 SIZE = 6 * MEBIBYTE
 """Of each append: worth keeping as a file."""
+FLOOR = BrokerConfig(data_dir=Path("unused")).free_space_floor_bytes
 
 
 class _SmallDisk(Disk):
-    """Has no space left while there are spare files."""
+    """Has no space left while there are spare files, and otherwise as little as SIZE takes."""
 
     def __init__(self, spare: Path) -> None:
         super().__init__()
         self._spare = spare
 
     def free_bytes(self, directory: Path) -> int:
-        """Return the free space, or none."""
-        return 0 if any(self._spare.iterdir()) else super().free_bytes(directory)
+        """Return it."""
+        return 0 if any(self._spare.iterdir()) else FLOOR + SIZE + SMALL_BYTES_MAX + 1
 
 
 @asynccontextmanager

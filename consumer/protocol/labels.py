@@ -119,6 +119,8 @@ def matches(
         labels: The set.
         meta: Meta-labels that count as part of the set, e.g. `{"name": journal}`.
     """
+    if not wanted.include.labels and not wanted.exclude.labels:
+        return True
     values: dict[str, list[str]] = {}
     for label in labels.labels:
         values.setdefault(label.name, []).append(label.value)

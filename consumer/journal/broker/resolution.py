@@ -18,6 +18,8 @@ from consumer.protocol.auth import Capability, Claims, Metadata, TokenVerifier
 from consumer.protocol.journal_pb2 import Header, LabelSelector, LabelSet, Status
 from consumer.protocol.labels import expand_prefix, matches
 
+_HEADERS_MAX = 16
+
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
@@ -45,6 +47,8 @@ class Resolver:
         self._catalogue = catalogue
         self._journals = journals
         self._verifier = verifier
+        self._headers: dict[tuple[int, bool], Header] = {}
+        """The newest ones; many answers bear the same."""
 
     def authorize(self, metadata: Metadata | None, require: Capability) -> Claims:
         """Return the claims of the caller of a request with such metadata.
@@ -55,8 +59,14 @@ class Resolver:
         return self._verifier.verify(metadata, require)
 
     def header(self, *, routed: bool = False) -> Header:
-        """Return a header as of now."""
-        return self._identity.header(self._catalogue.revision, routed=routed)
+        """Return a header as of now, to be copied into an answer."""
+        key = self._catalogue.revision, routed
+        header = self._headers.get(key)
+        if header is None:
+            if len(self._headers) >= _HEADERS_MAX:
+                self._headers.clear()
+            header = self._headers[key] = self._identity.header(key[0], routed=routed)
+        return header
 
     async def resolve(
         self, journal: str, claims: Claims, *, min_revision: int, proxied: Header | None
@@ -116,4 +126,6 @@ class Resolver:
 
 def may_see(selector: LabelSelector, labels: LabelSet, name: str) -> bool:
     """Tell whether claims cover a journal."""
+    if not selector.include.labels and not selector.exclude.labels:
+        return True
     return matches(expand_prefix(selector), labels, meta={"name": name})

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import grpc
 
 from consumer.journal.broker.faults import RpcFault
+from consumer.journal.broker.signal import Signal
 
 TURNS_MAX = 4096
 """Names known at a time, of appends under way and done."""
@@ -20,13 +21,34 @@ WAIT_SECONDS_MAX = 5.0
 """Longest wait for others to succeed; a client whose append is refused then waits for them itself."""
 
 
+class _End:
+    """How an append ends."""
+
+    def __init__(self) -> None:
+        self.succeeded: bool | None = None
+        """None until it has ended."""
+        self._ended = Signal()
+
+    def set(self, *, succeeded: bool) -> None:
+        """End it; the first word counts."""
+        if self.succeeded is None:
+            self.succeeded = succeeded
+            self._ended.notify()
+
+    async def wait(self) -> bool:
+        """Return whether it succeeded, once it has ended."""
+        while self.succeeded is None:
+            await self._ended.wait()
+        return self.succeeded
+
+
 class Turn:
     """An append's place among others; without arguments, that of one which has nothing to do with any."""
 
     def __init__(
         self,
-        after: Sequence[asyncio.Future[bool]] = (),
-        end: asyncio.Future[bool] | None = None,
+        after: Sequence[_End] = (),
+        end: _End | None = None,
         *,
         wait_seconds_max: float = 0.0,
     ) -> None:
@@ -51,8 +73,7 @@ class Turn:
         try:
             async with asyncio.timeout(self._wait_seconds_max):
                 for end in self._after:
-                    # Shielded: others may wait for it, too.
-                    if not await asyncio.shield(end):
+                    if not await end.wait():
                         raise _out_of_turn("an append that it comes after did not succeed")
         except TimeoutError:
             problem = "an append that it comes after is not known to have succeeded"
@@ -60,8 +81,8 @@ class Turn:
 
     def end(self, *, succeeded: bool) -> None:
         """Tell those after it whether it succeeded; the first word counts."""
-        if self._end is not None and not self._end.done():
-            self._end.set_result(succeeded)
+        if self._end is not None:
+            self._end.set(succeeded=succeeded)
 
 
 class Turns:
@@ -74,7 +95,7 @@ class Turns:
             wait_seconds_max: Longest wait for others to succeed.
         """
         self._wait_seconds_max = wait_seconds_max
-        self._ends: dict[bytes, asyncio.Future[bool]] = {}
+        self._ends: dict[bytes, _End] = {}
         """Whether it succeeded, by name, oldest first."""
 
     @contextmanager
@@ -93,15 +114,14 @@ class Turns:
         finally:
             turn.end(succeeded=False)
 
-    def _end_of(self, name: bytes) -> asyncio.Future[bool]:
+    def _end_of(self, name: bytes) -> _End:
         found = self._ends.get(name)
         if found is not None:
             return found
         while len(self._ends) >= TURNS_MAX:
             forgotten = self._ends.pop(next(iter(self._ends)))
-            if not forgotten.done():
-                forgotten.set_result(False)
-        end = self._ends[name] = asyncio.get_running_loop().create_future()
+            forgotten.set(succeeded=False)
+        end = self._ends[name] = _End()
         return end
 
 

@@ -6,27 +6,28 @@ import asyncio
 
 
 class Signal:
-    """Wakes every present waiter at each notification.
+    """Wakes every present waiter at each notification, in the order in which they came.
 
     On one event loop nothing can happen between a waiter's look at the state and its `wait`, so none is missed as
     long as it does not await in between. An idle signal costs nothing.
     """
 
     def __init__(self) -> None:
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], None] = {}
+        """A set that keeps the order: what happens next is the same each time, however futures' addresses hash."""
 
     async def wait(self) -> None:
         """Return at the next notification."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         try:
             await waiter
         finally:
-            self._waiters.discard(waiter)
+            self._waiters.pop(waiter, None)
 
     def notify(self) -> None:
         """Wake all who wait now."""
-        waiters, self._waiters = self._waiters, set()
+        waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)

@@ -112,3 +112,21 @@ async def test_signal_wakes_all_present_waiters_once() -> None:
     assert not late.done()
     signal.notify()
     await late
+
+
+async def test_signal_wakes_waiters_in_the_order_in_which_they_came() -> None:
+    """So that a simulated run is the same in every process; where futures lie in memory says nothing."""
+    signal = Signal()
+    woken: list[int] = []
+
+    async def wait(number: int) -> None:
+        await signal.wait()
+        woken.append(number)
+
+    waiting = [asyncio.gather(wait(number)) for number in range(50)]
+    await asyncio.sleep(0)
+
+    signal.notify()
+    await asyncio.gather(*waiting)
+
+    assert woken == list(range(50))

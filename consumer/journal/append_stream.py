@@ -16,7 +16,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 
@@ -32,8 +32,8 @@ GATHERING_TURNS = 2
 message costs both sides ten times what these turns do."""
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
-# Requests are encoded by hand.
-OpenStream = grpc.aio.StreamStreamMultiCallable[bytes, AppendStreamResponse]
+# Requests are encoded by hand. In quotes, for not every grpcio that we allow can give it parameters at run time.
+OpenStream: TypeAlias = "grpc.aio.StreamStreamMultiCallable[bytes, AppendStreamResponse]"
 
 
 class StreamedAppend:

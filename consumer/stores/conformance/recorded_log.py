@@ -6,6 +6,7 @@ that a store which passes here asks nothing special of its recorder. Newer recor
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -38,11 +39,25 @@ class RecordedLog:
     held: list[OpFuture] | None = None
     """Barriers that wait for `release`; None: each resolves at once."""
     files: MirroredFiles = field(default_factory=lambda: MirroredFiles())
+    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
+    """Held for a change, and for the hand-over to another recorder: a store's own thread may record at any time."""
 
     def recorder(self) -> MirroringRecorder:
         """Return a recorder that fences all before it."""
-        self.recorders += 1
-        return MirroringRecorder(self, self.recorders)
+        with self._lock:
+            self.recorders += 1
+            return MirroringRecorder(self, self.recorders)
+
+    def replay(self, directory: Path) -> Path:
+        """Write the files as of the last change; return the directory, which is made."""
+        with self._lock:
+            return self.files.write_to(directory)
+
+    def hand_over(self, directory: Path) -> MirroringRecorder:
+        """Replay into `directory`, and return a recorder that begins there: no former one gets a change in between."""
+        with self._lock:
+            self.replay(directory)
+            return self.recorder()
 
     def hold(self) -> None:
         """Have barriers wait: the broker is slow."""
@@ -69,10 +84,12 @@ class RecordedLog:
             files.apply(change)
             yield count + 1, files
 
-    def append(self, change: RecordedChange) -> None:
-        """Add a change; it must make sense."""
-        self.files.apply(change)
-        self.changes.append(change)
+    def append(self, change: RecordedChange, recorder: int) -> None:
+        """Add a change of that recorder; it must make sense. Nothing happens if a newer recorder is there."""
+        with self._lock:
+            if recorder == self.recorders:
+                self.files.apply(change)
+                self.changes.append(change)
 
     def barrier(self, barrier: OpFuture) -> None:
         """Resolve a barrier behind all changes so far."""
@@ -217,12 +234,13 @@ class MirroringRecorder:
 
     def _let_in(self, what: RecordedChange | OpFuture) -> None:
         failure = self._failure
-        if failure is None and self.fenced:
-            failure = StoreError("in memory", "this recorder is fenced: a newer one records")
         if isinstance(what, RecordedChange):
             if failure is None:
-                self._log.append(what)
-        elif failure is not None:
+                self._log.append(what, self._number)
+            return
+        if failure is None and self.fenced:
+            failure = StoreError("in memory", "this recorder is fenced: a newer one records")
+        if failure is not None:
             what.set_exception(failure)
         else:
             self._log.barrier(what)

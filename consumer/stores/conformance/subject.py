@@ -118,14 +118,15 @@ class RecordedSubject:
         """Replay `log` in place of the shard's own, and open that."""
         assert isinstance(shard, FixedShard), "the suite makes the shards"
         self._holders += 1
-        directory = log.files.write_to(self._directory / str(self._holders))
-        return self._new_store(replace(shard, local_state=LocalState(directory, log.recorder())))
+        directory = self._directory / str(self._holders)
+        recorder = log.hand_over(directory)
+        return self._new_store(replace(shard, local_state=LocalState(directory, recorder)))
 
     def open_copy(self, shard: Shard) -> Store:
         """Replay the log into a copy without a recorder, and return a store there that is not open yet."""
         assert isinstance(shard, FixedShard), "the suite makes the shards"
         self._holders += 1
-        directory = self.log_of(shard).files.write_to(self._directory / str(self._holders))
+        directory = self.log_of(shard).replay(self._directory / str(self._holders))
         return self._new_store(replace(shard, local_state=LocalState(directory)))
 
     def leftovers(self, shard: Shard) -> list[str]:

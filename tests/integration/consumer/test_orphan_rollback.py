@@ -336,7 +336,13 @@ async def test_rollbacks_of_a_successor_are_on_file_before_it_publishes(
     assert {journal for journal, _ in former} == {OUTPUT, OTHER_OUTPUT}
     await first.stop(grace_seconds=2)
 
-    second = host.start(spec, Routing(tmp_path))
+    may_open = threading.Event()
+
+    def open_late(called: str) -> None:
+        # Foreseeing goes on beside the restore, and only as long.
+        assert called != "new_store" or may_open.wait(30)
+
+    second = host.start(spec, Routing(tmp_path, fail=open_late))
 
     async def foreseen() -> dict[str, int]:
         return {
@@ -348,6 +354,7 @@ async def test_rollbacks_of_a_successor_are_on_file_before_it_publishes(
     await eventually(foreseen)
     before = await foreseen()
     assert before.keys() == {OUTPUT, OTHER_OUTPUT}
+    may_open.set()
     await read_through(second, source=await producer.publish(SOURCE, [OUTPUT]))
 
     async def precise() -> bool:

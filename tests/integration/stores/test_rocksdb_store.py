@@ -31,8 +31,8 @@ def open_store(tmp_path: Path) -> Iterator[OpenStore]:
 
     def open_one(log: RecordedLog | None = None) -> RocksDbStore:
         log = log or RecordedLog()
-        directory = log.files.write_to(tmp_path / str(len(opened)))
-        shard = FixedShard(local_state=LocalState(directory, log.recorder()))
+        directory = tmp_path / str(len(opened))
+        shard = FixedShard(local_state=LocalState(directory, log.hand_over(directory)))
         store = RocksDbStore(shard, families=("a", "b"), write_buffer_bytes=WRITE_BUFFER_BYTES)
         opened.append(store)
         return store

@@ -29,8 +29,8 @@ def open_store(tmp_path: Path) -> Iterator[OpenStore]:
 
     def open_one(log: RecordedLog | None = None, **options: object) -> SqliteStore:
         log = log or RecordedLog()
-        directory = log.files.write_to(tmp_path / str(len(opened)))
-        shard = FixedShard(local_state=LocalState(directory, log.recorder()))
+        directory = tmp_path / str(len(opened))
+        shard = FixedShard(local_state=LocalState(directory, log.hand_over(directory)))
         options = {"schema": SCHEMA, **options}
         store = SqliteStore(shard, **options)  # type: ignore[arg-type]  # Each test's own.
         opened.append(store)

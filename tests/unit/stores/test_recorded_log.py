@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -23,7 +25,7 @@ def test_replay_of_all_is_what_was_done(tmp_path: Path) -> None:
     recorder.remove("/c")
     recorder.set_property("/id", "x")
 
-    log.files.write_to(tmp_path)
+    log.replay(tmp_path)
 
     assert (tmp_path / "dir/b").read_bytes() == b"hellp me"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dir", "id"]
@@ -57,6 +59,33 @@ def test_older_recorder_changes_nothing_and_its_barrier_fails() -> None:
     with pytest.raises(StoreError, match="fenced"):
         older.barrier().result(0)
     newer.barrier().result(0)
+
+
+def test_hand_over_is_one_step_to_a_thread_that_still_records(tmp_path: Path) -> None:
+    """Stores fold and compact on threads of their own: none of their changes may fall behind the replay, yet be in."""
+    log = RecordedLog()
+    older, many = log.recorder(), threading.Event()
+
+    def record() -> None:
+        for number in count():
+            older.create(f"/{number}")
+            if number > 1000:
+                many.set()
+            if older.fenced:
+                return
+
+    thread = threading.Thread(target=record)
+    thread.start()
+    try:
+        assert many.wait(30)
+        log.hand_over(tmp_path)
+    finally:
+        log.recorder()
+        thread.join(30)
+
+    replayed = sorted(f"/{path.name}" for path in tmp_path.iterdir())
+    assert replayed == log.files.paths()
+    assert len(replayed) == len(log.changes)
 
 
 def test_cuts_are_after_each_change_and_within_each_write() -> None:

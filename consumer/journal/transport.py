@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -37,6 +38,8 @@ STREAM_LIFE_SECONDS = 300.0
 UNARY_TIMEOUT_SECONDS = 30.0
 """Longest wait for one answer to a request that does not block by itself."""
 _RETRY_SECONDS_FIRST, _RETRY_SECONDS_MAX = 0.05, 1.0
+_SELECTORS_MAX = 4096
+"""Journals whose selector is remembered: a process asks about the same ones again and again."""
 
 RpcMetadata = tuple[tuple[str, str], ...]
 
@@ -108,8 +111,7 @@ class JournalTransport:
         self, capability: Capability, journal: str, *, life_seconds: float
     ) -> RpcMetadata:
         """Return the metadata of a request about one journal."""
-        name, _ = split_journal(journal)
-        selector = LabelSelector(include=label_set((NAME, name)))
+        selector = _selector_of(journal)
         return self.metadata(capability, selector, life_seconds=life_seconds)
 
     def revision_floor(self, min_etcd_revision: int) -> int:
@@ -124,6 +126,13 @@ class JournalTransport:
         """Forget the route that led to a broker which is not there."""
         if error.code() == grpc.StatusCode.UNAVAILABLE:
             self.routes.forget(journal)
+
+
+@lru_cache(maxsize=_SELECTORS_MAX)
+def _selector_of(journal: str) -> LabelSelector:
+    """Return what picks a journal; nobody changes it."""
+    name, _ = split_journal(journal)
+    return LabelSelector(include=label_set((NAME, name)))
 
 
 def patiently(

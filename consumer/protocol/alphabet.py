@@ -112,13 +112,19 @@ def validate_path_component(text: str, field_path: str, *, bytes_range: tuple[in
         ValidationError: it breaks the alphabet or the length, is absolute, or is not clean.
     """
     validate_alphabet(text, field_path, symbols=PATH_SYMBOLS, bytes_range=bytes_range)
-    require(not text.startswith("/"), field_path, f"expected no leading '/', got {shown(text)}")
-    clean = posixpath.normpath(text)
-    require(
-        clean == text,
-        field_path,
-        f"expected a clean path such as {shown(clean)}, got {shown(text)}",
-    )
+    if text.startswith("/"):
+        raise ValidationError(field_path, f"expected no leading '/', got {shown(text)}")
+    clean = cleaned_path(text)
+    if clean != text:
+        raise ValidationError(
+            field_path, f"expected a clean path such as {shown(clean)}, got {shown(text)}"
+        )
+
+
+@lru_cache(maxsize=_MEASURED_MAX)
+def cleaned_path(text: str) -> str:
+    """Return a path without what adds nothing to it."""
+    return posixpath.normpath(text)
 
 
 def split_journal(journal: str) -> tuple[str, str]:

@@ -123,19 +123,20 @@ def _validate_append_parameters(request: AppendRequest) -> None:
     if request.HasField("header"):
         validate_header(request.header, "header")
     validate_journal(request.journal)
-    require(
-        request.offset >= 0,
-        "offset",
-        f"expected 0 (any) or the write head demanded, got {request.offset}",
-    )
-    require(
-        not request.content,
-        "content",
-        f"expected none in the first message, got {len(request.content)} bytes",
-    )
-    validate_selector(request.check_registers, "check_registers")
-    validate_label_set(request.union_registers, "union_registers")
-    validate_label_set(request.subtract_registers, "subtract_registers")
+    if request.offset < 0:
+        raise ValidationError(
+            "offset", f"expected 0 (any) or the write head demanded, got {request.offset}"
+        )
+    if request.content:
+        raise ValidationError(
+            "content", f"expected none in the first message, got {len(request.content)} bytes"
+        )
+    if request.HasField("check_registers"):
+        validate_selector(request.check_registers, "check_registers")
+    if request.HasField("union_registers"):
+        validate_label_set(request.union_registers, "union_registers")
+    if request.HasField("subtract_registers"):
+        validate_label_set(request.subtract_registers, "subtract_registers")
     if request.suspend not in _SUSPENDS:
         expected = ", ".join(AppendRequest.Suspend.keys())
         raise ValidationError("suspend", f"expected one of {expected}, got {request.suspend}")

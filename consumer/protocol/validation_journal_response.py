@@ -26,6 +26,8 @@ from consumer.protocol.validation_terms import (
 )
 
 _STATUSES = frozenset(Status.values())
+_OK = Status.OK
+_WITH_REGISTERS = frozenset((Status.OK, Status.REGISTER_MISMATCH))
 
 
 def validate_status(status: int) -> None:
@@ -34,7 +36,8 @@ def validate_status(status: int) -> None:
     Raises:
         ValidationError: it is not.
     """
-    require(status in _STATUSES, "status", f"expected a known status, got {status}")
+    if status not in _STATUSES:
+        raise ValidationError("status", f"expected a known status, got {status}")
 
 
 def validate_append_response(response: AppendResponse) -> None:
@@ -44,14 +47,13 @@ def validate_append_response(response: AppendResponse) -> None:
         ValidationError: it lacks what its status demands, or holds something malformed.
     """
     _validate_status_and_header(response)
-    if response.status == Status.OK:
+    if response.status == _OK:
         require(response.HasField("commit"), "commit", "expected one beside status OK, got none")
         validate_fragment(response.commit, "commit")
-    if response.status in (Status.OK, Status.REGISTER_MISMATCH):
-        require(
-            response.HasField("registers"),
-            "registers",
-            f"expected registers (maybe empty) beside status {Status.Name(response.status)}, got none",
+    if response.status in _WITH_REGISTERS and not response.HasField("registers"):
+        status = Status.Name(response.status)
+        raise ValidationError(
+            "registers", f"expected registers (maybe empty) beside status {status}, got none"
         )
 
 

@@ -7,7 +7,6 @@ Source: gazette/core broker/protocol/{label,route,header,process_spec,endpoint,f
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -17,12 +16,12 @@ from allocator.errors import ValidationError
 from consumer.protocol.alphabet import (
     PATH_SYMBOLS,
     below,
+    cleaned_path,
     require,
     shown,
     validate_alphabet,
     validate_journal_name,
     validate_token,
-    within,
 )
 from consumer.protocol.journal_pb2 import (
     CompressionCodec,
@@ -213,22 +212,22 @@ def validate_fragment(fragment: Fragment, parent: str = "") -> None:
         ValidationError: its journal, range, codec or postfix is malformed.
     """
     validate_journal_name(fragment.journal, below(parent, "journal"))
-    require(
-        0 <= fragment.begin <= fragment.end,
-        below(parent, "end"),
-        f"expected 0 <= begin <= end, got [{fragment.begin}, {fragment.end})",
-    )
+    begin, end = fragment.begin, fragment.end
+    if not 0 <= begin <= end:
+        raise ValidationError(
+            below(parent, "end"), f"expected 0 <= begin <= end, got [{begin}, {end})"
+        )
     validate_codec(fragment.compression_codec, below(parent, "compression_codec"))
-    postfix = fragment.path_postfix
-    with within(below(parent, "path_postfix")):
-        validate_alphabet(
-            postfix, "", symbols=PATH_SYMBOLS, bytes_range=(0, PATH_POSTFIX_BYTES_MAX)
-        )
-        require(
-            not postfix or (not postfix.startswith("/") and posixpath.normpath(postfix) == postfix),
-            "",
-            f"expected a clean relative path, got {shown(postfix)}",
-        )
+    if fragment.path_postfix:
+        _validate_path_postfix(fragment.path_postfix, below(parent, "path_postfix"))
+
+
+def _validate_path_postfix(postfix: str, field_path: str) -> None:
+    validate_alphabet(
+        postfix, field_path, symbols=PATH_SYMBOLS, bytes_range=(0, PATH_POSTFIX_BYTES_MAX)
+    )
+    if postfix.startswith("/") or cleaned_path(postfix) != postfix:
+        raise ValidationError(field_path, f"expected a clean relative path, got {shown(postfix)}")
 
 
 def validate_codec(codec: int, field_path: str) -> None:

@@ -6,6 +6,8 @@ Source: gazette/core consumer/metrics (names and phases).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -19,6 +21,28 @@ _FLAGS = {
     if outcome.name.startswith(flag)
 } | {Outcome.UNKNOWN_FLAGS: "UNKNOWN", Outcome.SPAN_DISCARDED: "OUTSIDE_TXN"}
 """The flag of the messages that an outcome can have."""
+
+_PHASES = (
+    ("10-not-running", "sync"),
+    ("20-consuming", "sync"),
+    ("30-stalled", "sync"),
+    ("40-preparing", "sync"),
+    ("50-committing", "async"),
+    ("60-acknowledging", "async"),
+)
+"""Of a transaction, and whether the next one waits for it."""
+_SHARDS_MAX = 4096
+"""Shards whose counters are at hand; those of others are looked up by their labels."""
+
+
+class _TxnCounters(NamedTuple):
+    """What counts the transactions of one shard."""
+
+    transactions: Counter
+    messages: Counter
+    bytes: Counter
+    phase_seconds: list[Counter]
+    """Of each of `_PHASES`."""
 
 
 class ShardMetrics:
@@ -96,6 +120,7 @@ class ShardMetrics:
             ("shard",),
             registry=registry,
         )
+        self._txn_counters = lru_cache(maxsize=_SHARDS_MAX)(self._new_txn_counters)
 
     def record_stalled(self, shard: str, stalled: bool) -> None:
         """Note whether a primary stands still."""
@@ -117,11 +142,22 @@ class ShardMetrics:
 
     def record_txn(self, shard: str, record: RecordTxn) -> None:
         """Count a completed transaction."""
-        self._transactions.labels(shard).inc()
-        self._messages.labels(shard).inc(record.messages)
-        self._bytes.labels(shard).inc(record.message_bytes)
-        for phase, kind, seconds in _phases(record.timings):
-            self._phase_seconds.labels(shard, phase, kind).inc(max(0.0, seconds))
+        counters = self._txn_counters(shard)
+        counters.transactions.inc()
+        counters.messages.inc(record.messages)
+        counters.bytes.inc(record.message_bytes)
+        for counter, seconds in zip(
+            counters.phase_seconds, _phase_seconds(record.timings), strict=True
+        ):
+            counter.inc(max(0.0, seconds))
+
+    def _new_txn_counters(self, shard: str) -> _TxnCounters:
+        return _TxnCounters(
+            transactions=self._transactions.labels(shard),
+            messages=self._messages.labels(shard),
+            bytes=self._bytes.labels(shard),
+            phase_seconds=[self._phase_seconds.labels(shard, *phase) for phase in _PHASES],
+        )
 
     def record_read_through(self, shard: str, read_through: Mapping[str, int]) -> None:
         """Note how far completed transactions have read, bytes by journal."""
@@ -137,12 +173,13 @@ class ShardMetrics:
         self._restarts.labels(shard).inc()
 
 
-def _phases(timings: TxnTimings) -> tuple[tuple[str, str, float], ...]:
+def _phase_seconds(timings: TxnTimings) -> tuple[float, ...]:
+    """Return the length of each of `_PHASES`."""
     return (
-        ("10-not-running", "sync", timings.began - timings.prior_prepared),
-        ("20-consuming", "sync", timings.stalled - timings.began),
-        ("30-stalled", "sync", timings.finalizing - timings.stalled),
-        ("40-preparing", "sync", timings.prepared - timings.finalizing),
-        ("50-committing", "async", timings.committed - timings.prepared),
-        ("60-acknowledging", "async", timings.acknowledged - timings.committed),
+        timings.began - timings.prior_prepared,
+        timings.stalled - timings.began,
+        timings.finalizing - timings.stalled,
+        timings.prepared - timings.finalizing,
+        timings.committed - timings.prepared,
+        timings.acknowledged - timings.committed,
     )

@@ -56,6 +56,8 @@ class _Counts:
     """Held back by the journal's maximum rate."""
 
 
+_OK = Status.OK
+_WITH_REGISTERS = frozenset((Status.OK, Status.REGISTER_MISMATCH))
 _Receive: TypeAlias = Callable[[LiveJournal, StagedContent, _Counts], Awaitable[Outcome | None]]
 """Stages content for a journal, and returns a refusal met on the way."""
 
@@ -166,7 +168,7 @@ class AppendHandler:
                 Status.FRAGMENT_STORE_UNHEALTHY, position.registers, detail=journal.store_error
             )
         status = refusal(request, journal.entry.spec, position)
-        return None if status == Status.OK else Outcome(status, position.registers)
+        return None if status == _OK else Outcome(status, position.registers)
 
     async def _resume(self, journal: LiveJournal) -> None:
         """Wake a journal if it is suspended: its spec keeps only the offset."""
@@ -194,7 +196,7 @@ class AppendHandler:
         if not pieces:
             return None
         status = content_refusal(request, journal.entry.spec)
-        if status != Status.OK:
+        if status != _OK:
             return Outcome(status, journal.view.position.registers)
         for piece in pieces:
             await content.add(piece)
@@ -247,7 +249,7 @@ class AppendHandler:
                 await self._expect_half_close(context)
                 return None
             status = content_refusal(request, journal.entry.spec)
-            if status != Status.OK:
+            if status != _OK:
                 return Outcome(status, journal.view.position.registers)
             await content.add(chunk)
             self._require_bounded(content)
@@ -287,11 +289,11 @@ class AppendHandler:
         response = AppendResponse(status=outcome.status, header=resolution.header)
         if outcome.status == Status.FRAGMENT_STORE_UNHEALTHY:
             response.store_health_error = outcome.detail
-        if outcome.status in (Status.OK, Status.REGISTER_MISMATCH):
+        if outcome.status in _WITH_REGISTERS:
             # An empty set must still be present on the wire.
             response.registers.SetInParent()
             response.registers.CopyFrom(outcome.registers)
-        if outcome.status == Status.OK and content is not None and counts is not None:
+        if outcome.status == _OK and content is not None and counts is not None:
             response.commit.CopyFrom(
                 Fragment(
                     journal=resolution.name,

@@ -35,6 +35,7 @@ BATCH_BYTES_MAX = 32 << 20
 ADOPT_BYTES_MIN = 16 << 20
 """A staged file at least this long, and at least a quarter of a fragment, becomes a fragment without a copy."""
 ADOPT_FRACTION = 4
+_OK = Status.OK
 
 logger = structlog.get_logger()
 
@@ -320,9 +321,9 @@ def _judge(plan: _Plan, pending: Pending, spec: JournalSpec) -> Outcome:
     """Decide on one append and, if it goes ahead, move the tentative position."""
     request, content, position = pending.request, pending.content, plan.position
     status = refusal(request, spec, position)
-    if status == Status.OK and content.length:
+    if status == _OK and content.length:
         status = content_refusal(request, spec)
-    if status != Status.OK:
+    if status != _OK:
         return Outcome(status, position.registers)
     registers = position.registers
     if content.length:
@@ -337,7 +338,7 @@ def _judge(plan: _Plan, pending: Pending, spec: JournalSpec) -> Outcome:
     plan.confirms |= confirms
     end = position.head + content.length
     plan.position = Position(end, registers, position.unconfirmed and not confirms)
-    return Outcome(Status.OK, registers, begin=position.head, end=end)
+    return Outcome(_OK, registers, begin=position.head, end=end)
 
 
 def _stopped() -> StoreError:

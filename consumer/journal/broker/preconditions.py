@@ -12,6 +12,7 @@ from consumer.protocol.labels import matches, registers_match, subtract, union
 
 REGISTERS_BYTES_MAX = 16 * 1024
 """Registers are for a few fences and locks; they are copied with each batch that changes them."""
+_OK = Status.OK  # Of Status, a function looks up each name.
 _WRITABLE = (JournalSpec.NOT_SPECIFIED, JournalSpec.O_WRONLY, JournalSpec.O_RDWR)
 _READABLE = (JournalSpec.NOT_SPECIFIED, JournalSpec.O_RDONLY, JournalSpec.O_RDWR)
 _SUSPENDING = (
@@ -64,14 +65,14 @@ def refusal(request: AppendRequest, spec: JournalSpec, position: Position) -> St
         return Status.WRONG_APPEND_OFFSET
     if is_suspended(spec, request.suspend):
         return Status.SUSPENDED
-    return Status.OK
+    return _OK
 
 
 def content_refusal(request: AppendRequest, spec: JournalSpec) -> Status.ValueType:
     """Return why an append may carry no content, or OK."""
     if not may_write(spec) or request.suspend in _SUSPENDING:
         return Status.NOT_ALLOWED
-    return Status.OK
+    return _OK
 
 
 def confirms_loss(request: AppendRequest, position: Position) -> bool:
@@ -102,4 +103,4 @@ def is_proven(request: AppendRequest, status: Status.ValueType, registers: Label
         registers: After it.
     """
     is_met = not request.HasField("check_registers") or matches(request.check_registers, registers)
-    return status == Status.OK and is_met
+    return status == _OK and is_met

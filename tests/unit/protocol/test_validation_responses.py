@@ -61,6 +61,20 @@ def test_header_of_nobody_without_members_passes() -> None:
     rules.validate_header(message)
 
 
+def _committed(**fields: object) -> pb.AppendResponse:
+    """An answer whose commit has these fields, and is right otherwise."""
+    response = pb.AppendResponse(header=header(), registers=pb.LabelSet(), commit=fragment())
+    for name, value in fields.items():
+        setattr(response.commit, name, value)
+    return response
+
+
+def test_append_response_that_breaks_no_rule_passes() -> None:
+    """With a path below its store's, too."""
+    rules.validate_append_response(_committed())
+    rules.validate_append_response(_committed(path_postfix="date=2026-01-01/hour=00"))
+
+
 @pytest.mark.parametrize(
     ("path", "response"),
     [
@@ -73,6 +87,12 @@ def test_header_of_nobody_without_members_passes() -> None:
             "commit.end",
             pb.AppendResponse(header=header(), commit=pb.Fragment(journal="abcd", begin=2, end=1)),
         ),
+        ("commit.journal", _committed(journal="/bcd")),
+        ("commit.journal", _committed(journal="a//bcd")),
+        ("commit.compression_codec", _committed(compression_codec=0)),
+        ("commit.path_postfix", _committed(path_postfix="/a")),
+        ("commit.path_postfix", _committed(path_postfix="a/../b")),
+        ("commit.path_postfix", _committed(path_postfix="a b")),
     ],
 )
 def test_append_response_with_one_broken_field_names_it(

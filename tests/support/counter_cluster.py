@@ -45,6 +45,21 @@ class CounterCluster:
         counts: dict[str, int] = json.loads(state)
         return counts
 
+    def wait_until_at_rest(self) -> None:
+        """Wait until all members are there and every shard has its primary where it is to stay, which serves."""
+
+        def nothing_moves() -> bool:
+            result = self.shardctl("plan", "-o", "json")
+            if result.exit_code:
+                return False
+            plan = json.loads(result.stdout)
+            return len(plan["members"]) == len(self.addresses) and not plan["changes"]
+
+        eventually_sync(
+            nothing_moves, timeout_seconds=START_SECONDS, message="a plan that changes nothing"
+        )
+        self.wait_until_served()
+
     def wait_until_served(self) -> None:
         """Wait until every shard has a primary that serves."""
 

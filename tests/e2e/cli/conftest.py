@@ -18,6 +18,6 @@ def counter_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Counte
 
 @pytest.fixture
 def cluster(counter_cluster: CounterCluster) -> CounterCluster:
-    """The same, served whole: a test before this one may have taken a primary away."""
-    counter_cluster.wait_until_served()
+    """The same, at rest: a test before this one may have taken a primary or a member away."""
+    counter_cluster.wait_until_at_rest()
     return counter_cluster

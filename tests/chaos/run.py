@@ -1,7 +1,8 @@
 """One chaos run: streams flow, faults strike as the schedule says, and in the end every sum must be right, once.
 
-journals and shards made ─► producers, witness and faults side by side ─► all streams ended ─► every member alive
-─► every sum there, every input read ─► members leave by themselves ─► the sums are read once more, and compared
+journals and shards made ─► producers, witness and faults side by side ─► all streams ended ─► every member alive,
+its lease renewed ─► every sum there, every input read ─► members leave by themselves ─► the sums are read once more,
+and compared
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from examples.stream_sum.messages import CHUNK_JOURNALS
 from examples.stream_sum.publish import Producers
 from tests.chaos.cluster_plan import ClusterPlan
 from tests.chaos.hosts import Hosts
+from tests.chaos.leases import MemberLeases, Renewals
 from tests.chaos.report import ChaosError, ChaosReport, forbidden_lines
 from tests.chaos.schedule import PAUSE_SECONDS, Fault, FaultKind, make_schedule
 from tests.chaos.services import ChaosServices
@@ -58,6 +60,10 @@ class ChaosRun:
     """Shows a line of progress."""
     _hurts: Counter[object] = field(default_factory=Counter)
     """Faults that last, by victim: one that was hurt twice is healed once, when the last is over."""
+
+    @property
+    def _leases(self) -> MemberLeases:
+        return MemberLeases(self.plan.etcd_endpoint, self.plan.root)
 
     @classmethod
     def planned(
@@ -179,7 +185,7 @@ class ChaosRun:
         victim = await self.hosts.hurt(fault.kind, fault.member)
         self._hurts[victim] += 1
         if fault.kind is FaultKind.ZOMBIE:
-            await self.services.end_lease(self.plan.root, self.hosts.suffix(fault.member))
+            await self._leases.revoke(self.hosts.suffix(fault.member))
         await asyncio.sleep(fault.lasts_seconds)
         if fault.kind is FaultKind.ZOMBIE:
             # It wakes in the belief to be the primary still, and nobody can tell it otherwise: only fences stop it.
@@ -208,7 +214,7 @@ class ChaosRun:
     async def _settle(self, journals: JournalClient, witness: Witness) -> None:
         """Wait until all is well: nothing is hurt any more."""
         self.tell("  every fault is over")
-        await self.hosts.check_alive()
+        await self._check_members()
 
         def all_there() -> bool:
             comparison = witness.compare()
@@ -226,6 +232,22 @@ class ChaosRun:
             interval_seconds=0.2,
             message="every input is read, also what counts for nothing",
         )
+
+    async def _check_members(self) -> None:
+        """Return once every member serves, and none is about to end for a lease that a fault has cost it."""
+        renewals = Renewals(self._leases)
+        for index in range(self.plan.members):
+
+            async def lasts(index: int = index) -> bool:
+                await self.hosts.check_alive()
+                return await renewals.renews(self.hosts.suffix(index))
+
+            await eventually(
+                lasts,
+                timeout_seconds=SETTLE_SECONDS,
+                interval_seconds=0.1,
+                message=f"member {index} renews its lease",
+            )
 
     async def _all_read(self, heads: dict[str, int]) -> bool:
         try:

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from allocator.core.keys import SEPARATOR, Keys
-from allocator.core.ops import LeaseId, prefix_range_end
-from allocator.errors import EtcdError
-from allocator.etcd.client import EtcdClient
-from allocator.etcd.config import EtcdConfig
 from consumer.embedded.broker import EmbeddedBrokerProcess
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from tests.chaos.schedule import Fault, FaultKind
@@ -54,15 +49,6 @@ class ChaosServices:
                 yield
             finally:
                 await asyncio.to_thread(server.restart)
-
-    async def end_lease(self, root: str, suffix: str) -> None:
-        """Revoke the lease of the member with this suffix; nothing, if there is none or etcd is down."""
-        prefix = Keys(root).members_prefix
-        with suppress(EtcdError):
-            async with EtcdClient(EtcdConfig(endpoints=(self.etcd.endpoint,))) as etcd:
-                for kv in (await etcd.get_range(prefix, prefix_range_end(prefix))).kvs:
-                    if kv.key.decode().endswith(f"{SEPARATOR}{suffix}"):
-                        await etcd.lease_revoke(LeaseId(kv.lease))
 
     def logs(self) -> dict[str, str]:
         """What they have written."""

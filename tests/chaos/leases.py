@@ -1,0 +1,79 @@
+"""The leases of a chaos run's members, as etcd has them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final
+
+import grpc.aio
+
+from allocator.core.keys import SEPARATOR, Keys
+from allocator.core.ops import LeaseId, prefix_range_end
+from allocator.errors import EtcdError
+from allocator.etcd import rpc_pb2
+from allocator.etcd.calls import Method
+from allocator.etcd.client import EtcdClient
+from allocator.etcd.config import EtcdConfig
+
+ANSWER_SECONDS = 5.0
+_TIME_TO_LIVE: Final[Method[rpc_pb2.LeaseTimeToLiveRequest, rpc_pb2.LeaseTimeToLiveResponse]] = (
+    Method("/etcdserverpb.Lease/LeaseTimeToLive", rpc_pb2.LeaseTimeToLiveResponse)
+)
+
+
+class MemberLeases:
+    """Finds the lease of a member by the suffix of its name."""
+
+    def __init__(self, endpoint: str, root: str) -> None:
+        """Look at `root` in the etcd at `endpoint`."""
+        self._endpoint = endpoint
+        self._prefix = Keys(root).members_prefix
+
+    async def revoke(self, suffix: str) -> None:
+        """End the lease of the member with this suffix; nothing, if there is none or etcd is down."""
+        with suppress(EtcdError):
+            async with EtcdClient(EtcdConfig(endpoints=(self._endpoint,))) as etcd:
+                lease = await self._lease_of(etcd, suffix)
+                if lease is not None:
+                    await etcd.lease_revoke(lease)
+
+    async def seconds_left(self, suffix: str) -> int | None:
+        """Return how long the lease of the member with this suffix lives, in whole seconds; None if it has none."""
+        async with EtcdClient(EtcdConfig(endpoints=(self._endpoint,))) as etcd:
+            lease = await self._lease_of(etcd, suffix)
+        if lease is None:
+            return None
+        request = rpc_pb2.LeaseTimeToLiveRequest(id=lease)
+        async with grpc.aio.insecure_channel(self._endpoint) as channel:
+            left = (await _TIME_TO_LIVE.invoke(channel, request, (), ANSWER_SECONDS)).ttl
+        return left if left >= 0 else None
+
+    async def _lease_of(self, etcd: EtcdClient, suffix: str) -> LeaseId | None:
+        for kv in (await etcd.get_range(self._prefix, prefix_range_end(self._prefix))).kvs:
+            if kv.key.decode().endswith(f"{SEPARATOR}{suffix}"):
+                return LeaseId(kv.lease)
+        return None
+
+
+class Renewals:
+    """Sees whether a member renews its lease.
+
+    One that lost it while it was frozen, or etcd down, serves on until it notices, and ends with an error then. Only a
+    renewal shows that it is a member still.
+    """
+
+    def __init__(self, leases: MemberLeases) -> None:
+        """Know nothing yet."""
+        self._leases = leases
+        self._seen: dict[str, int] = {}
+        """Seconds that were left when its lease was looked at last, by the member's suffix."""
+
+    async def renews(self, suffix: str) -> bool:
+        """Look, and return whether it was renewed since it was looked at before."""
+        left = await self._leases.seconds_left(suffix)
+        if left is None:
+            self._seen.pop(suffix, None)
+            return False
+        renewed = suffix in self._seen and left > self._seen[suffix]
+        self._seen[suffix] = left
+        return renewed

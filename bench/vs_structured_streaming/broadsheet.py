@@ -2,7 +2,7 @@
 
 rows/s      rows wait in two journals; timed is from the apply of two new shards, on members that have served others
             before, to when a reader has committed sums that hold every row
-latency     rows are appended one by one, each durable before the next; timed is to the committed sums that hold it
+latency     rows are published one by one when they are due; timed is to the committed sums that hold them
 recovery    from the SIGKILL of a process to the next sums, by another process, of a key whose sums were its own:
             `worker` is the Python process of the primary, `executor` that and its JVM, `driver` the Spark application,
             whose driver is started again at once

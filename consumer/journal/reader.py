@@ -34,7 +34,7 @@ from consumer.journal.transport import STREAM_LIFE_SECONDS, JournalTransport, ca
 from consumer.journal.wire import ReadChunk
 from consumer.protocol.auth import TOKEN_LIFE_SECONDS, Capability
 from consumer.protocol.journal_pb2 import Fragment, ReadRequest, ReadResponse, Status
-from consumer.protocol.read_metadata import BRIEF_TAIL
+from consumer.protocol.read_metadata import BRIEF_TAIL, metadata_of_linger
 from consumer.protocol.validation_journal import validate_read_request
 from consumer.protocol.validation_journal_response import validate_read_chunk
 
@@ -55,14 +55,26 @@ class Reader:
     """
 
     def __init__(
-        self, transport: JournalTransport, request: ReadRequest, *, clock: Clock | None = None
+        self,
+        transport: JournalTransport,
+        request: ReadRequest,
+        *,
+        clock: Clock | None = None,
+        linger_seconds: float = 0.0,
     ) -> None:
         """Take the request; nothing is sent until the first iteration.
 
+        Args:
+            transport: Reaches brokers.
+            request: What to read.
+            clock: Times how long a read that does not block is tried.
+            linger_seconds: See `consumer.protocol.read_metadata`.
+
         Raises:
-            ValidationError: the request is malformed.
+            ValidationError: the request is malformed, or lingers for too long.
         """
         validate_read_request(request)
+        self._options = (BRIEF_TAIL, *metadata_of_linger(linger_seconds))
         self._transport = transport
         self._request = request
         self._clock = clock or SystemClock()
@@ -190,7 +202,7 @@ class Reader:
             Capability.READ, self.journal, life_seconds=TOKEN_LIFE_SECONDS
         )
         self._call = peer.bulk.read(
-            request, metadata=(*metadata, BRIEF_TAIL), timeout=STREAM_LIFE_SECONDS
+            request, metadata=(*metadata, *self._options), timeout=STREAM_LIFE_SECONDS
         )
         self._transport.channels.track(peer.endpoint, self._call)
         self._heard = False

@@ -19,6 +19,10 @@ from consumer.recoverylog.playback import JUMP_BYTES, Position
 
 AHEAD_BYTES: Final = 8 << 20
 """Read and not taken yet, bytes; no more is read above it. Of each feed."""
+LINGER_SECONDS: Final = 0.05
+"""So much later than it might a feed at the write head is told of what is appended: five or ten transactions of a busy
+shard are then one message, and one step of its standby. A feed that somebody waits for does not linger.
+"""
 
 
 class LogFeed:
@@ -30,6 +34,8 @@ class LogFeed:
         position: Position,
         group: TaskGroup,
         on_arrival: Callable[[], None],
+        *,
+        linger_seconds: float,
     ) -> None:
         """Begin to read, in a task of `group`.
 
@@ -38,10 +44,13 @@ class LogFeed:
             position: Of the first byte.
             group: Outlives the feed.
             on_arrival: Called when there is something to take.
+            linger_seconds: Of the reader at the write head.
         """
         self.begin = position
         """Where it began to read."""
-        self._reader = journals.reader(position.log, offset=position.offset, block=True)
+        self._reader = journals.reader(
+            position.log, offset=position.offset, block=True, linger_seconds=linger_seconds
+        )
         self._on_arrival = on_arrival
         self._spans: deque[ReadSpan] = deque()
         self._bytes = 0
@@ -119,11 +128,14 @@ class LogFeeds:
         position: Position,
         group: TaskGroup,
         on_arrival: Callable[[], None],
+        *,
+        linger_seconds: float = LINGER_SECONDS,
     ) -> None:
         """Begin to read at `position`; the arguments are those of a feed."""
         self._journals = journals
         self._group = group
         self._on_arrival = on_arrival
+        self._linger_seconds = linger_seconds
         self.current = self._open(position)
         self.next: LogFeed | None = None
 
@@ -162,6 +174,14 @@ class LogFeeds:
             prepared = None
         self.current = prepared or self._open(position)
 
+    def hurry(self, position: Position) -> None:
+        """Go on at `position`, and linger no more: somebody waits for the end."""
+        if not self._linger_seconds:
+            return
+        self._linger_seconds = 0.0
+        self.close()
+        self.current, self.next = self._open(position), None
+
     def close(self) -> None:
         """Read no more."""
         self.current.close()
@@ -169,4 +189,10 @@ class LogFeeds:
             self.next.close()
 
     def _open(self, position: Position) -> LogFeed:
-        return LogFeed(self._journals, position, self._group, self._on_arrival)
+        return LogFeed(
+            self._journals,
+            position,
+            self._group,
+            self._on_arrival,
+            linger_seconds=self._linger_seconds,
+        )

@@ -47,7 +47,7 @@ from consumer.protocol.recorded_op_pb2 import FSMHints
 from consumer.recoverylog.author import author_from, fence_of, holds_fence
 from consumer.recoverylog.copy_orders import CopyOrders
 from consumer.recoverylog.fsm import FileStateMachine
-from consumer.recoverylog.log_feed import LogFeeds
+from consumer.recoverylog.log_feed import LINGER_SECONDS, LogFeeds
 from consumer.recoverylog.play_thread import PlayThread
 from consumer.recoverylog.playback import Playback
 from consumer.recoverylog.playback_progress import PlaybackProgress, PlayingTime
@@ -175,8 +175,16 @@ class Player:
     # -- reading
 
     async def _play(self, group: TaskGroup, thread: PlayThread) -> None:
-        feeds = LogFeeds(self._journals, self._playback.position, group, self._wake.set)
+        feeds = LogFeeds(
+            self._journals,
+            self._playback.position,
+            group,
+            self._wake.set,
+            linger_seconds=0.0 if self._ending else LINGER_SECONDS,
+        )
         while not self._is_finished():
+            if self._ending:
+                feeds.hurry(self._playback.position)
             if self._at_head():
                 await self._on_head()
                 if self._is_finished():

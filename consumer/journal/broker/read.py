@@ -30,7 +30,7 @@ from consumer.protocol.journal_pb2 import (
     ReadResponse,
     Status,
 )
-from consumer.protocol.read_metadata import takes_brief_tail
+from consumer.protocol.read_metadata import linger_seconds_of, takes_brief_tail
 from consumer.protocol.validation_journal import validate_read_request
 
 WRITE_HEAD = -1
@@ -134,6 +134,7 @@ class _ReadStream:
         self._file: ContentFile | None = None
         self._file_begin = 0
         self._brief = takes_brief_tail(context.invocation_metadata())
+        self._linger_seconds = linger_seconds_of(context.invocation_metadata())
         self._described_to = -1
         """Where what was sent ends, of the open fragment that was described last; -1: of none."""
 
@@ -156,6 +157,8 @@ class _ReadStream:
                     return
             elif self._request.block:
                 await self._journal.changed.wait()
+                if self._linger_seconds:
+                    await asyncio.sleep(self._linger_seconds)
             else:
                 await self._send_not_yet()
                 return

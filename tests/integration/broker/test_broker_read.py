@@ -26,7 +26,7 @@ from consumer.protocol.journal_pb2 import (
     Route,
     Status,
 )
-from consumer.protocol.read_metadata import BRIEF_TAIL
+from consumer.protocol.read_metadata import BRIEF_TAIL, LINGER
 from consumer.protocol.validation_journal import (
     validate_fragments_response,
     validate_read_response,
@@ -112,6 +112,42 @@ async def test_reader_that_takes_a_brief_tail_is_told_of_each_fragment_once(
         (40_010, 1),
     ]
     call.cancel()
+
+
+async def test_reader_that_lingers_is_sent_what_follows_at_once_with_it(
+    stub: JournalAsyncStub,
+) -> None:
+    """Two appends, one behind the other, are one content; in one round at least, for they may take longer than that."""
+    metadata = (BRIEF_TAIL, (LINGER, "250"))
+    call = stub.Read(ReadRequest(journal=JOURNAL, block=True), timeout=30, metadata=metadata)
+    await append(stub, JOURNAL, b"first")
+    await next_message(call)
+    assert (await next_message(call)).content == b"first"
+
+    for _ in range(20):
+        await append(stub, JOURNAL, b"one")
+        await append(stub, JOURNAL, b"two")
+        content = (await next_message(call)).content
+        if content == b"onetwo":
+            break
+        assert (content, (await next_message(call)).content) == (b"one", b"two")
+    else:
+        raise AssertionError("no round was sent at once")
+    call.cancel()
+
+
+@pytest.mark.parametrize("linger", ["251", "-1", "0.5", "soon"])
+async def test_read_that_lingers_too_long_or_oddly_is_refused(
+    stub: JournalAsyncStub, linger: str
+) -> None:
+    """As any malformed request is; the error names the metadata and says what was expected."""
+    call = stub.Read(ReadRequest(journal=JOURNAL), timeout=10, metadata=((LINGER, linger),))
+
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await next_message(call)
+
+    assert refused.value.code() is grpc.StatusCode.UNKNOWN
+    assert ": expected " in (refused.value.details() or "")
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from allocator.errors import ValidationError
 from allocator.runtime.task_group import TaskGroup
 from consumer.errors import JournalNotFoundError
 from consumer.journal.client import JournalClient
 from consumer.journal.reader import Reader
 from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.recoverylog.log_feed import AHEAD_BYTES, LogFeeds
+from consumer.recoverylog.log_feed import AHEAD_BYTES, LINGER_SECONDS, LogFeeds
 from consumer.recoverylog.playback import JUMP_BYTES, Position
 from consumer.recoverylog.player import Player
 from tests.support.eventually import eventually
@@ -126,6 +127,25 @@ async def test_jump_elsewhere_drops_what_was_prepared(journals: JournalClient) -
         await eventually(lambda: feeds.current.waiting_bytes == 4 * MIB)
 
 
+@pytest.mark.usefixtures("log")
+async def test_feed_in_a_hurry_goes_on_where_it_is_told_and_lingers_no_more(
+    journals: JournalClient,
+) -> None:
+    """What was read ahead is read once more, and what was prepared is dropped; a second call changes nothing."""
+    arrived = asyncio.Event()
+    async with feeds_from(journals, Position(LOG, 0), arrived) as feeds:
+        feeds.prepare(Position(LOG, 12 * MIB))
+        await eventually(lambda: feeds.current.waiting_bytes > AHEAD_BYTES)
+
+        feeds.hurry(Position(LOG, 23 * MIB))
+        hurried = feeds.current
+        feeds.hurry(Position(LOG, 0))
+        assert (feeds.current, feeds.next, hurried.begin.offset) == (hurried, None, 23 * MIB)
+        await eventually(lambda: hurried.waiting_bytes == MIB)
+        await journals.append(LOG, b"more")
+        await eventually(lambda: hurried.waiting_bytes == MIB + 4)
+
+
 async def test_feed_of_what_cannot_be_read_tells_why(journals: JournalClient) -> None:
     """When everything before is taken, and as often as it is asked."""
     arrived = asyncio.Event()
@@ -143,12 +163,14 @@ class Watched(JournalClient):
         super().__init__(address)
         self.player: Player | None = None
         self.reads: list[tuple[str, int]] = []
+        self.lingers: list[float] = []
         self.played_to: list[int] = []
 
     def reader(self, journal: str, **parameters: Any) -> Reader:
         """Return a reader."""
         assert self.player is not None
         self.reads.append((journal, parameters["offset"]))
+        self.lingers.append(parameters["linger_seconds"])
         self.played_to.append(self.player.progress.offset)
         return super().reader(journal, **parameters)
 
@@ -204,3 +226,38 @@ async def test_player_reads_the_next_live_part_while_it_plays_the_one_before(
     contents = [(recovered.directory / str(number)).read_bytes() for number in range(3)]
     assert [len(each) for each in contents] == [MIB] * 3
     assert contents[1][:8] == (b"LIVElive" if fork else b"livelive")
+
+
+async def test_player_lingers_at_the_head_until_it_is_asked_to_end(
+    journals: JournalClient, tmp_path: Path
+) -> None:
+    """It then reads on, without, where it had come to; one that is asked before it begins never lingers."""
+    hints, _ = await log_with_gaps(journals, tmp_path, fork=True)
+    async with Watched(journals.address) as watched, TaskGroup() as group:
+        watched.player = player = Player(watched, hints, tmp_path / "played")
+        playing = group.start_soon(player.run(), name="play")
+        await player.tailing.wait()
+        reads = len(watched.reads)
+        assert set(watched.lingers) == {LINGER_SECONDS}
+        player.hand_over(3)
+        recovered = await playing
+
+        head = player.progress.head
+        assert watched.reads[reads:] == [(SECOND, watched.played_to[-1])]
+        assert watched.lingers[reads:] == [0]
+        assert recovered.author == 3
+        assert head > watched.played_to[-1]
+
+        watched.lingers.clear()
+        watched.player = player = Player(watched, hints, tmp_path / "again")
+        player.hand_over(4)
+        assert (await player.run()).author == 4
+        assert set(watched.lingers) == {0}
+
+
+async def test_reader_that_would_linger_too_long_is_refused(journals: JournalClient) -> None:
+    """The error names the argument and its bounds."""
+    with pytest.raises(
+        ValidationError, match=r"linger_seconds: expected 0 to 0\.25 seconds, got 0\.3"
+    ):
+        journals.reader(LOG, linger_seconds=0.3)

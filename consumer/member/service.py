@@ -31,7 +31,12 @@ from prometheus_client import CollectorRegistry
 
 from allocator.core.model import MemberId
 from allocator.core.placement.choose import FEW_ITEMS, import_best_solver
-from allocator.errors import EtcdUnavailableError, TxnConflictError
+from allocator.errors import (
+    EtcdUnavailableError,
+    LeaseLostError,
+    MemberKeyLostError,
+    TxnConflictError,
+)
 from allocator.etcd.client import EtcdClient
 from allocator.runtime.clock import Clock, SystemClock
 from allocator.runtime.task_group import TaskGroup
@@ -127,8 +132,8 @@ class Service:
         """Be a member until stopped.
 
         Raises:
-            LeaseLostError: the lease could not be kept; shards were stopped at once.
-            MemberKeyLostError: somebody removed the member's key.
+            LeaseLostError: the lease could not be kept; shards were stopped at once. No error after `force_stop`.
+            MemberKeyLostError: somebody removed the member's key. No error after `force_stop`.
             AnnounceConflictError: another live process has this identity.
             EtcdUnavailableError: etcd could not be reached at the start.
             EndpointError: the server's address cannot be bound.
@@ -186,7 +191,7 @@ class Service:
                 group.start_soon(self._import_solver_later(parts), name="import solver")
                 if parts.peer_watch is not None:
                     group.start_soon(parts.peer_watch.run(), name="watch peers")
-                await parts.session.run(wind_down=partial(self._wind_down, parts, server))
+                await self._keep_session(parts, server)
                 group.stop()
         finally:
             # After a graceful end all of this is done already, except the lease.
@@ -197,6 +202,16 @@ class Service:
             await parts.local_shards.join()
             await parts.session.revoke()
             log.info("member.left", member=str(self.member_id))
+
+    async def _keep_session(self, parts: MemberParts, server: grpc.aio.Server) -> None:
+        try:
+            await parts.session.run(wind_down=partial(self._wind_down, parts, server))
+        except (LeaseLostError, MemberKeyLostError) as error:
+            # Forced, it does not say first that it leaves: a peer that finds its port closed takes it for dead, and may
+            # end its lease while shards are still torn down. It would have been ended next.
+            if not self._forced.is_set():
+                raise
+            log.info("member.left_early", member=str(self.member_id), cause=str(error))
 
     async def _started(self, parts: MemberParts) -> bool:
         """Join the cluster; False if told to leave meanwhile. Waiting for etcd or for our identity may take long."""

@@ -44,6 +44,7 @@ pytestmark = pytest.mark.etcd
 SOURCE = "test/source"
 
 OUTPUT = "test/output"
+HELD = "broadsheet_member_peers_held"
 
 
 async def test_exiting_member_hands_over_exactly_once(
@@ -171,6 +172,27 @@ async def test_second_signal_ends_a_transaction_that_will_not_finish(
         await eventually(service.resolver.stopping.is_set)
         service.force_stop()
         await asyncio.wait_for(running, 20.0)
+
+
+async def test_member_forced_to_stop_may_be_taken_for_dead(cluster: Cluster) -> None:
+    """It closes its port without saying that it leaves; a peer may end its lease before its shards are torn down, and
+    that is no error of a member that was told to end.
+    """
+    a = Service(cluster.tally(), cluster.config("a"))
+    async with TaskGroup() as group:
+        running = group.start_soon(a.run(), name="member a")
+        await a.ready
+        async with client_of(a) as client:
+            await client.apply(upserts(shard("shard-1", SOURCE)))
+            await wait_for_primaries(client, "shard-1")
+        async with cluster.member("b", shard_limit=0) as b:
+            await eventually(lambda: b.registry.get_sample_value(HELD) == 1)
+            async with await a.resolver.resolve("shard-1", may_proxy=False):
+                a.force_stop()
+                found_dead = "broadsheet_member_peers_found_dead_total"
+                await eventually(lambda: b.registry.get_sample_value(found_dead) == 1)
+                assert not running.done()
+            await asyncio.wait_for(running, 20.0)
 
 
 async def test_long_stream_of_an_application_ends_with_the_member(cluster: Cluster) -> None:

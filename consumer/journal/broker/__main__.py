@@ -12,7 +12,12 @@ from allocator.errors import AllocatorError
 from allocator.runtime.event_loop import run
 from consumer.errors import ConsumerError
 from consumer.interpreter import serve_only
-from consumer.journal.broker.config import SPARE_BYTES_MAX, BrokerConfig, Durability
+from consumer.journal.broker.config import (
+    DIRECT_COMMIT_BYTES_MAX,
+    SPARE_BYTES_MAX,
+    BrokerConfig,
+    Durability,
+)
 from consumer.journal.broker.server import Broker
 
 
@@ -33,6 +38,13 @@ from consumer.journal.broker.server import Broker
     show_default=True,
     help="Files of removed fragments kept to be written over; 0 keeps none.",
 )
+@click.option(
+    "--direct-commit-bytes",
+    type=click.IntRange(min=0),
+    default=DIRECT_COMMIT_BYTES_MAX,
+    show_default=True,
+    help="Commits of so many bytes that may wait for a quick disk without a thread; 0: none.",
+)
 @click.option("--retention", is_flag=True, help="Delete fragments older than their retention.")
 def main(
     data_dir: Path,
@@ -41,6 +53,7 @@ def main(
     auth_keys: str,
     allow_unauthenticated: bool,
     spare_bytes: int,
+    direct_commit_bytes: int,
     retention: bool,
 ) -> None:
     """Serve journals from one directory. One copy of the data: on this disk."""
@@ -56,6 +69,7 @@ def main(
             auth_keys=auth_keys,
             allow_unauthenticated=allow_unauthenticated,
             spare_bytes_max=spare_bytes,
+            direct_commit_bytes_max=direct_commit_bytes,
             retention_enabled=retention,
         )
         run(_serve(config))

@@ -11,6 +11,7 @@ import errno
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import grpc
 import structlog
@@ -121,9 +122,10 @@ class Committer:
         waiter: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         # A caller that goes away must not take the content with it: it may be on its way to the disk.
         content.handed_over = True
-        self._queue.append(Pending(request, content, waiter))
-        self._wake()
-        return await waiter
+        with self._site.direct.pending():
+            self._queue.append(Pending(request, content, waiter))
+            self._wake()
+            return await waiter
 
     def request_roll(self) -> None:
         """Seal the open fragment soon."""
@@ -271,7 +273,11 @@ class Committer:
             confirms=plan.confirms,
             at_ms=int(self._site.clock.wall_seconds() * 1000),
         )
-        await self._site.disk.run(self._commit_batch, store, batch, plan.bytes)
+        commit = partial(self._commit_batch, store, batch, plan.bytes)
+        if self._site.direct.allow(plan.bytes):
+            self._site.direct.run(commit)
+        else:
+            await self._site.disk.run(commit)
         self._journal.publish()
 
     def _commit_batch(self, store: JournalStore, batch: Batch, length: int) -> None:

@@ -10,6 +10,7 @@ from allocator.errors import ValidationError
 
 MEBIBYTE = 1 << 20
 SPARE_BYTES_MAX = 512 * MEBIBYTE
+DIRECT_COMMIT_BYTES_MAX = 64 * 1024
 
 
 class SyncMode(Enum):
@@ -87,6 +88,8 @@ class BrokerConfig:
     """Largest message taken from a client."""
     free_space_floor_bytes: int = 64 * MEBIBYTE
     """Appends are refused while the disk has less free; reads go on."""
+    direct_commit_bytes_max: int = DIRECT_COMMIT_BYTES_MAX
+    """Commits that the event loop may make itself, while the disk is quick; 0 leaves all to threads."""
     spare_bytes_max: int = SPARE_BYTES_MAX
     """Files of removed fragments that are kept to be written over; given up when the disk is short of space."""
     retention_enabled: bool = False

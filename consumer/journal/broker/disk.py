@@ -1,6 +1,7 @@
 """The file operations that durability rests on, and the threads they run in.
 
-One place for them, so that tests can inject failing disks and so that no file is touched on the event loop.
+One place for them, so that tests can inject failing disks. The event loop touches no file but for what `direct_commits`
+lets it write itself.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from allocator.runtime.task_group import TaskGroup
 from consumer.journal.broker.catalogue import Entry
 from consumer.journal.broker.config import BrokerConfig, SyncMode
 from consumer.journal.broker.content_file import ContentFile
+from consumer.journal.broker.direct_commits import DirectCommits
 from consumer.journal.broker.disk import Disk
 from consumer.journal.broker.flow_control import Throttle
 from consumer.journal.broker.fragments import FragmentIndex, SealedFragment
@@ -75,6 +76,7 @@ class Site:
     group: TaskGroup
     spares: SpareFiles
     free_space: FreeSpace
+    direct: DirectCommits
     boot_id: str
 
 

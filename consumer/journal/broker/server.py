@@ -20,6 +20,7 @@ from consumer.journal.broker.catalogue import Catalogue
 from consumer.journal.broker.config import BrokerConfig
 from consumer.journal.broker.data_root import DataRoot, open_data_root
 from consumer.journal.broker.delete_fragments import DeletionHandler
+from consumer.journal.broker.direct_commits import DirectCommits
 from consumer.journal.broker.disk import Disk
 from consumer.journal.broker.fragments_api import FragmentsHandler
 from consumer.journal.broker.free_space import FreeSpace
@@ -102,6 +103,7 @@ class Broker:
             group=self._group,
             spares=spares,
             free_space=FreeSpace(self._disk, self._clock, root.journals, spares, floor_bytes=floor),
+            direct=DirectCommits(self._clock, bytes_max=self._config.direct_commit_bytes_max),
             boot_id=root.boot_id,
         )
         self._catalogue = Catalogue(self._disk, root.catalogue, self._group)

@@ -30,7 +30,7 @@ from consumer.journal.broker.records import Checkpoint, Commit, Reserve, encode_
 from consumer.journal.broker.spare_files import SpareFiles
 
 LOG_STEM = "commit"
-INLINE_HASH_BYTES_MAX = 16 * 1024
+INLINE_HASH_BYTES_MAX = 64 * 1024
 INLINE_BYTES_MAX = 128 * 1024
 """A batch up to this travels inside its record: one sync instead of two, at the price of writing it twice."""
 LOG_BYTES_MAX = 64 << 20

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import grpc
 import pytest
 
-from consumer.journal.broker.config import BrokerConfig, Durability
-from consumer.journal.broker.disk import Disk
+from consumer.journal.broker.config import DIRECT_COMMIT_BYTES_MAX, BrokerConfig, Durability
+from consumer.journal.broker.direct_commits import STALL_SECONDS
+from consumer.journal.broker.disk import Buffer, Disk
 from consumer.journal.broker.free_space import SMALL_BYTES_MAX
 from consumer.journal.broker.server import Broker
 from consumer.protocol.journal_pb2 import AppendRequest, ReadRequest, Status
 from consumer.protocol.validation_journal import validate_append_response
 from tests.support.broker import append, apply_specs, broker_stub, journal_spec, next_message, read
 from tests.support.eventually import eventually
+from tests.support.stepping_clock import SteppingClock
 
 JOURNAL = "a/journal"
+ON_LOOP_OR_THREADS = pytest.mark.parametrize(
+    "direct_commit_bytes_max", [DIRECT_COMMIT_BYTES_MAX, 0], ids=["loop", "threads"]
+)
+"""Who makes small commits."""
 
 
 class _Gate(Disk):
@@ -44,6 +52,46 @@ class _Gate(Disk):
     def free_bytes(self, directory: Path) -> int:
         """Return what the test says is free."""
         return super().free_bytes(directory) if self.free is None else self.free
+
+
+class _Stalling(Disk):
+    """A disk that takes its time when told to, by a clock of its own, and knows who wrote."""
+
+    def __init__(self, clock: SteppingClock) -> None:
+        super().__init__()
+        self.stalls = False
+        self.writers: list[int] = []
+        self._clock = clock
+
+    def write_durably(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        """Write, at once or not."""
+        self.writers.append(threading.get_ident())
+        if self.stalls:
+            self._clock.now_seconds += 2 * STALL_SECONDS
+        return super().write_durably(fd, buffers, position)
+
+
+async def test_disk_that_stalls_is_written_by_threads(tmp_path: Path) -> None:
+    """The loop writes small appends itself until it had to wait for one; then everything else must go on meanwhile."""
+    clock, loop_thread = SteppingClock(now_seconds=time.time()), threading.get_ident()
+    disk = _Stalling(clock)
+    async with (
+        Broker(BrokerConfig(data_dir=tmp_path / "b"), clock=clock, disk=disk) as broker,
+        broker_stub(broker.address) as stub,
+    ):
+        await apply_specs(stub, journal_spec(JOURNAL))
+        await append(stub, JOURNAL, b"1")
+        by_loop = set(disk.writers)
+        disk.stalls = True
+        await append(stub, JOURNAL, b"2")
+        disk.stalls = False
+        disk.writers.clear()
+        await append(stub, JOURNAL, b"3")
+
+        assert by_loop == {loop_thread}
+        assert loop_thread not in disk.writers
+        assert len(disk.writers) == 1
+        assert (await read(stub, JOURNAL)).content == b"123"
 
 
 async def test_append_given_up_during_its_commit_lands_whole(tmp_path: Path) -> None:
@@ -75,8 +123,10 @@ async def test_append_given_up_during_its_commit_lands_whole(tmp_path: Path) -> 
 async def test_readers_see_nothing_before_it_is_durable(tmp_path: Path) -> None:
     """Head and registers become visible only after the sync; a barrier waits for what is before it (I16)."""
     disk = _Gate()
+    # The loop, which opens the gate here, must not wait at it.
+    config = BrokerConfig(data_dir=tmp_path / "b", direct_commit_bytes_max=0)
     async with (
-        Broker(BrokerConfig(data_dir=tmp_path / "b"), disk=disk) as broker,
+        Broker(config, disk=disk) as broker,
         broker_stub(broker.address) as stub,
     ):
         await apply_specs(stub, journal_spec(JOURNAL))
@@ -96,11 +146,15 @@ async def test_readers_see_nothing_before_it_is_durable(tmp_path: Path) -> None:
         assert barrier.commit.end == 2
 
 
-async def test_failed_sync_is_never_acknowledged_and_heals_by_recovery(tmp_path: Path) -> None:
+@ON_LOOP_OR_THREADS
+async def test_failed_sync_is_never_acknowledged_and_heals_by_recovery(
+    tmp_path: Path, direct_commit_bytes_max: int
+) -> None:
     """I17: the append that met the error is refused with its text and leaves no byte; reads go on; later ones work."""
     disk = _Gate()
+    config = BrokerConfig(data_dir=tmp_path / "b", direct_commit_bytes_max=direct_commit_bytes_max)
     async with (
-        Broker(BrokerConfig(data_dir=tmp_path / "b"), disk=disk) as broker,
+        Broker(config, disk=disk) as broker,
         broker_stub(broker.address) as stub,
     ):
         await apply_specs(stub, journal_spec(JOURNAL))
@@ -130,10 +184,13 @@ async def test_failed_sync_is_never_acknowledged_and_heals_by_recovery(tmp_path:
         tail.cancel()
 
 
-async def test_full_disk_refuses_appends_and_keeps_reading(tmp_path: Path) -> None:
+@ON_LOOP_OR_THREADS
+async def test_full_disk_refuses_appends_and_keeps_reading(
+    tmp_path: Path, direct_commit_bytes_max: int
+) -> None:
     """Below the free-space floor appends are refused in band; barriers and reads go on; space heals it."""
     disk = _Gate()
-    config = BrokerConfig(data_dir=tmp_path / "b")
+    config = BrokerConfig(data_dir=tmp_path / "b", direct_commit_bytes_max=direct_commit_bytes_max)
     async with Broker(config, disk=disk) as broker, broker_stub(broker.address) as stub:
         await apply_specs(stub, journal_spec(JOURNAL))
         # So little more than the floor that it is not relied upon for long.

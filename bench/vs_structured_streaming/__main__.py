@@ -39,8 +39,8 @@ def main() -> None:
     if unknown:
         sys.exit(f"no system {', '.join(sorted(unknown))}: choose of {', '.join(SYSTEMS)}")
     chunks = make_chunks(ROWS)
-    # What sends the rows and times the results must not hold either up: neither to look for cycles, nor for 5 ms because
-    # another of its threads has the interpreter.
+    # What sends the rows and times the results must not hold either up: neither to look for cycles, nor for 5 ms
+    # because another of its threads has the interpreter.
     serve_only()
     measured = {system: Measured() for system in named}
     for _ in range(ROUNDS):

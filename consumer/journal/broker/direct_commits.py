@@ -56,7 +56,7 @@ class DirectCommits:
     def allow(self, length: int) -> bool:
         """Tell whether the loop should make a commit of so many bytes itself, now."""
         return (
-            length <= self._bytes_max
+            max(length, 1) <= self._bytes_max  # One without content confirms a loss.
             and self._pending <= PENDING_MAX
             and self._clock.monotonic_seconds() >= self._rests_until
         )

@@ -31,6 +31,7 @@ from consumer.journal.broker.spare_files import SpareFiles
 
 LOG_STEM = "commit"
 INLINE_HASH_BYTES_MAX = 64 * 1024
+"""As much as the event loop commits itself by default, so that it waits for no other thread."""
 INLINE_BYTES_MAX = 128 * 1024
 """A batch up to this travels inside its record: one sync instead of two, at the price of writing it twice."""
 LOG_BYTES_MAX = 64 << 20

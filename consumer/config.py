@@ -78,11 +78,14 @@ class MemberConfig:
     watch_peers: bool = True
     """Whether this process ends the leases of peers whose process it finds ended, so that fail-over is quick."""
     drain_seconds_max: float = 300.0
-    """A leaving process waits so long for its shards to be handed over, then stops them all the same."""
+    """A leaving process waits so long for its shards to be handed over, then stops them all the same. 0 hands nothing
+    over."""
     drain_alone_seconds_max: float = 5.0
-    """The same while there is no other member that is staying: there is nobody to hand them to."""
+    """The same while there is no other member that is staying: there is nobody to hand them to. 0 does not wait for one
+    to join; with others staying it changes nothing."""
     drain_covered_seconds_max: float = 30.0
-    """The same while each shard left here has a ready replica on a member that stays: leaving costs no service."""
+    """The same while each shard left here has a ready replica on a member that stays: leaving costs no service. 0
+    leaves at once then."""
     stop_seconds_max: float = 15.0
     """RPCs under way at the end may take so long."""
     request_bytes_max: int = 4 << 20

@@ -115,14 +115,18 @@ _option = partial(click.option, show_envvar=True)
 @_option(
     "--drain-seconds",
     default=300.0,
-    help="How long a leaving member waits to hand its shards over.",
+    help="How long a leaving member waits to hand its shards over; 0: it hands nothing over.",
 )
 @_option(
     "--drain-covered-seconds",
     default=30.0,
-    help="The same while each shard left has a ready replica elsewhere.",
+    help="The same while each shard left has a ready replica elsewhere; 0: it leaves them at once.",
 )
-@_option("--drain-alone-seconds", default=5.0, help="The same while nobody is there to take them.")
+@_option(
+    "--drain-alone-seconds",
+    default=5.0,
+    help="The same while no other member stays; 0: it does not wait for one to join.",
+)
 @_option(
     "--balance",
     type=click.Choice([each.value for each in Balance]),

@@ -5,6 +5,8 @@ and have room later. Alone, or with every other member leaving too, it is worth 
 come up. Between the two: if each shard left here has a ready replica on a member that stays, leaving costs redundancy
 and no service, so a full cluster does not keep a process for long.
 
+A bound counts only while its state lasts. A bound of 0 does not wait in that state; it says nothing about others.
+
 Source: the model never gives up and so never exits alone; the three bounds are ours.
 """
 
@@ -27,14 +29,14 @@ class DrainVerdict(Enum):
     WAIT = "wait"
     GIVE_UP_ALONE = "no other member stays, so there is nobody to hand shards to"
     GIVE_UP_COVERED = (
-        "every shard left has a ready replica elsewhere, but no member has room for another"
+        "every shard left has a ready replica on a member that stays, but none took another in time"
     )
-    GIVE_UP_LATE = "the other members did not take the shards in time"
+    GIVE_UP_LATE = "no other member took the shards in time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainBounds:
-    """How long to wait, seconds."""
+    """How long to wait, seconds; 0: not at all."""
 
     total_seconds: float
     """In any case."""
@@ -70,15 +72,17 @@ class Drain:
             now_monotonic_seconds: By the clock of `began_monotonic_seconds`.
         """
         staying = _staying(members, leaving)
-        if staying:
+        alone, covered = not staying, _is_covered(assignments, staying, leaving)
+        if not alone:
             self._alone_since = now_monotonic_seconds
-        if not _is_covered(assignments, staying, leaving):
+        if not covered:
             self._covered_since = now_monotonic_seconds
         if now_monotonic_seconds - self._began >= self._bounds.total_seconds:
             return DrainVerdict.GIVE_UP_LATE
-        if now_monotonic_seconds - self._alone_since >= self._bounds.alone_seconds:
+        # The states themselves are asked for, too: no time has passed since a look just now, and a bound may be 0.
+        if alone and now_monotonic_seconds - self._alone_since >= self._bounds.alone_seconds:
             return DrainVerdict.GIVE_UP_ALONE
-        if now_monotonic_seconds - self._covered_since >= self._bounds.covered_seconds:
+        if covered and now_monotonic_seconds - self._covered_since >= self._bounds.covered_seconds:
             return DrainVerdict.GIVE_UP_COVERED
         return DrainVerdict.WAIT
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from allocator.core.model import Assignment, Member
@@ -73,3 +75,38 @@ def test_drain_covered_starts_over_when_a_standby_falls_behind() -> None:
 
     assert look(drain, 38.0, STAYING, OURS, STANDBY) is DrainVerdict.WAIT
     assert look(drain, 39.0, STAYING, OURS, STANDBY) is DrainVerdict.GIVE_UP_COVERED
+
+
+@pytest.mark.parametrize(
+    ("zero", "members", "replicas", "verdict"),
+    [
+        pytest.param("alone_seconds", STAYING, (OURS,), DrainVerdict.WAIT, id="alone-but-is-not"),
+        pytest.param(
+            "alone_seconds", ALL_LEAVING, (OURS,), DrainVerdict.GIVE_UP_ALONE, id="alone-and-is"
+        ),
+        pytest.param("covered_seconds", STAYING, (OURS,), DrainVerdict.WAIT, id="not-covered"),
+        pytest.param(
+            "covered_seconds", STAYING, (OURS, BEHIND), DrainVerdict.WAIT, id="standby-behind"
+        ),
+        pytest.param(
+            "covered_seconds",
+            STAYING,
+            (OURS, STANDBY),
+            DrainVerdict.GIVE_UP_COVERED,
+            id="covered-and-is",
+        ),
+        pytest.param("total_seconds", STAYING, (OURS,), DrainVerdict.GIVE_UP_LATE, id="in-total"),
+    ],
+)
+def test_drain_bound_of_zero_ends_its_own_state_only(
+    zero: str,
+    members: tuple[Member, ...],
+    replicas: tuple[Assignment, ...],
+    verdict: DrainVerdict,
+) -> None:
+    """A bound of 0 means not to wait in that state. `shardctl dev` passes it for "alone": with another member staying,
+    the shards must still be handed over, and nobody may read that no member stays.
+    """
+    drain = Drain(replace(BOUNDS, **{zero: 0.0}), began_monotonic_seconds=0.0)
+
+    assert look(drain, 0.2, members, *replicas) is verdict

@@ -4,9 +4,13 @@ Etcd counts a lease's time from when it handled the last renewal, which is after
 clock, sending time + TTL is a moment at which etcd cannot yet have given the lease up. We stop some time before it,
 whatever etcd says or whether it can be reached at all, and so fence ourselves before anyone may take our place.
 
+The time that counts goes on while the machine is suspended (`SystemClock`); the event loop's timers do not. So the
+deadline is looked at every `LOOK_SECONDS`: a process that wakes up learns within that time that its lease is over.
+
 Requires: the two machines' clocks run at the same rate to within the safety margin.
 
-Source: gazette/core mainboilerplate and task.Group keep-alive (TTL/3); the local deadline is ours.
+Source: gazette/core mainboilerplate and task.Group keep-alive (TTL/3); the local deadline is ours, and so is that a
+lease is renewed every second.
 """
 
 from __future__ import annotations
@@ -23,6 +27,11 @@ from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
 
 RENEWALS_PER_TTL = 3
+RENEWAL_SECONDS_MAX = 1.0
+"""Longest pause between renewals: what etcd says is left of a lease tells peers when its holder was last alive. To
+renew one costs etcd no write."""
+LOOK_SECONDS = 0.25
+"""Longest sleep between two looks at the deadline."""
 SAFETY_SHARE = 0.1
 """Part of the TTL before its end at which the lease counts as lost: time to stop, and room for clock drift."""
 RETRY_DELAY_SECONDS_MAX = 1.0
@@ -77,14 +86,13 @@ class LeaseKeeper:
         return self._sent_monotonic_seconds + self._ttl_seconds * (1 - SAFETY_SHARE)
 
     async def run(self) -> None:
-        """Renew every third of the TTL, for ever.
+        """Renew every second, and at least three times within the TTL, for ever.
 
         Raises:
             LeaseLostError: etcd says that the lease is gone, or by our clock it could be soon.
         """
         while True:
-            next_renewal = self._sent_monotonic_seconds + self._ttl_seconds / RENEWALS_PER_TTL
-            await asyncio.sleep(max(0.0, next_renewal - self._clock.monotonic_seconds()))
+            await self._sleep_until_due()
             await self._renew_before_deadline()
 
     async def refresh(self, *, older_than_seconds: float) -> None:
@@ -116,6 +124,15 @@ class LeaseKeeper:
             _log.warning("lease.revoke_failed", lease=f"{self.lease:x}", cause=str(error))
             return False
         return True
+
+    async def _sleep_until_due(self) -> None:
+        pause_seconds = min(RENEWAL_SECONDS_MAX, self._ttl_seconds / RENEWALS_PER_TTL)
+        while True:
+            due = self._sent_monotonic_seconds + pause_seconds
+            left_seconds = due - self._clock.monotonic_seconds()
+            if left_seconds <= 0:
+                return
+            await asyncio.sleep(min(left_seconds, LOOK_SECONDS))
 
     async def _renew_before_deadline(self) -> None:
         backoff = Backoff(initial_seconds=0.05, max_seconds=RETRY_DELAY_SECONDS_MAX)

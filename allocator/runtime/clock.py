@@ -18,12 +18,17 @@ class Clock(Protocol):
         ...
 
 
+BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Goes on while the machine is suspended, where the system has such a clock: leases end in the meantime, and a process
+that wakes up must see that they did. `CLOCK_MONOTONIC`, by which the event loop's timers go, stands still."""
+
+
 class SystemClock:
     """The machine's clocks."""
 
     def monotonic_seconds(self) -> float:
-        """Return `time.monotonic()`, seconds."""
-        return time.monotonic()
+        """Return the time since the machine's start, suspension included, seconds."""
+        return time.clock_gettime(BOOT_CLOCK)
 
     def wall_seconds(self) -> float:
         """Return `time.time()`, seconds since the Unix epoch."""

@@ -37,6 +37,7 @@ ConsumerError
 │   ├── DependencyError(detail)             the store did not answer; `outcome_unknown`: a write may have been applied
 │   ├── BlockedOnParentError(key, parents)  wait
 │   ├── InvalidStateError                   no store, or a record that cannot be read
+│   │   └── UnreadableLeaseError            one row holds no lease that can be read
 │   ├── ShutdownError                       the lease is not held: stop for good
 │   ├── LeaseNotAcquiredError
 │   │   └── ShardClaimedError
@@ -156,6 +157,9 @@ from consumer.errors.leasing import (
 )
 from consumer.errors.leasing import (
     ThrottlingError as ThrottlingError,
+)
+from consumer.errors.leasing import (
+    UnreadableLeaseError as UnreadableLeaseError,
 )
 from consumer.errors.root import (
     ConsumerError as ConsumerError,

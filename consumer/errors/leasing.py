@@ -57,6 +57,18 @@ class InvalidStateError(LeasingError):
     """The store is missing, or holds what cannot be read; `detail` says what to do about it."""
 
 
+class UnreadableLeaseError(InvalidStateError):
+    """One row of the store holds no lease that can be read. The other leases are not affected.
+
+    Attributes:
+        key: Of the lease.
+    """
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(problem)
+        self.key = key
+
+
 class ShutdownError(LeasingError):
     """The lease is not held: this processor must stop for good, another may already run."""
 

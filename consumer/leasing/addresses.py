@@ -49,7 +49,11 @@ KINDS: Final[Mapping[str, _Kind]] = {
     "dynamodb": _Kind(
         example="dynamodb:my-table?layout=kcl-java",
         options=frozenset({"layout", "region", "endpoint"}),
-        options_by_layout={NATIVE: _NO_MORE, "kcl-java": _NO_MORE, "vmware-go": _NO_MORE},
+        options_by_layout={
+            NATIVE: _NO_MORE,
+            "kcl-java": _NO_MORE,
+            "vmware-go": frozenset({"lease_seconds"}),
+        },
     ),
     "azblob": _Kind(
         example="azblob:my-container?layout=eph",

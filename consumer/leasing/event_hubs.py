@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final
 
+import structlog
 from azure.eventhub.aio import CheckpointStore
 
 from allocator.runtime.clock import Clock, SystemClock
@@ -27,6 +28,7 @@ from consumer.leasing.core.event_hubs import (
     Ownership,
     claimed,
     etag_of,
+    is_nowhere,
     key_of,
     position_of,
     shown,
@@ -42,6 +44,8 @@ from consumer.leasing.writing import swap
 
 CLAIMS_AT_ONCE: Final = 16
 """Partitions that are claimed at a time; a hub has up to some thousand."""
+
+_log = structlog.get_logger()
 
 
 class RecordCheckpointStore(CheckpointStore):
@@ -70,6 +74,8 @@ class RecordCheckpointStore(CheckpointStore):
         self._may_go_back = may_go_back
         self._clock = clock or SystemClock()
         self._sighting_by_key: dict[str, Sighting] = {}
+        self._modified_by_key: dict[str, tuple[str, float]] = {}
+        """The state last told of each partition, and the moment told with it, seconds since the Unix epoch."""
         self._held_by_key: dict[str, Versioned] = {}
         """What this object claimed last, or gave back; also what it lost, for a zombie may try more than once."""
 
@@ -92,7 +98,8 @@ class RecordCheckpointStore(CheckpointStore):
         """Claim partitions, renew them, or give them back (an empty owner).
 
         Returns:
-            Those that were as the claimant saw them, with their new state.
+            Those that were as the claimant saw them, with their new state: the given dictionaries, which change as in
+            Azure's own stores.
         """
         wanted = list(ownership_list)
         succeeded: list[Ownership] = []
@@ -107,13 +114,17 @@ class RecordCheckpointStore(CheckpointStore):
         return succeeded
 
     async def update_checkpoint(self, checkpoint: Ownership, **_: Any) -> None:
-        """Store a checkpoint.
+        """Store a checkpoint. One of an event without sequence number and offset stores nothing.
 
         Raises:
             ShutdownError: the partition was claimed here, and is lost.
-            InvalidPositionError: sequence number or offset are missing, or the checkpoint would go back.
+            InvalidPositionError: one of sequence number and offset is missing, or the checkpoint would go back.
         """
         key = key_of(checkpoint)
+        if is_nowhere(checkpoint):
+            # Azure's stores take it, and a successor then begins at its default position. Here it changes nothing.
+            _log.warning("leasing.checkpoint_without_position", key=key)
+            return
         commit = self._commit_of(position_of(checkpoint))
         held = self._held_by_key.get(key)
         if held is None:
@@ -158,7 +169,8 @@ class RecordCheckpointStore(CheckpointStore):
         if held is None:
             return None
         self._held_by_key[key] = held
-        return {**ownership, "owner_id": owner_id} | self._state_of(held)
+        ownership.update(owner_id=owner_id, **self._state_of(held))
+        return ownership
 
     async def _seen(self, key: str, etag: object) -> Versioned | None:
         """Return the record that a claimant saw; None if it is another by now."""
@@ -199,8 +211,10 @@ class RecordCheckpointStore(CheckpointStore):
         self._sighting_by_key[key] = sighting
         moved_seconds = sighting.moved_monotonic_seconds
         age_seconds = 0.0 if moved_seconds is None else now_seconds - moved_seconds
+        etag = etag_of(found.record)
+        modified = self._modified_by_key.get(key)
+        if modified is None or modified[0] != etag:
+            # Told once for each state: a processor that compares two answers must see the same moment.
+            modified = self._modified_by_key[key] = (etag, self._clock.wall_seconds() - age_seconds)
         is_dead = found.record.holder is not None and not found.fence
-        return {
-            "etag": etag_of(found.record),
-            "last_modified_time": 0.0 if is_dead else self._clock.wall_seconds() - age_seconds,
-        }
+        return {"etag": etag, "last_modified_time": 0.0 if is_dead else modified[1]}

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from allocator.runtime.clock import Clock, SystemClock
-from consumer.errors.leasing import DependencyError
+from consumer.errors.leasing import DependencyError, UnreadableLeaseError
 from consumer.leasing.core import rules
 from consumer.leasing.core.conflict import RecordConflictError
 from consumer.leasing.core.record import HashRange, LeaseRecord, Versioned
@@ -25,12 +25,22 @@ from consumer.leasing.core.verdict import (
     verdict_of_taker,
 )
 from consumer.leasing.metrics import LeaseMetrics, metered
-from consumer.leasing.store import RecordStore
+from consumer.leasing.store import RecordStore, log_unreadable
 from consumer.leasing.writing import swap
 
 POLL_SECONDS = 10.0
 TIMEOUT_SECONDS = 600.0
 """How often, and for how long, the Kinesis Client Library looks whether its table is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseListing:
+    """All rows of a store, as one look showed them."""
+
+    leases: tuple[Versioned, ...]
+    """Those that can be read, in the order of their keys."""
+    unreadable: frozenset[str]
+    """Keys of the others: each waits for an operator."""
 
 
 class LeaseManager:
@@ -86,13 +96,29 @@ class LeaseManager:
         return tuple([found async for found in self._store.scan()])
 
     @metered
+    async def list_rows(self) -> LeaseListing:
+        """Return all leases, and the keys of the rows that hold none that can be read."""
+        unreadable: set[str] = set()
+
+        def leave_out(error: UnreadableLeaseError) -> None:
+            log_unreadable(error)
+            unreadable.add(error.key)
+
+        leases = tuple([found async for found in self._store.scan(on_unreadable=leave_out)])
+        return LeaseListing(leases=leases, unreadable=frozenset(unreadable))
+
+    @metered
     async def list_leases_of(self, worker: str) -> tuple[Versioned, ...]:
         """Return the leases that a worker owns, in the order of their keys; in a hand-off, those that it will get."""
         return tuple([found async for found in self._store.scan(worker)])
 
     @metered
     async def create_lease(self, record: LeaseRecord) -> bool:
-        """Write a new lease. False if there is one with its key."""
+        """Write a new lease. False if there is one with its key.
+
+        Raises:
+            UnreadableLeaseError: there is one with its key, and it cannot be read.
+        """
         written = replace(record, write_id=uuid4().hex)
         try:
             await self._store.create(written)

@@ -71,6 +71,10 @@ class LeaseMetrics:
             "broadsheet_leases_unfinished", "Leases of unfinished shards, at a worker's last look."
         )
         self.free = self._gauge("broadsheet_leases_free", "Of those, leases that nobody held.")
+        self.unreadable = self._gauge(
+            "broadsheet_leases_unreadable",
+            "Rows that hold no lease that can be read, when the leases were last compared with the stream.",
+        )
         self.share = self._gauge("broadsheet_leases_share", "Leases that are a worker's share.")
         self.workers = self._gauge(
             "broadsheet_lease_workers", "Workers that held or awaited leases, the one included."

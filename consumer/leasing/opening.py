@@ -110,10 +110,10 @@ async def _dynamodb_store(
     layouts: dict[str, Callable[[], Layout]] = {
         NATIVE: NativeLayout,
         "kcl-java": KclJavaLayout,
-        "vmware-go": VmwareGoLayout,
+        "vmware-go": lambda: VmwareGoLayout(lease_seconds=_seconds(address, "lease_seconds")),
     }
     names = {"region": "region_name", "endpoint": "endpoint_url"}
-    settings = {names[name]: value for name, value in address.options.items()}
+    settings = {names[name]: value for name, value in address.options.items() if name in names}
     try:
         client = open_client(**settings)
     except (BotoCoreError, ValueError) as error:
@@ -185,6 +185,21 @@ def _file(address: StoreAddress, name: str) -> Path | None:
     if not Path(path).is_file():
         raise ValidationError(f"store.{name}", f"there is no file {path}")
     return Path(path)
+
+
+def _seconds(address: StoreAddress, name: str) -> float | None:
+    text = address.options.get(name)
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ValidationError(
+            f"store.{name}", f"expected a number of seconds above 0, got {text!r:.80}"
+        )
+    return seconds
 
 
 def _variable(environment: Mapping[str, str], name: str) -> str:

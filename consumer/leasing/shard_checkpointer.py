@@ -113,8 +113,11 @@ class ShardCheckpointer:
 
         Raises:
             ShutdownError: the lease is not held: stop processing.
-            InvalidPositionError: the checkpoint would go back.
+            InvalidPositionError: the checkpoint would go back, or is a sequence number of another shard.
         """
+        # Nobody holds a lease that was let go: what its last holder still writes, the next one would not expect.
+        if held.record.holder is None or not held.fence:
+            raise _not_held(held)
         committed = await self._manager.update(held, lambda record: rules.commit(record, position))
         if committed is None:
             raise _not_held(held)

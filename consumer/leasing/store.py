@@ -9,10 +9,47 @@ says whether a write may have been applied) and, but for the first three, `Inval
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol, TypeAlias, runtime_checkable
 
+import structlog
+
+from consumer.errors.leasing import InvalidStateError, UnreadableLeaseError
 from consumer.leasing.core.record import LeaseRecord, Versioned
+
+OnUnreadable: TypeAlias = Callable[[UnreadableLeaseError], None]
+
+_log = structlog.get_logger()
+
+
+def log_unreadable(error: UnreadableLeaseError) -> None:
+    """Log a row that a scan leaves out."""
+    _log.warning("leasing.record_skipped", key=error.key, cause=str(error))
+
+
+@contextmanager
+def reading_row(key: str) -> Iterator[None]:
+    """Turn a failure to read the row of a lease into `UnreadableLeaseError`."""
+    try:
+        yield
+    except UnreadableLeaseError:
+        raise
+    except InvalidStateError as error:
+        raise UnreadableLeaseError(key, str(error)) from error
+
+
+@runtime_checkable
+class WritesLeaseLength(Protocol):
+    """A record store that writes into its rows when leases end, so that other programs read it there."""
+
+    def lease_lasts(self, seconds: float) -> None:
+        """Learn how long leases last for the worker that writes.
+
+        Raises:
+            ValidationError: the store was told another length before.
+        """
+        ...
 
 
 class RecordStore(Protocol):
@@ -39,14 +76,20 @@ class RecordStore(Protocol):
         """Return a record as it is now: whatever was written before the call is seen.
 
         Raises:
-            InvalidStateError: besides, it cannot be read.
+            UnreadableLeaseError: the row holds no record that can be read.
         """
         ...
 
-    def scan(self, owner: str | None = None) -> AsyncIterator[Versioned]:
+    def scan(
+        self, owner: str | None = None, *, on_unreadable: OnUnreadable = log_unreadable
+    ) -> AsyncIterator[Versioned]:
         """Yield all records, or those of one owner, in the order of their keys. Those that cannot be read are left out.
 
         Each is as it was at some moment since the call.
+
+        Args:
+            owner: Only its records; None: all.
+            on_unreadable: Called for each row that is left out, whoever owns it.
         """
         ...
 
@@ -55,6 +98,7 @@ class RecordStore(Protocol):
 
         Raises:
             RecordConflictError: there is one with its key.
+            UnreadableLeaseError: there is one with its key, and it cannot be read.
         """
         ...
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from consumer.errors.leasing import LeasingError
 from consumer.leasing.core.record import LeaseRecord, Versioned
-from consumer.leasing.store import RecordStore
+from consumer.leasing.store import OnUnreadable, RecordStore, log_unreadable
 
 
 @dataclass(slots=True)
@@ -46,10 +46,12 @@ class FailingRecords:
         self._check("get")
         return await self.store.get(key)
 
-    async def scan(self, owner: str | None = None) -> AsyncIterator[Versioned]:
+    async def scan(
+        self, owner: str | None = None, *, on_unreadable: OnUnreadable = log_unreadable
+    ) -> AsyncIterator[Versioned]:
         """Pass it on."""
         self._check("scan")
-        async for found in self.store.scan(owner):
+        async for found in self.store.scan(owner, on_unreadable=on_unreadable):
             yield found
 
     async def create(self, record: LeaseRecord) -> Versioned:

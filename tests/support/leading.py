@@ -12,6 +12,7 @@ from consumer.leasing.core.record import LeaseRecord, Versioned
 from consumer.leasing.foreign_leader import ForeignLeader
 from consumer.leasing.manager import LeaseManager
 from consumer.leasing.metrics import LeaseMetrics
+from consumer.leasing.store import OnUnreadable, log_unreadable
 from consumer.leasing.worker.leader.assigner import Assigner
 from consumer.leasing.worker.leader.foreign_watch import ForeignWatch
 from consumer.leasing.worker.leader.lock import LeaderLock
@@ -36,11 +37,13 @@ class LeaseTableOfOthers:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def scan(self, owner: str | None = None) -> AsyncIterator[Versioned]:
+    async def scan(
+        self, owner: str | None = None, *, on_unreadable: OnUnreadable = log_unreadable
+    ) -> AsyncIterator[Versioned]:
         """Yield the records, or fail."""
         if self.is_silent:
             raise DependencyError("no answer")
-        async for found in self._store.scan(owner):
+        async for found in self._store.scan(owner, on_unreadable=on_unreadable):
             yield found
         if self.after_scan is not None:
             self.after_scan()

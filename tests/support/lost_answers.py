@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from consumer.errors import DependencyError
 from consumer.leasing.core.record import LeaseRecord, Versioned
-from consumer.leasing.store import RecordStore
+from consumer.leasing.store import OnUnreadable, RecordStore, log_unreadable
 
 
 @dataclass(slots=True)
@@ -40,9 +40,11 @@ class LostAnswers:
         """Pass it on."""
         return await self.store.get(key)
 
-    def scan(self, owner: str | None = None) -> AsyncIterator[Versioned]:
+    def scan(
+        self, owner: str | None = None, *, on_unreadable: OnUnreadable = log_unreadable
+    ) -> AsyncIterator[Versioned]:
         """Pass it on."""
-        return self.store.scan(owner)
+        return self.store.scan(owner, on_unreadable=on_unreadable)
 
     async def create(self, record: LeaseRecord) -> Versioned:
         """Perform it, unless it is lost."""

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 
-from consumer.errors import InvalidStateError
+from consumer.errors import InvalidStateError, UnreadableLeaseError
 from consumer.leasing.core.conflict import RecordConflictError
 from consumer.leasing.core.record import LeaseRecord, Version, Versioned
+from consumer.leasing.store import OnUnreadable, log_unreadable
 
 Audit = Callable[[LeaseRecord | None, LeaseRecord], None]
 
@@ -87,17 +88,20 @@ class MemoryRecordStore:
     async def get(self, key: str) -> Versioned | None:
         """Return a record."""
         await self._travel()
-        if key in self.records.spoiled:
-            raise InvalidStateError(f"lease {key} cannot be read")
+        self._check_readable(key)
         found = self.records.current(key)
         await self._travel()
         return found
 
-    async def scan(self, owner: str | None = None) -> AsyncIterator[Versioned]:
+    async def scan(
+        self, owner: str | None = None, *, on_unreadable: OnUnreadable = log_unreadable
+    ) -> AsyncIterator[Versioned]:
         """Yield records, all as of one moment."""
         await self._travel()
         found = [self.records.current(key) for key in self.records.readable()]
         await self._travel()
+        for key in sorted(self.records.spoiled):
+            on_unreadable(_unreadable(key))
         for each in found:
             if each is not None and owner in (None, each.record.owner):
                 yield each
@@ -105,6 +109,7 @@ class MemoryRecordStore:
     async def create(self, record: LeaseRecord) -> Versioned:
         """Write what is not there."""
         await self._travel()
+        self._check_readable(record.key)
         current = self.records.current(record.key)
         if current is not None:
             raise RecordConflictError(record.key, current)
@@ -129,12 +134,20 @@ class MemoryRecordStore:
     async def join(self, worker: str) -> None:
         """Do nothing."""
 
+    def _check_readable(self, key: str) -> None:
+        if key in self.records.spoiled:
+            raise _unreadable(key)
+
     async def _travel(self) -> None:
         await asyncio.sleep(self.latency_seconds())
 
     async def _answered(self, written: Versioned) -> Versioned:
         await self._travel()
         return written
+
+
+def _unreadable(key: str) -> UnreadableLeaseError:
+    return UnreadableLeaseError(key, f"lease {key} cannot be read")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,16 @@ class SteppingClock:
 
     now_seconds: float = 0.0
     slept_seconds: list[float] = field(default_factory=list)
+    wall_offset_seconds: float = 0.0
+    """By how much the wall clock was set forward."""
 
     def monotonic_seconds(self) -> float:
         """Return the time."""
         return self.now_seconds
 
     def wall_seconds(self) -> float:
-        """Return the same."""
-        return self.now_seconds
+        """Return the same, unless the wall clock was set."""
+        return self.now_seconds + self.wall_offset_seconds
 
     async def sleep(self, seconds: float) -> None:
         """Move it at once."""

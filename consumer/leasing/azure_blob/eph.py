@@ -22,10 +22,11 @@ from azure.storage.blob.aio import ContainerClient
 from allocator.errors import ValidationError
 from allocator.runtime.clock import Clock, SystemClock
 from allocator.runtime.task_group import TaskGroup
-from consumer.errors.leasing import DependencyError, InvalidStateError, LeasingError
+from consumer.errors.leasing import DependencyError, LeasingError, UnreadableLeaseError
 from consumer.leasing.azure_blob.container import Blob, BlobContainer, Content
 from consumer.leasing.azure_blob.eph_body import (
     OWNER_METADATA,
+    EphLease,
     body_of,
     metadata_of,
     read_body,
@@ -37,6 +38,7 @@ from consumer.leasing.azure_blob.native import checked_prefix, listed
 from consumer.leasing.azure_blob.versions import FencedVersion
 from consumer.leasing.core.conflict import RecordConflictError
 from consumer.leasing.core.record import LeaseRecord, Versioned
+from consumer.leasing.store import OnUnreadable, log_unreadable, reading_row
 
 LEASE_SECONDS: Final = 30
 """Default length of a native lease; that of a host."""
@@ -120,12 +122,16 @@ class EphRecordStore:
         blob = await self._container.read(self._name(key))
         return None if blob is None else self._versioned(key, blob)
 
-    async def scan(self, owner: str | None = None) -> AsyncIterator[Versioned]:
+    async def scan(
+        self, owner: str | None = None, *, on_unreadable: OnUnreadable = log_unreadable
+    ) -> AsyncIterator[Versioned]:
         """Yield records. A listing does not show bodies, so each is read, some at a time."""
         keys = [key for key, _ in await listed(self._container, self._folder)]
         for start in range(0, len(keys), READS_AT_ONCE):
             some = keys[start : start + READS_AT_ONCE]
-            for found in await asyncio.gather(*map(self._readable, some)):
+            for found in await asyncio.gather(
+                *(self._readable(key, on_unreadable) for key in some)
+            ):
                 if found is not None and owner in (None, found.record.owner):
                     yield found
 
@@ -266,11 +272,11 @@ class EphRecordStore:
         except (RefusedError, LeasingError) as error:
             _log.info("leasing.eph.not_released", blob=name, cause=str(error))
 
-    async def _readable(self, key: str) -> Versioned | None:
+    async def _readable(self, key: str, on_unreadable: OnUnreadable) -> Versioned | None:
         try:
             return await self.get(key)
-        except InvalidStateError as error:
-            _log.warning("leasing.record_skipped", key=key, cause=str(error))
+        except UnreadableLeaseError as error:
+            on_unreadable(error)
             return None
 
     async def _end_lease(self, name: str) -> None:
@@ -298,9 +304,9 @@ class EphRecordStore:
             if blob is None:
                 continue
             try:
-                lease = read_body(blob.body or b"", key=key, name=blob.name)
-            except InvalidStateError as error:
-                _log.warning("leasing.record_skipped", key=key, cause=str(error))
+                lease = _lease_in(blob, key)
+            except UnreadableLeaseError as error:
+                log_unreadable(error)
                 continue
             if blob.is_leased and lease.token and _metadata_owner(lease.record) in workers:
                 yield blob.name, lease.token
@@ -309,8 +315,13 @@ class EphRecordStore:
         return self._folder + encoded(key)
 
     def _versioned(self, key: str, blob: Blob) -> Versioned:
-        lease = read_body(blob.body or b"", key=key, name=blob.name)
+        lease = _lease_in(blob, key)
         return _fenced(lease.record, blob.etag, lease.token if blob.is_leased else "")
+
+
+def _lease_in(blob: Blob, key: str) -> EphLease:
+    with reading_row(key):
+        return read_body(blob.body or b"", key=key, name=blob.name)
 
 
 def _fenced(record: LeaseRecord, etag: str, token: str) -> Versioned:

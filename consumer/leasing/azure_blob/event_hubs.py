@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 from azure.storage.blob.aio import ContainerClient
 
-from consumer.errors.leasing import InvalidStateError, LeasingError
+from consumer.errors.leasing import LeasingError, UnreadableLeaseError
 from consumer.leasing.azure_blob.container import Blob, BlobContainer
 from consumer.leasing.azure_blob.event_hubs_blobs import (
     CHECKPOINT,
@@ -31,6 +31,7 @@ from consumer.leasing.azure_blob.versions import FencedVersion
 from consumer.leasing.core.conflict import RecordConflictError
 from consumer.leasing.core.position import Position
 from consumer.leasing.core.record import LeaseRecord, Versioned
+from consumer.leasing.store import OnUnreadable, log_unreadable, reading_row
 
 REPEATS_MAX: Final = 3
 """How often a checkpoint is written over that of a rival, which may be a paused one of our own."""
@@ -66,17 +67,20 @@ class EventHubsRecordStore(ObservedContainer):
         ownership = await self._container.read(self._names.name(OWNERSHIP, key))
         # In this order: a checkpoint older than the record's may have been repeated since.
         checkpoint = await self._container.show(self._names.name(CHECKPOINT, key))
-        return merged(key, ownership, checkpoint)
+        with reading_row(key):
+            return merged(key, ownership, checkpoint)
 
-    async def scan(self, owner: str | None = None) -> AsyncIterator[Versioned]:
+    async def scan(
+        self, owner: str | None = None, *, on_unreadable: OnUnreadable = log_unreadable
+    ) -> AsyncIterator[Versioned]:
         """Yield records, from two listings, one after the other."""
         ownerships = await self._listed(OWNERSHIP)
         checkpoints = await self._listed(CHECKPOINT)
         for key in sorted(ownerships.keys() | checkpoints.keys()):
             try:
                 found = await self._shown(key, ownerships.get(key), checkpoints.get(key))
-            except InvalidStateError as error:
-                _log.warning("leasing.record_skipped", key=key, cause=str(error))
+            except UnreadableLeaseError as error:
+                on_unreadable(error)
                 continue
             if found is not None and owner in (None, found.record.owner):
                 yield found
@@ -134,7 +138,8 @@ class EventHubsRecordStore(ObservedContainer):
     ) -> Versioned | None:
         if ownership is not None and needs_body(ownership):
             return await self.get(key)
-        return merged(key, ownership, checkpoint)
+        with reading_row(key):
+            return merged(key, ownership, checkpoint)
 
     async def _put(
         self, record: LeaseRecord, *, only_if: str, over: str, before: Position | None

@@ -12,11 +12,10 @@ import binascii
 from collections.abc import AsyncIterator
 from typing import Final
 
-import structlog
 from azure.storage.blob.aio import ContainerClient
 
 from allocator.errors import ValidationError
-from consumer.errors.leasing import InvalidStateError
+from consumer.errors.leasing import UnreadableLeaseError
 from consumer.leasing.azure_blob.container import PAGE_BLOBS, Blob, BlobContainer, Content
 from consumer.leasing.azure_blob.failures import RefusedError
 from consumer.leasing.azure_blob.naming import NAME_CHARACTERS_MAX, decoded, encoded
@@ -25,14 +24,13 @@ from consumer.leasing.azure_blob.versions import FencedVersion
 from consumer.leasing.core.codec import decode, encode
 from consumer.leasing.core.conflict import RecordConflictError
 from consumer.leasing.core.record import LeaseRecord, Versioned
+from consumer.leasing.store import OnUnreadable, log_unreadable
 
 RECORD_METADATA: Final = "record"
 RECORD_METADATA_BYTES_MAX: Final = 6_000
 """Azure takes 8 KiB of metadata; a longer record is read from the body."""
 IN_BODY: Final = "-"
 """In place of a record that is too long, which this is not in base64."""
-
-_log = structlog.get_logger()
 
 
 class BlobRecordStore(ObservedContainer):
@@ -56,13 +54,15 @@ class BlobRecordStore(ObservedContainer):
         blob = await self._container.read(self._name(key))
         return None if blob is None else versioned(key, blob)
 
-    async def scan(self, owner: str | None = None) -> AsyncIterator[Versioned]:
+    async def scan(
+        self, owner: str | None = None, *, on_unreadable: OnUnreadable = log_unreadable
+    ) -> AsyncIterator[Versioned]:
         """Yield records, those of each page of Azure's listing as of one moment."""
         for key, blob in await listed(self._container, self._prefix):
             try:
                 found = await self._shown(key, blob)
-            except InvalidStateError as error:
-                _log.warning("leasing.record_skipped", key=key, cause=str(error))
+            except UnreadableLeaseError as error:
+                on_unreadable(error)
                 continue
             if found is not None and owner in (None, found.record.owner):
                 yield found
@@ -121,7 +121,7 @@ def versioned(key: str, blob: Blob) -> Versioned:
     """Return the record in the body of a blob.
 
     Raises:
-        InvalidStateError: there is none.
+        UnreadableLeaseError: there is none.
     """
     return fenced(decode(blob.body or b"", key=key), blob.etag)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from consumer.errors import InvalidStateError, LeasingError
+from consumer.errors import InvalidStateError, LeasingError, UnreadableLeaseError
 from consumer.leasing.conformance.subject import RecordStoreSubject, failure_of, full_record
 from consumer.leasing.core import rules
 from consumer.leasing.core.conflict import RecordConflictError
@@ -187,7 +187,14 @@ class RecordStoreConformance:
         await subject.spoil("b")
 
         assert [each.record.key for each in await _scanned(store)] == ["a", "c"]
-        assert isinstance(await failure_of(store.get("b")), InvalidStateError)
+        left_out: list[str] = []
+        async for _ in store.scan(on_unreadable=lambda error: left_out.append(error.key)):
+            pass
+        assert left_out == ["b"]
+        for call in (store.get("b"), store.create(LeaseRecord(key="b"))):
+            error = await failure_of(call)
+            assert isinstance(error, UnreadableLeaseError)
+            assert error.key == "b"
         assert await store.delete("b")
 
     async def test_of_racing_creators_one_wins(self, subject: RecordStoreSubject) -> None:

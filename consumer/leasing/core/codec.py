@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from allocator.errors import ValidationError
-from consumer.errors.leasing import InvalidPositionError, InvalidStateError
+from consumer.errors.leasing import InvalidPositionError, UnreadableLeaseError
 from consumer.leasing.core.position import Position
 from consumer.leasing.core.record import HashRange, LeaseRecord
 
@@ -65,7 +65,7 @@ def decode(text: str | bytes, *, key: str) -> LeaseRecord:
     """Return the record of a key.
 
     Raises:
-        InvalidStateError: this is no record, or that of another key.
+        UnreadableLeaseError: this is no record, or that of another key.
     """
     try:
         fields = json.loads(text)
@@ -73,11 +73,13 @@ def decode(text: str | bytes, *, key: str) -> LeaseRecord:
             raise TypeError("expected an object")
         record = _record_from(fields)
     except (ValueError, TypeError, ValidationError, InvalidPositionError) as error:
-        raise InvalidStateError(
-            f"lease {key}: its record cannot be read: {error}; restore or delete it"
+        raise UnreadableLeaseError(
+            key, f"lease {key}: its record cannot be read: {error}; restore or delete it"
         ) from error
     if record.key != key:
-        raise InvalidStateError(f"lease {key}: its record is that of {record.key}; delete it")
+        raise UnreadableLeaseError(
+            key, f"lease {key}: its record is that of {record.key}; delete it"
+        )
     return record
 
 

@@ -85,6 +85,11 @@ def key_of(said: Ownership) -> str:
     return HubGroup(*(str(said[name]) for name in names)).prefix + str(said["partition_id"])
 
 
+def is_nowhere(checkpoint: Ownership) -> bool:
+    """Tell whether a checkpoint is that of an event which was never in a partition."""
+    return checkpoint.get("sequence_number") is None and checkpoint.get("offset") in (None, "")
+
+
 def position_of(checkpoint: Ownership) -> Position:
     """Return the position of a checkpoint that a processor writes.
 

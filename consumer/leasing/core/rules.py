@@ -29,6 +29,7 @@ from consumer.errors.leasing import (
     LeaseNotAcquiredError,
     ShardClaimedError,
 )
+from consumer.leasing.core.kinesis_numbers import check_number
 from consumer.leasing.core.position import Position
 from consumer.leasing.core.record import HashRange, LeaseRecord
 
@@ -75,8 +76,9 @@ def commit(record: LeaseRecord, position: Position) -> LeaseRecord:
     """Move the checkpoint. Whatever was pending is done with.
 
     Raises:
-        InvalidPositionError: it would go back.
+        InvalidPositionError: it would go back, or is a sequence number of another shard.
     """
+    check_number(record.key, position)
     if record.checkpoint is not None and position < record.checkpoint:
         raise InvalidPositionError(
             f"checkpoint of lease {record.key}: expected {record.checkpoint.seq} or later, got {position.seq}"
@@ -93,7 +95,12 @@ def commit(record: LeaseRecord, position: Position) -> LeaseRecord:
 
 
 def prepare(record: LeaseRecord, position: Position, state: bytes | None = None) -> LeaseRecord:
-    """Announce a checkpoint, in place of what was announced before; the committed one stays."""
+    """Announce a checkpoint, in place of what was announced before; the committed one stays.
+
+    Raises:
+        InvalidPositionError: it is a sequence number of another shard.
+    """
+    check_number(record.key, position)
     return replace(record, pending=position, pending_state=state, counter=record.counter + 1)
 
 

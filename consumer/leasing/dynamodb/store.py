@@ -14,10 +14,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from allocator.runtime.clock import Clock, SystemClock
-from consumer.errors.leasing import InvalidStateError
+from consumer.errors.leasing import InvalidStateError, UnreadableLeaseError
 from consumer.leasing.core.conflict import RecordConflictError
 from consumer.leasing.core.record import LeaseRecord, Version, Versioned
 from consumer.leasing.dynamodb.core.expressions import (
@@ -43,6 +41,7 @@ from consumer.leasing.dynamodb.core.values import (
 from consumer.leasing.dynamodb.failures import RefusedError
 from consumer.leasing.dynamodb.table import USABLE, LeaseTable, TableKeys, TableOptions
 from consumer.leasing.foreign_leader import ForeignLeader
+from consumer.leasing.store import OnUnreadable, WritesLeaseLength, log_unreadable, reading_row
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
@@ -52,8 +51,6 @@ _FIRST_REV_BITS: Final = 52
 
 KNOWN_ROWS_MAX: Final = 100_000
 """Rows that are remembered, the last read ones; a row is about 1 KB, and applications have fewer shards."""
-
-_log = structlog.get_logger()
 
 
 class DynamoRecordStore:
@@ -111,6 +108,15 @@ class DynamoRecordStore:
         """A row does not know whether its owner lives."""
         return False
 
+    def lease_lasts(self, seconds: float) -> None:
+        """Learn how long leases last for the worker that writes, where rows say when they end.
+
+        Raises:
+            ValidationError: the layout was made with another length.
+        """
+        if isinstance(self._layout, WritesLeaseLength):
+            self._layout.lease_lasts(seconds)
+
     async def exists(self) -> bool:
         """Return whether the table is there and can be used."""
         return await self._table.status() in USABLE
@@ -128,7 +134,9 @@ class DynamoRecordStore:
         item = await self._table.read(key)
         return None if item is None else self._read(key, item)
 
-    async def scan(self, owner: str | None = None) -> AsyncIterator[Versioned]:
+    async def scan(
+        self, owner: str | None = None, *, on_unreadable: OnUnreadable = log_unreadable
+    ) -> AsyncIterator[Versioned]:
         """Yield records in order, for which all are read before the first.
 
         An owner's are found by the index where the layout has one, and read again; there DynamoDB shows a change of
@@ -138,8 +146,8 @@ class DynamoRecordStore:
         for key in sorted(rows):
             try:
                 found = self._read_or_none(key, rows[key])
-            except InvalidStateError as error:
-                _log.warning("leasing.record_skipped", key=key, cause=str(error))
+            except UnreadableLeaseError as error:
+                on_unreadable(error)
                 continue
             if found is not None and owner in (None, found.record.owner):
                 yield found
@@ -232,7 +240,8 @@ class DynamoRecordStore:
 
     def _read_or_none(self, key: str, item: Item) -> Versioned | None:
         """Return the record in a row, and remember the row as far as its next reading rests on it."""
-        record = self._layout.read(item, self._known.get(key))
+        with reading_row(key):
+            record = self._layout.read(item, self._known.get(key))
         if record is None:
             return None
         if key not in self._known or EPOCH in item:

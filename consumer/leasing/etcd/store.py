@@ -11,8 +11,6 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
-import structlog
-
 from allocator.core.ops import (
     Compare,
     CompareTarget,
@@ -27,20 +25,19 @@ from allocator.core.ops import (
 from allocator.errors import LeaseNotFoundError
 from allocator.etcd.api import Etcd, TxnResult
 from allocator.runtime.clock import Clock, SystemClock
-from consumer.errors.leasing import DependencyError, InvalidStateError
+from consumer.errors.leasing import DependencyError, InvalidStateError, UnreadableLeaseError
 from consumer.leasing.core.codec import decode, encode
 from consumer.leasing.core.conflict import RecordConflictError
 from consumer.leasing.core.record import LeaseRecord, Version, Versioned
 from consumer.leasing.etcd.failures import answer_of
 from consumer.leasing.etcd.keys import LeaseKeys
 from consumer.leasing.etcd.process_lease import ProcessLease
+from consumer.leasing.store import OnUnreadable, log_unreadable
 
 LEASE_SECONDS = 10.0
 """Default life of an etcd lease that is not renewed; that of a lease in the Kinesis Client Library."""
 
 _MARK = b'{"layout":"native"}'
-
-_log = structlog.get_logger()
 
 
 class EtcdRecordStore:
@@ -112,7 +109,9 @@ class EtcdRecordStore:
             raise self._missing()
         return None
 
-    async def scan(self, owner: str | None = None) -> AsyncIterator[Versioned]:
+    async def scan(
+        self, owner: str | None = None, *, on_unreadable: OnUnreadable = log_unreadable
+    ) -> AsyncIterator[Versioned]:
         """Yield records, all as of one revision."""
         prefix = self._keys.prefix
         result = await answer_of(self._etcd.get_range(prefix, prefix_range_end(prefix)))
@@ -122,11 +121,11 @@ class EtcdRecordStore:
         for kv in result.kvs:
             if not kv.key.startswith(self._keys.leases):
                 continue
-            key = kv.key.removeprefix(self._keys.leases).decode()
+            key = kv.key.removeprefix(self._keys.leases).decode(errors="backslashreplace")
             try:
                 found = self._versioned(key, kv, kv_by_key)
-            except InvalidStateError as error:
-                _log.warning("leasing.record_skipped", key=key, cause=str(error))
+            except UnreadableLeaseError as error:
+                on_unreadable(error)
                 continue
             if owner is None or found.record.owner == owner:
                 yield found

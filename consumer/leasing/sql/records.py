@@ -49,7 +49,7 @@ class StoredRecord(NamedTuple):
         """Return the record in it.
 
         Raises:
-            InvalidStateError: there is none.
+            UnreadableLeaseError: there is none.
         """
         return _versioned(decode(self.text, key=self.key), self.version)
 
@@ -85,7 +85,8 @@ class SqlRecords:
         """Return a record as the transaction sees it.
 
         Raises:
-            InvalidStateError: it cannot be read, or there is no table.
+            UnreadableLeaseError: it cannot be read.
+            InvalidStateError: there is no table.
         """
         with translated():
             row = connection.execute(self._get, {"key": key}).one_or_none()

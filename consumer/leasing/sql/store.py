@@ -13,21 +13,19 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import sqlalchemy as sa
-import structlog
 from sqlalchemy.engine import Connection, Engine
 
-from consumer.errors.leasing import InvalidStateError, ThrottlingError
+from consumer.errors.leasing import ThrottlingError, UnreadableLeaseError
 from consumer.leasing.core.record import LeaseRecord, Versioned
 from consumer.leasing.sql.failures import translated
 from consumer.leasing.sql.records import TABLE_NAME, SqlRecords
+from consumer.leasing.store import OnUnreadable, log_unreadable
 from consumer.stores.sql_dialect import dialect_of
 
 T = TypeVar("T")
 
 PAGE_ROWS = 500
 """Rows that a scan reads at a time."""
-
-_log = structlog.get_logger()
 
 
 class SqlRecordStore:
@@ -97,7 +95,9 @@ class SqlRecordStore:
         """Return a record as of the last commit."""
         return await self._read(lambda connection: self.records.get(connection, key))
 
-    async def scan(self, owner: str | None = None) -> AsyncIterator[Versioned]:
+    async def scan(
+        self, owner: str | None = None, *, on_unreadable: OnUnreadable = log_unreadable
+    ) -> AsyncIterator[Versioned]:
         """Yield records, each page as of the moment it was read."""
         after = ""
         while True:
@@ -109,8 +109,8 @@ class SqlRecordStore:
             for row in rows:
                 try:
                     found = row.read()
-                except InvalidStateError as error:
-                    _log.warning("leasing.record_skipped", key=row.key, cause=str(error))
+                except UnreadableLeaseError as error:
+                    on_unreadable(error)
                     continue
                 yield found
             if len(rows) < self._page_rows:

@@ -92,6 +92,10 @@ class WorkerMetrics:
         self._all.share.labels(self._worker).set(share)
         self._all.workers.labels(self._worker).set(len(workers - {None}))
 
+    def on_unreadable(self, rows: int) -> None:
+        """Show how many rows of the store wait for an operator."""
+        self._all.unreadable.labels(self._worker).set(rows)
+
     def on_fleet(self, workers: int) -> None:
         """Show how many workers a leader sees."""
         self._all.workers.labels(self._worker).set(workers)

@@ -28,6 +28,7 @@ class Pacing:
         """
         self._random = random
         self._stopping = asyncio.Event()
+        self._bells: list[asyncio.Event] = []
 
     @property
     def is_stopping(self) -> bool:
@@ -37,22 +38,56 @@ class Pacing:
     def stop(self) -> None:
         """Let the loops end. Idempotent."""
         self._stopping.set()
+        for bell in self._bells:
+            bell.set()
+
+    def new_bell(self) -> asyncio.Event:
+        """Return an event for `pause` and `wait`: set it to end the wait of a loop, clear it as a round begins.
+
+        It is also set when the worker is told to stop.
+        """
+        bell = asyncio.Event()
+        self._bells.append(bell)
+        return bell
 
     async def until_stopped(self) -> None:
         """Wait for that."""
         await self._stopping.wait()
 
-    async def pause(self, seconds: float) -> None:
-        """Wait about so long, or until told to stop."""
-        await self.wait(seconds * self._random.uniform(1 - JITTER_RATIO, 1 + JITTER_RATIO))
+    async def pause(self, seconds: float, *, bell: asyncio.Event | None = None) -> None:
+        """Wait about so long, or until told to stop, or until the bell is set."""
+        varied = seconds * self._random.uniform(1 - JITTER_RATIO, 1 + JITTER_RATIO)
+        await self.wait(varied, bell=bell)
 
-    async def wait(self, seconds: float) -> None:
-        """Wait so long, or until told to stop."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        except TimeoutError:
-            return
+    async def wait(self, seconds: float, *, bell: asyncio.Event | None = None) -> None:
+        """Wait so long, or until told to stop, or until the bell is set."""
+        await wait_at_most(seconds, bell or self._stopping)
+
+
+class EndedShards:
+    """Tells those who wait for a parent that a shard was processed to its end in this process."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    @property
+    def next(self) -> asyncio.Event:
+        """The event of the next end: get it before you look, so that no end is missed in between."""
+        return self._next
+
+    def announce(self) -> None:
+        """Say that a shard's end is committed."""
+        self._next.set()
+        self._next = asyncio.Event()
+
+
+async def wait_at_most(seconds: float, event: asyncio.Event) -> None:
+    """Wait for an event, or so long."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return
 
 
 @asynccontextmanager

@@ -22,7 +22,7 @@ import structlog
 
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.task_group import TaskGroup
-from consumer.errors.leasing import LeasingError, ShutdownError
+from consumer.errors.leasing import LeasingError, ShutdownError, UnreadableLeaseError
 from consumer.leasing.core.position import Position
 from consumer.leasing.core.record import LeaseRecord
 from consumer.leasing.core.rules import blocking_parents
@@ -33,6 +33,7 @@ from consumer.leasing.record_processor.held_lease import HeldLease
 from consumer.leasing.record_processor.records import InitializeInput
 from consumer.leasing.record_processor.shard_progress import ShardProgress
 from consumer.leasing.worker.metrics import LeftWhy, WorkerMetrics
+from consumer.leasing.worker.pacing import EndedShards, wait_at_most
 from consumer.leasing.worker.settings import WorkerSettings
 from consumer.leasing.worker.source import RecordBatch, RecordSource
 from consumer.leasing.worker.stream_sync import StreamSync
@@ -66,6 +67,7 @@ class ShardParts:
     threads: Executor
     """Where blocking processors run."""
     new_processor: Callable[[], AnyProcessor]
+    ended: EndedShards
 
 
 class ShardConsumer:
@@ -134,8 +136,12 @@ class ShardConsumer:
 
     async def _wait_for_parents(self) -> None:
         """Wait, with the lease renewed meanwhile."""
-        while await self._blocking_parents():  # noqa: ASYNC110 - they may end in another process
-            await asyncio.sleep(self._settings.parent_poll_seconds)
+        while True:
+            ended = self._parts.ended.next
+            if not await self._blocking_parents():
+                return
+            # They may end in another process, so it looks again even if none ends here.
+            await wait_at_most(self._settings.parent_poll_seconds, ended)
 
     async def _blocking_parents(self) -> tuple[str, ...]:
         record = self.lease.record
@@ -201,6 +207,7 @@ class ShardConsumer:
             async with self._calling:
                 await _called(self._held_calls().shard_ended())
             if self._progress.is_ended:
+                self._parts.ended.announce()
                 return
             _log.warning("leasing.shard_end_not_checkpointed", key=self._key)
             await asyncio.sleep(self._settings.end_retry_seconds)
@@ -252,9 +259,10 @@ class ShardConsumer:
             try:
                 return await call()
             except LeasingError as error:
-                if not error.retryable:
+                # An operator restores the row, or deletes it: until then only this shard waits.
+                if not error.retryable and not isinstance(error, UnreadableLeaseError):
                     raise
-                _log.info("leasing.shard_waits", key=self._key, cause=str(error))
+                _log.warning("leasing.shard_waits", key=self._key, cause=str(error))
             await backoff.sleep()
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import structlog
 
-from consumer.errors.leasing import BlockedOnParentError
+from consumer.errors.leasing import BlockedOnParentError, UnreadableLeaseError
 from consumer.leasing.core.conflict import RecordConflictError
 from consumer.leasing.core.position import TRIM_HORIZON, Position
-from consumer.leasing.core.record import Versioned
-from consumer.leasing.manager import LeaseManager
-from consumer.leasing.store import RecordStore
+from consumer.leasing.core.record import LeaseRecord, Versioned
+from consumer.leasing.manager import LeaseListing, LeaseManager
+from consumer.leasing.store import RecordStore, log_unreadable
 from consumer.leasing.worker.core.lineage import (
     children_of,
     deletable,
@@ -17,6 +19,7 @@ from consumer.leasing.worker.core.lineage import (
     lone_parents,
     missing_leases,
 )
+from consumer.leasing.worker.metrics import WorkerMetrics
 from consumer.leasing.worker.source import RecordSource
 
 _log = structlog.get_logger()
@@ -32,6 +35,8 @@ class StreamSync:
         *,
         start: Position,
         manager: LeaseManager,
+        metrics: WorkerMetrics,
+        on_created: Callable[[], None],
     ) -> None:
         """Know nothing yet.
 
@@ -40,50 +45,90 @@ class StreamSync:
             source: The shards.
             start: Where an application begins that was never run.
             manager: Of the store.
+            metrics: The worker's.
+            on_created: Called once leases were created, which somebody should take now.
         """
         self._store = store
         self._manager = manager
         self._source = source
         self._start = start
+        self._metrics = metrics
+        self._on_created = on_created
         self._unlisted: frozenset[str] = frozenset()
 
     async def create_missing(self) -> None:
         """Create the leases that are missing, older shards first: after half of them, the rest can still be told."""
         # Leases first: a shard that ends in between is seen with its lease, or not at all.
-        records = [found.record for found in await self._manager.list_leases()]
+        listing = await self._listed()
+        records = [found.record for found in listing.leases]
         leased = {record.key for record in records}
         ancestors = {parent for record in records for parent in record.parents}
         shards = await self._source.list_shards()
-        for lease in missing_leases(shards, leased | ancestors, start=self._start):
-            if await self._manager.create_lease(lease):
-                _log.info("leasing.lease_created", key=lease.key, start=self._start.seq)
+        # A row that cannot be read is there: creating its parents, which may be done, would bring their records again.
+        ancestors |= {
+            parent
+            for shard in shards
+            if shard.key in listing.unreadable
+            for parent in shard.parents
+        }
+        known = leased | ancestors | listing.unreadable
+        created = False
+        try:
+            for lease in missing_leases(shards, known, start=self._start):
+                created |= await self._created(lease)
+        finally:
+            if created:
+                self._on_created()
+
+    async def _created(self, lease: LeaseRecord) -> bool:
+        try:
+            created = await self._manager.create_lease(lease)
+        except UnreadableLeaseError as error:
+            log_unreadable(error)  # It was spoiled since the look.
+            return False
+        if created:
+            _log.info("leasing.lease_created", key=lease.key, start=self._start.seq)
+        return created
+
+    async def _listed(self) -> LeaseListing:
+        listing = await self._manager.list_rows()
+        self._metrics.on_unreadable(len(listing.unreadable))
+        return listing
 
     async def create_children(self, parent: str) -> None:
         """Create the leases of a shard's children, and note them on its own. To be done before its end is committed.
 
         Raises:
             BlockedOnParentError: a child's other parent has no lease at the moment; try again.
+            UnreadableLeaseError: the row of a child cannot be read. Once its parent has ended nobody creates it again,
+                so the parent's end waits until an operator has restored or deleted it.
         """
         shards = await self._source.list_shards()
         children = children_of(shards, parent)
-        leased = {found.record.key for found in await self._manager.list_leases()}
+        listing = await self._listed()
+        leased = {found.record.key for found in listing.leases}
+        there = leased | listing.unreadable
         for child in children:
             if child.key in leased:
                 continue
-            absent = lone_parents(child, leased)
+            absent = lone_parents(child, there)
             if absent:
                 raise BlockedOnParentError(child.key, absent)
-            await self._manager.create_lease(lease_of(child, checkpoint=Position(TRIM_HORIZON)))
+            if await self._manager.create_lease(lease_of(child, checkpoint=Position(TRIM_HORIZON))):
+                self._on_created()
         await self._manager.note_children(
             parent, children=frozenset(child.key for child in children)
         )
 
     async def delete_done(self) -> None:
         """Delete the leases that nobody needs any more."""
-        found = {each.record.key: each for each in await self._manager.list_leases()}
+        listing = await self._listed()
+        found = {each.record.key: each for each in listing.leases}
         listed = {shard.key for shard in await self._source.list_shards()}
         records = {key: each.record for key, each in found.items()}
-        for key in deletable(records, listed, now_missing=self._unlisted):
+        for key in deletable(
+            records, listed, now_missing=self._unlisted, unreadable=listing.unreadable
+        ):
             await self._delete(found[key])
         self._unlisted = frozenset(records.keys() - listed)
 

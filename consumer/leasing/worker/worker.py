@@ -26,12 +26,12 @@ from consumer.leasing.manager import LeaseManager
 from consumer.leasing.metrics import LeaseMetrics
 from consumer.leasing.record_processor.calls import AnyProcessor
 from consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
-from consumer.leasing.store import RecordStore
+from consumer.leasing.store import RecordStore, WritesLeaseLength
 from consumer.leasing.worker.attempts import Attempts
 from consumer.leasing.worker.discoverer import Discoverer
 from consumer.leasing.worker.leader.fleet_member import FleetMember
 from consumer.leasing.worker.metrics import WorkerMetrics
-from consumer.leasing.worker.pacing import Pacing, retryable
+from consumer.leasing.worker.pacing import EndedShards, Pacing, retryable
 from consumer.leasing.worker.renewer import Renewer
 from consumer.leasing.worker.settings import Balancing, WorkerSettings
 from consumer.leasing.worker.shard_consumer import Reason, ShardConsumer, ShardParts
@@ -76,17 +76,29 @@ class LeaseWorker:
             metrics: Where it counts, under its name; None: in a registry of its own.
 
         Raises:
-            ValidationError: there is no store for the fleet, or one that is not used, or that of the leases.
+            ValidationError: there is no store for the fleet, or one that is not used, or that of the leases; or the
+                store of the leases was told another `lease_seconds` than the settings.
         """
         self.name = name
         self._settings = settings or WorkerSettings()
         self._store = store
+        if isinstance(store, WritesLeaseLength):
+            store.lease_lasts(self._settings.lease_seconds)
         self._clock = clock or SystemClock()
         self._random = random or Random()
         self.metrics = metrics or LeaseMetrics()
         self._counts = WorkerMetrics(self.metrics, name, self._clock)
         self._manager = LeaseManager(store, clock=self._clock, metrics=self.metrics)
-        self._sync = StreamSync(store, source, start=self._settings.start, manager=self._manager)
+        self._pacing = Pacing(self._random)
+        self._leases_created = self._pacing.new_bell()
+        self._sync = StreamSync(
+            store,
+            source,
+            start=self._settings.start,
+            manager=self._manager,
+            metrics=self._counts,
+            on_created=self._leases_created.set,
+        )
         self._threads = ThreadPoolExecutor(
             self._settings.threads, thread_name_prefix=f"processor of {name}"
         )
@@ -98,10 +110,10 @@ class LeaseWorker:
             metrics=self._counts,
             threads=self._threads,
             new_processor=new_processor,
+            ended=EndedShards(),
         )
         self._consumers: dict[str, ShardConsumer] = {}
         self._left_alone: dict[str, float] = {}
-        self._pacing = Pacing(self._random)
         self._renewer = Renewer(
             store,
             self._consumers,
@@ -161,6 +173,7 @@ class LeaseWorker:
             clock=self._clock,
             random=self._random,
             pacing=self._pacing,
+            leases_created=self._leases_created,
         )
 
     @property
@@ -248,6 +261,7 @@ class LeaseWorker:
             store_tells_who_lives=self._store.tells_who_lives
         )
         while not self._pacing.is_stopping:
+            self._leases_created.clear()
             async with retryable("leasing.round_failed", self.name):
                 with self._counts.round():
                     await self._taker.round(
@@ -259,21 +273,24 @@ class LeaseWorker:
                     )
             # A holder that was asked lets go at its next renewal.
             most = self._settings.renew_every_seconds if self._taker.is_asking else usual_seconds
-            await self._pacing.pause(min(usual_seconds, most))
+            await self._pacing.pause(min(usual_seconds, most), bell=self._leases_created)
 
     async def _discover(self, group: TaskGroup) -> None:
         """Take what is assigned, and start its consumers."""
         seconds = self._settings.discover_every_seconds(
             store_tells_who_lives=self._store.tells_who_lives
         )
+        assigned = self._member.assigned if self._member is not None else None
         while not self._pacing.is_stopping:
+            if assigned is not None:
+                assigned.clear()
             async with retryable("leasing.discovery_failed", self.name):
                 await self._discoverer.round(
                     held=self._consumers.keys(),
                     left_alone=self._keys_left_alone,
                     on_taken=lambda lease, asked_seconds: self._start(group, lease, asked_seconds),
                 )
-            await self._pacing.wait(seconds)
+            await self._pacing.wait(seconds, bell=assigned)
 
     def _start(self, group: TaskGroup, taken: Versioned, asked_seconds: float) -> None:
         lease = HeldLease(

@@ -167,8 +167,9 @@ async def test_balance_ownership(
     assert len(wanted[LoadBalancingStrategy.GREEDY]) == greedy
     assert len(wanted[LoadBalancingStrategy.BALANCED]) == balanced
     claims = wanted[LoadBalancingStrategy.GREEDY]
+    stale = [{**each, "owner_id": "late"} for each in claims]
     received = list(await checkpoints.claim_ownership(claims))
     assert [each["partition_id"] for each in received] == [each["partition_id"] for each in claims]
     # `if we fail to claim we don't start`: who looked before that gets nothing.
     late = RecordCheckpointStore(subject.rival)
-    assert not await late.claim_ownership([each | {"owner_id": "late"} for each in claims])
+    assert not await late.claim_ownership(stale)

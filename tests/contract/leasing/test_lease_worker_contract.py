@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from allocator.runtime.task_group import TaskGroup
 from consumer.leasing.core.position import Position
+from consumer.leasing.core.record import LeaseRecord
 from consumer.leasing.manager import LeaseManager
 from consumer.leasing.metrics import LeaseMetrics
 from consumer.leasing.store import RecordStore
@@ -92,6 +93,29 @@ async def test_workers_share_hand_over_and_give_back(
     assert checkpoints["s1"] == stream.positions("s1")[-1]
     assert checkpoints["s4"] == Position("TRIM_HORIZON")
     _check(metrics)
+
+
+async def test_worker_goes_on_beside_an_unreadable_row(
+    subject: LeaseSubject, manager: LeaseManager
+) -> None:
+    """One bad row ended every worker of the application at its start; now only its shard waits for an operator."""
+    stream = MemoryStream(poll_seconds=0.05)
+    stream.add("s0", "s1")
+    for key in ("s0", "s1"):
+        await manager.create_lease(LeaseRecord(key=key, checkpoint=Position("TRIM_HORIZON")))
+        stream.put(key, key.encode())
+    await subject.spoil("s0")
+    script, metrics = Script(), LeaseMetrics()
+    worker = _worker("w1", subject.store, stream, script, StealWay.CLAIM, metrics)
+
+    async with TaskGroup() as group:
+        group.start_soon(worker.run(), name="w1")
+        await eventually(lambda: _processed(script, 1))
+        worker.stop()
+
+    assert script.data == [b"s1"]
+    unreadable = metrics.registry.get_sample_value("broadsheet_leases_unreadable", {"worker": "w1"})
+    assert unreadable == 1
 
 
 def _check(metrics: LeaseMetrics) -> None:

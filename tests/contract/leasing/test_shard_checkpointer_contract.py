@@ -62,6 +62,19 @@ async def test_lease_is_acquired_once_and_renewed(
     assert await second.get_lease_owner("a") == "w1"
 
 
+async def test_free_lease_takes_no_checkpoint(
+    first: ShardCheckpointer, second: ShardCheckpointer
+) -> None:
+    """Who let a lease go has no say in where the next holder begins, before that one comes and after."""
+    released = await first.remove_lease_owner(await first.get_lease("a", "w1"))
+
+    with pytest.raises(ShutdownError, match="lease a"):
+        await first.checkpoint_sequence(released, Position("7"))
+
+    with pytest.raises(SequenceIdNotFoundError):
+        await second.fetch_checkpoint("a")
+
+
 async def test_released_lease_keeps_all_but_its_owner(
     first: ShardCheckpointer, second: ShardCheckpointer
 ) -> None:

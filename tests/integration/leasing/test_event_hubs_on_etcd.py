@@ -62,7 +62,7 @@ async def test_process_that_etcd_forgot_claims_anew(etcd_server: EmbeddedEtcdPro
 
         with pytest.raises(DependencyError):  # It learns so that its etcd lease has ended.
             await mine.claim_ownership([claimed])
-        [again] = await mine.claim_ownership([claimed])
+        [again] = await mine.claim_ownership([dict(claimed)])
 
         assert again["etag"] != claimed["etag"]
         await mine.update_checkpoint(PLACE)

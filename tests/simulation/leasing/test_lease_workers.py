@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from allocator.simulation.virtual_loop import run_virtual
-from consumer.leasing.worker.settings import StealWay, WorkerSettings
+from consumer.leasing.worker.settings import Balancing, StealWay, WorkerSettings
 from tests.support.worker_world import WorkerWorld, in_world
 
 QUICK = WorkerSettings(
@@ -117,3 +117,56 @@ def test_worker_that_stops_leaves_its_leases_free() -> None:
         assert sorted(world.ledger.events) == ["asked a", "asked b", "lost a", "lost b"]
 
     run_virtual(in_world(3, play, QUICK))
+
+
+@pytest.mark.parametrize("balancing", list(Balancing))
+def test_first_worker_of_a_new_application_begins_at_once(balancing: Balancing) -> None:
+    """Its first look shows no leases, for it creates them beside it; the next look would be 90 s later."""
+
+    async def play(world: WorkerWorld) -> None:
+        world.stream.add("s0", "s1")
+        world.stream.put("s0", b"x")
+        world.join("w0")
+        await world.until(lambda: bool(world.ledger.times), seconds=2.0)
+
+    settings = WorkerSettings(lease_seconds=45.0, balancing=balancing)
+    run_virtual(in_world(0, play, settings))
+
+
+@pytest.mark.parametrize("balancing", list(Balancing))
+def test_children_of_a_finished_shard_begin_at_once(balancing: Balancing) -> None:
+    """A reshard must not stop a stream for a look at the leases, and another at the parents."""
+
+    async def play(world: WorkerWorld) -> None:
+        world.stream.add("p")
+        world.join("w0")
+        await world.until(world.is_balanced, seconds=5.0)
+        world.stream.replace(("p",), ("a", "b"))
+        world.parents.update(a=("p",), b=("p",))
+        world.stream.put("a", b"x")
+        world.stream.put("b", b"x")
+        await world.until(lambda: len(world.ledger.times) == 2, seconds=2.0)
+
+    settings = WorkerSettings(lease_seconds=45.0, balancing=balancing)
+    run_virtual(in_world(0, play, settings))
+
+
+def test_unreadable_row_leaves_the_rest_of_the_fleet_at_work() -> None:
+    """One bad row ended each worker of an application: it is left out, and its shard waits for an operator."""
+
+    async def play(world: WorkerWorld) -> None:
+        world.stream.add("s0", "s1")
+        world.join("w0")
+        await world.until(world.is_balanced, seconds=30.0)
+        await world.leave("w0")
+        world.records.spoiled.add("s0")
+        world.join("w1")
+        world.stream.put("s0", b"x")
+        world.stream.put("s1", b"x")
+        await world.until(lambda: len(world.ledger.times) == 1, seconds=60.0)
+        await asyncio.sleep(2 * QUICK.sync_seconds)
+        assert list(world.workers["w1"].held) == ["s1"]
+        world.records.spoiled.clear()
+        await world.until(world.all_processed, seconds=60.0)
+
+    run_virtual(in_world(0, play, QUICK))

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.errors import BlockedOnParentError
+from allocator.runtime.clock import SystemClock
+from consumer.errors import BlockedOnParentError, UnreadableLeaseError
 from consumer.leasing.core.position import Position
 from consumer.leasing.core.record import LeaseRecord
 from consumer.leasing.manager import LeaseManager
+from consumer.leasing.metrics import LeaseMetrics
+from consumer.leasing.worker.metrics import WorkerMetrics
 from consumer.leasing.worker.stream_sync import StreamSync
 from tests.support.leases_at_hand import lease_now, taken_lease
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore
@@ -24,10 +27,21 @@ class World:
     def __init__(self) -> None:
         store = MemoryRecordStore(MemoryRecords(found={}))
         self.stream = MemoryStream()
+        self.records = store.records
         self.manager = LeaseManager(store)
+        self.metrics = LeaseMetrics()
+        self.created = 0
         self.sync = StreamSync(
-            store, self.stream, start=Position("TRIM_HORIZON"), manager=self.manager
+            store,
+            self.stream,
+            start=Position("TRIM_HORIZON"),
+            manager=self.manager,
+            metrics=WorkerMetrics(self.metrics, "w", SystemClock()),
+            on_created=self._count,
         )
+
+    def _count(self) -> None:
+        self.created += 1
 
     async def lease(self, key: str, checkpoint: str, *parents: str) -> None:
         """Create a lease."""
@@ -121,3 +135,53 @@ async def test_grandparents_go_before_parents(world: World) -> None:
     assert await world.keys() == ["c", "p"]
     await world.sync.delete_done()
     assert await world.keys() == ["c"]
+
+
+async def test_unreadable_row_is_there(world: World) -> None:
+    """It is neither created again, nor are its parents, whose records would come twice; and it is counted."""
+    world.stream.add("p")
+    world.stream.replace(("p",), ("a", "b"))
+    await world.lease("a", "5")
+    world.records.spoiled.add("a")
+    world.stream.add("c")
+
+    await world.sync.create_missing()
+
+    assert await world.keys() == ["c"]
+    assert world.created == 1
+    assert (
+        world.metrics.registry.get_sample_value("broadsheet_leases_unreadable", {"worker": "w"})
+        == 1
+    )
+
+
+async def test_parent_of_an_unreadable_child_does_not_end(world: World) -> None:
+    """Once it has, nobody would create the child again that an operator deletes."""
+    world.stream.add("p")
+    world.stream.replace(("p",), ("a", "b"))
+    await world.lease("p", "5")
+    await world.lease("a", "TRIM_HORIZON", "p")
+    world.records.spoiled.add("a")
+
+    with pytest.raises(UnreadableLeaseError, match="lease a"):
+        await world.sync.create_children("p")
+    world.records.remove("a")
+    await world.sync.create_children("p")
+
+    assert await world.keys() == ["a", "b", "p"]
+
+
+async def test_finished_child_of_an_unreadable_parent_is_kept(world: World) -> None:
+    """Whether the parent was processed cannot be known, so what followed it is not cleaned up."""
+    world.stream.add("p")
+    world.stream.replace(("p",), ("a",))
+    world.stream.replace(("a",), ("b",))
+    await world.lease("p", "5")
+    await world.lease("a", "SHARD_END", "p")
+    await world.lease("b", "7", "a")
+    await world.manager.note_children("a", children=frozenset("b"))
+    world.records.spoiled.add("p")
+
+    await world.sync.delete_done()
+
+    assert await world.keys() == ["a", "b"]

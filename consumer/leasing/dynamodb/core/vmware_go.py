@@ -24,6 +24,7 @@ import json
 from dataclasses import replace
 from typing import Final
 
+from allocator.errors import ValidationError
 from consumer.leasing.core.position import SHARD_END, Position
 from consumer.leasing.core.record import LeaseRecord
 from consumer.leasing.dynamodb.core.layout import EPOCH, REV
@@ -61,13 +62,30 @@ class VmwareGoLayout:
     owner_index = None
     guards = (OWNER, TIMEOUT, CHECKPOINT, CLAIM, REV)
 
-    def __init__(self, *, lease_seconds: float = LEASE_SECONDS) -> None:
+    def __init__(self, *, lease_seconds: float | None = None) -> None:
         """Describe the layout.
 
         Args:
-            lease_seconds: How long an acquisition or renewal of ours lasts; as the other workers have it.
+            lease_seconds: How long an acquisition or renewal of ours lasts; as the other workers have it. None: as long
+                as the worker says that uses the table (`lease_lasts`), or 10 seconds if none does.
         """
-        self._lease_nanoseconds = int(lease_seconds * NANOSECONDS)
+        self._given_seconds = lease_seconds
+        self._lease_nanoseconds = int((lease_seconds or LEASE_SECONDS) * NANOSECONDS)
+
+    def lease_lasts(self, seconds: float) -> None:
+        """Learn how long leases last for the worker that writes.
+
+        Raises:
+            ValidationError: the layout was made with another length.
+        """
+        if self._given_seconds not in (None, seconds):
+            raise ValidationError(
+                "worker.lease_seconds",
+                f"expected {self._given_seconds} s, as the table's layout has it, got {seconds} s: workers would take"
+                " leases from holders that live",
+            )
+        self._given_seconds = seconds
+        self._lease_nanoseconds = int(seconds * NANOSECONDS)
 
     def read(self, item: Item, known: Item | None) -> LeaseRecord | None:
         """Return the record; an empty text is none."""

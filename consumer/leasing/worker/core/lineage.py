@@ -61,7 +61,11 @@ def lone_parents(child: SourceShard, leased: Collection[str]) -> tuple[str, ...]
 
 
 def deletable(
-    records: Mapping[str, LeaseRecord], listed: Collection[str], *, now_missing: Collection[str]
+    records: Mapping[str, LeaseRecord],
+    listed: Collection[str],
+    *,
+    now_missing: Collection[str],
+    unreadable: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Return the leases that nobody needs any more, in order.
 
@@ -69,20 +73,25 @@ def deletable(
     stream does not list any more is not needed at all, unless somebody holds it.
 
     Args:
-        records: All leases, by key.
+        records: All leases that can be read, by key.
         listed: Keys of the shards that the stream lists.
         now_missing: Keys that were not listed when asked before, either; a listing may come late.
+        unreadable: Keys of the rows that cannot be read: they are there, and count as not finished.
     """
     return tuple(
         key
         for key, record in sorted(records.items())
-        if _is_done(record, records)
+        if _is_done(record, records, unreadable)
         or (key not in listed and key in now_missing and record.holder is None)
     )
 
 
-def _is_done(record: LeaseRecord, records: Mapping[str, LeaseRecord]) -> bool:
-    if not record.is_finished or any(parent in records for parent in record.parents):
+def _is_done(
+    record: LeaseRecord, records: Mapping[str, LeaseRecord], unreadable: Collection[str]
+) -> bool:
+    if not record.is_finished:
+        return False
+    if any(parent in records or parent in unreadable for parent in record.parents):
         return False
     children = [records.get(key) for key in record.children]
     return bool(children) and all(child is not None and _has_begun(child) for child in children)

@@ -40,6 +40,7 @@ class FleetMember:
         clock: Clock,
         random: Random,
         pacing: Pacing,
+        leases_created: asyncio.Event,
     ) -> None:
         """Describe it; `run` starts it.
 
@@ -53,8 +54,12 @@ class FleetMember:
             clock: The worker's.
             random: The worker's.
             pacing: The worker's.
+            leases_created: Set when there are new leases, which a leader assigns at once.
         """
         self._worker = worker
+        self.assigned = pacing.new_bell()
+        """Set when the worker, as the leader, has assigned leases: some may be its own."""
+        self._leases_created = leases_created
         self._fleet = fleet
         self._settings = settings
         self._pacing = pacing
@@ -116,7 +121,11 @@ class FleetMember:
             group.start_soon(self._beat(), name="show that the worker lives")
             group.start_soon(self._keep(), name="keep leading")
             while not self._pacing.is_stopping:
-                await self._pacing.pause(await self._step())
+                self._leases_created.clear()
+                seconds = await self._step()
+                if self.leads:
+                    self.assigned.set()
+                await self._pacing.pause(seconds, bell=self._leases_created)
             group.stop()
         async with retryable("leasing.presence_failed", self._worker):
             await self._presence.leave()

@@ -10,7 +10,10 @@ import sys
 
 import pytest
 
+from allocator.errors import ValidationError
 from allocator.runtime.task_group import TaskGroup
+from consumer.leasing.dynamodb.core.vmware_go import VmwareGoLayout
+from consumer.leasing.dynamodb.store import DynamoRecordStore
 from consumer.leasing.shard_checkpointer import ShardCheckpointer
 from consumer.leasing.store import RecordStore
 from consumer.leasing.worker.settings import WorkerSettings
@@ -19,6 +22,8 @@ from tests.support.dynamodb_stores import DynamoSubject
 from tests.support.eventually import eventually
 from tests.support.memory_stream import MemoryStream
 from tests.support.scripted_processor import Script, ScriptedProcessor
+from tests.support.stepping_clock import SteppingClock
+from tests.support.vmware_go_peer import vmware_moment
 
 pytestmark = pytest.mark.moto
 
@@ -87,3 +92,39 @@ async def test_lease_stealing(
         row = subject.row(shard)
         assert row["Checkpoint"] == {"S": stream.positions(shard)[-1].seq}
         assert "AssignedTo" not in row
+
+
+async def test_moment_is_as_far_ahead_as_the_worker_says(
+    subject: DynamoSubject, stream: MemoryStream
+) -> None:
+    """Workers of theirs take a lease when its moment is over: 10 s ahead, a worker that renews later lost its own."""
+    clock = SteppingClock(1_700_000_000.0)
+    store = DynamoRecordStore(
+        subject.client, subject.table_name, layout=VmwareGoLayout(), clock=clock
+    )
+    LeaseWorker(
+        "w1",
+        store=store,
+        source=stream,
+        new_processor=lambda: ScriptedProcessor(Script()),
+        settings=WorkerSettings(lease_seconds=45.0),
+    )
+
+    await ShardCheckpointer(store, clock=clock).get_lease(SHARDS[0], "w1")
+
+    assert subject.row(SHARDS[0])["LeaseTimeout"] == vmware_moment(clock.now_seconds + 45)
+
+
+def test_layout_of_another_length_is_refused(subject: DynamoSubject, stream: MemoryStream) -> None:
+    """Which of the two lengths other workers go by, nobody could tell."""
+    layout = VmwareGoLayout(lease_seconds=10.0)
+    store = DynamoRecordStore(subject.client, subject.table_name, layout=layout)
+
+    with pytest.raises(ValidationError, match=r"worker\.lease_seconds.*10\.0 s.*45\.0 s"):
+        LeaseWorker(
+            "w1",
+            store=store,
+            source=stream,
+            new_processor=lambda: ScriptedProcessor(Script()),
+            settings=WorkerSettings(lease_seconds=45.0),
+        )

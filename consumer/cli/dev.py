@@ -29,6 +29,7 @@ from consumer.client import ShardClient
 from consumer.embedded.broker import EmbeddedBrokerProcess
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.embedded.member import EmbeddedMemberProcess
+from consumer.errors import EmbeddedServerError
 from consumer.journal.client import JournalClient
 from consumer.protocol import journal_pb2, shard_pb2
 
@@ -77,7 +78,7 @@ def dev(
 ) -> None:
     """Run etcd, a broker and members of the application APP until Ctrl-C.
 
-    Kill a member (`kill -9`) to watch its shards move: it is started again at once.
+    Kill a member (`kill -9`) to watch its shards move: it is started again at once, as are etcd and the broker.
 
     Members find the path of a directory for local state, which lives as long as the journals, in BROADSHEET_STATE_DIR.
 
@@ -168,7 +169,7 @@ class DevCluster:
         )
 
     def watch(self) -> None:
-        """Start members again that ended, until SIGINT or SIGTERM."""
+        """Start again what ended, whether etcd, the broker or a member, until SIGINT or SIGTERM."""
         asked = Event()
 
         def ask(number: int, frame: FrameType | None) -> None:
@@ -178,12 +179,26 @@ class DevCluster:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, ask)
         while not asked.wait(WATCH_SECONDS):
+            self._revive("etcd", self._etcd)
+            self._revive("broker", self._broker)
             for index, member in enumerate(self._members):
                 if member.exit_code is not None:
                     say(f"dev-{index} ended with {member.exit_code}; starting it again")
                     self._lives[index] += 1
                     self._members[index] = self._start_member(index)
         say("stopping")
+
+    def _revive(self, name: str, server: EmbeddedEtcdProcess | EmbeddedBrokerProcess) -> None:
+        """Start a server that ended on its data and at its address; if that fails, the next look tries again."""
+        if server.is_running:
+            return
+        say(f"{name} ended; starting it again")
+        try:
+            server.restart()
+        except EmbeddedServerError as error:
+            say(f"{name} did not start: {error.detail.splitlines()[-1] if error.detail else error}")
+        else:
+            say(f"{name} serves again")
 
     def _start_member(self, index: int) -> EmbeddedMemberProcess:
         name = f"dev-{index}-"

@@ -68,6 +68,12 @@ _OPTIONS = (
         help="Whether a stalled primary gives its shard up to another member.",
     ),
     _option(
+        "--unavailable-seconds",
+        envvar="CONSUMER_UNAVAILABLE_SECONDS",
+        default=_DEFAULTS.unavailable_seconds,
+        help="A primary cut off from its broker for so long gives its shard to a standby that is not; 0: never.",
+    ),
+    _option(
         "--young-deaths-max",
         envvar="CONSUMER_YOUNG_DEATHS_MAX",
         default=_DEFAULTS.young_deaths_max,
@@ -151,6 +157,7 @@ def shard_config(options: Mapping[str, Any]) -> ShardConfig:
         hold_seconds=options["hold_seconds"],
         stall_seconds=options["stall_seconds"],
         stall_hand_over=options["stall_hand_over"],
+        unavailable_seconds=options["unavailable_seconds"],
         hints_seconds=options["hints_seconds"],
         hints_bytes=options["hints_bytes"],
         rollback_again_seconds=options["rollback_again_seconds"],

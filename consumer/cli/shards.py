@@ -36,6 +36,9 @@ from consumer.protocol import shard_pb2
 from consumer.protocol.labels import parse_selector, values_of
 from consumer.protocol.validation_shard import validate_shard_apply_request
 
+UNAVAILABLE = "UNAVAILABLE"
+"""Shown in place of the code of a primary that is cut off from its brokers."""
+
 
 @click.group(
     cls=LazyGroup,
@@ -353,13 +356,25 @@ def _print_shards(
         for status in shard.status:
             for error in status.errors:
                 say(f"{shard.spec.id}: {error}")
+            if status.unavailable:
+                say(f"{shard.spec.id}: UNAVAILABLE: {status.unavailable}")
 
 
 def _status_of(shard: shard_pb2.ListResponse.Shard) -> str:
     if shard.spec.disable:
         return "DISABLED"
     code = max((status.code for status in shard.status), default=None)
-    return "UNASSIGNED" if code is None else shard_pb2.ReplicaStatus.Code.Name(code)
+    if code is None:
+        return "UNASSIGNED"
+    if code != shard_pb2.ReplicaStatus.FAILED and any(each.unavailable for each in shard.status):
+        return UNAVAILABLE
+    return shard_pb2.ReplicaStatus.Code.Name(code)
+
+
+def _name_of(status: shard_pb2.ReplicaStatus) -> str:
+    if status.unavailable and status.code != shard_pb2.ReplicaStatus.FAILED:
+        return UNAVAILABLE
+    return shard_pb2.ReplicaStatus.Code.Name(status.code)
 
 
 def _replication_of(spec: shard_pb2.ShardSpec) -> str:
@@ -368,7 +383,7 @@ def _replication_of(spec: shard_pb2.ShardSpec) -> str:
 
 def _replica_texts(shard: shard_pb2.ListResponse.Shard) -> list[str]:
     return [
-        f"{member.suffix}:{shard_pb2.ReplicaStatus.Code.Name(status.code)}"
+        f"{member.suffix}:{_name_of(status)}"
         for member, status in zip(shard.route.members, shard.status, strict=True)
     ]
 

@@ -13,6 +13,8 @@ UNASSIGNED = "unassigned"
 """Reason of what an Unassign does."""
 STALLED = "stalled"
 """Reason why a primary gives its assignment up."""
+UNAVAILABLE = "unavailable"
+"""Reason why a standby takes a shard from its primary."""
 
 _KINDS = {
     MoveKind.ASSIGN: WireKind.MOVE_KIND_ASSIGN,

@@ -75,6 +75,8 @@ class AppendQueue:
     """Why this journal takes no appends any more."""
     draining: bool = False
     """A task works on the groups."""
+    under_way_since: float | None = None
+    """When the first group was sent for the first time, seconds of the event loop; None while none is under way."""
 
     def put(
         self,

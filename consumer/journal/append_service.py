@@ -104,6 +104,18 @@ class AppendService:
         """Content that was queued and is not known to be written, bytes."""
         return self._queued_bytes
 
+    def overdue(self, seconds: float) -> str:
+        """Return a journal of which an append has been tried for so long without an answer; empty if there is none."""
+        horizon = asyncio.get_running_loop().time() - seconds
+        return next(
+            (
+                journal
+                for journal, queue in self._queues.items()
+                if queue.under_way_since is not None and queue.under_way_since <= horizon
+            ),
+            "",
+        )
+
     def append(
         self,
         journal: str,
@@ -225,15 +237,18 @@ class AppendService:
                 try:
                     await self._depend(group)
                     group.under_way = True
+                    queue.under_way_since = asyncio.get_running_loop().time()
                     response = await self._perform(group)
                 except ConsumerError as error:
                     self._poison(queue, error)
                     return
+                queue.under_way_since = None
                 queue.groups.popleft()
                 self._count(-group.size)
                 group.future.set_result(response)
         finally:
             queue.draining = False
+            queue.under_way_since = None
             if not queue.groups and queue.poison is None:
                 del self._queues[journal]
 
@@ -281,7 +296,7 @@ class AppendService:
                 may_repeat_bytes=isinstance(failed, AppendOutcomeUnknownError),
                 error=str(failed),
             )
-            await backoff.sleep()
+            await self._client.pause(backoff.next_seconds())
 
     async def _send(self, group: AppendGroup, fence: CopyFence | None = None) -> AppendResponse:
         request = group.request

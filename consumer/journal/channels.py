@@ -11,6 +11,7 @@ Source: gazette/core broker/protocol/dispatcher.go (mark and sweep), endpoint.go
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,8 +43,11 @@ MESSAGE_BYTES_MAX = 16 << 20
 """Largest message taken or sent, bytes; brokers send chunks of 1 MiB at most, listings carry 25 specs."""
 IDLE_SECONDS = 30.0
 """A member's channel unused for so long is closed."""
-RECONNECT_SECONDS_MAX = 1.0
-"""Longest pause between attempts to connect. Gazette's clients wait up to 5 s; a restarted broker is back sooner."""
+RECONNECT_SECONDS_MAX = 0.5
+"""Longest pause between attempts to connect, and longest attempt. Gazette's clients wait up to 5 s; a restarted broker
+is back sooner, and a member goes on within a second after a cut has healed."""
+READY_LOOK_SECONDS = 0.1
+"""Between two looks whether a channel is connected again: that costs a microsecond."""
 
 _OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -201,6 +205,14 @@ class Channels(Protocol):
         """Return the state of an endpoint's channel, or None if none is open."""
         ...
 
+    async def reconnected(self, endpoint: str = "") -> None:
+        """Return once an endpoint's channel that is not connected is; never, if it is now."""
+        ...
+
+    async def renew(self, endpoint: str = "") -> None:
+        """Give an endpoint's connection up, and what is under way on it; the next call makes another."""
+        ...
+
     async def sweep(self) -> None:
         """Close what is idle."""
         ...
@@ -261,6 +273,28 @@ class ChannelCache:
         """Return the state of an endpoint's channel, or None if none is open."""
         entry = self._entries.get(endpoint)
         return entry.channel.get_state() if entry else None
+
+    async def reconnected(self, endpoint: str = "") -> None:
+        """Return once an endpoint's channel that is not connected is; never, if it is now."""
+        if self._is_connected(endpoint):
+            await asyncio.Event().wait()
+        while not self._is_connected(endpoint):  # noqa: ASYNC110 - gRPC's own watches outlive a cancelled wait
+            await asyncio.sleep(READY_LOOK_SECONDS)
+
+    async def renew(self, endpoint: str = "") -> None:
+        """Give an endpoint's connection up, and what is under way on it; the next call makes another.
+
+        For one that is silent though nobody closed it: TCP itself waits for minutes, and would send again only after
+        as long as the silence lasted.
+        """
+        entry = self._entries.pop(endpoint or self.default_endpoint, None)
+        if entry is not None:
+            await entry.close()
+
+    def _is_connected(self, endpoint: str) -> bool:
+        entry = self._entries.get(endpoint or self.default_endpoint)
+        ready = grpc.ChannelConnectivity.READY
+        return entry is not None and entry.channel.get_state(try_to_connect=True) is ready
 
     async def sweep(self) -> None:
         """Close members' channels that were idle for `IDLE_SECONDS`."""

@@ -29,6 +29,7 @@ from consumer.journal.in_turn import InTurn
 from consumer.journal.listing import (
     ListResult,
     apply_changes,
+    ask_once,
     list_fragments,
     list_journals,
     watch_journals,
@@ -269,6 +270,28 @@ class JournalClient:
         if retry and in_turn is None:
             return await append_patiently(self._transport, request, pieces)
         return await append_once(self._transport, request, pieces, in_turn)
+
+    async def ask_once(self, *, timeout_seconds: float) -> None:
+        """Find out whether a broker answers: return if it does, a refusal included. Never repeated.
+
+        Args:
+            timeout_seconds: Longest wait for the answer.
+
+        Raises:
+            EndpointError: it did not answer.
+        """
+        await ask_once(self._transport, timeout_seconds=timeout_seconds)
+
+    async def renew_connection(self) -> None:
+        """Give up the connection to `address`, which is silent, and all that is under way on it.
+
+        What can be repeated is, on a new connection; an append whose answer is lost is told so.
+        """
+        await self._transport.channels.renew()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait before another attempt; no longer than until a broker is reached again that could not be."""
+        await self._transport.pause(seconds)
 
     async def write_head(self, journal: str) -> int:
         """Return the journal's write head, bytes.

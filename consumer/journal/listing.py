@@ -37,6 +37,7 @@ from consumer.protocol.journal_pb2 import (
     ListResponse,
     Status,
 )
+from consumer.protocol.labels import NAME, label_set
 from consumer.protocol.validation_journal import (
     validate_apply_request,
     validate_apply_response,
@@ -48,6 +49,8 @@ from consumer.protocol.validation_journal import (
 
 BACKOFF_SECONDS_MAX = 2.0
 """Longest pause of a watch between attempts."""
+_ASKED_ABOUT = "broadsheet/reachable"
+"""Name of a journal that nobody need have: an empty listing is an answer."""
 _INVALID = "INVALID_ANSWER"
 """Stands for the gRPC status in the error about an answer that breaks a rule."""
 
@@ -84,6 +87,26 @@ async def list_journals(transport: JournalTransport, selector: LabelSelector) ->
     raise AssertionError("the retrier returns or raises")
 
 
+async def ask_once(transport: JournalTransport, *, timeout_seconds: float) -> None:
+    """Find out whether a broker answers at all, by a listing of a journal that need not exist.
+
+    Args:
+        transport: Finds the broker.
+        timeout_seconds: Longest wait for its answer, a refusal included.
+
+    Raises:
+        EndpointError: it did not answer.
+    """
+    request = ListRequest(selector=LabelSelector(include=label_set((NAME, _ASKED_ABOUT))))
+    try:
+        async with _Listing(transport, request, timeout_seconds) as listing:
+            await listing.read_snapshot(endless=False)
+    except EndpointError:
+        raise
+    except ConsumerError as error:
+        _log.debug("ask_once.refused", cause=str(error))  # An answer, too.
+
+
 async def watch_journals(
     transport: JournalTransport, selector: LabelSelector
 ) -> AsyncIterator[ListResult]:
@@ -106,7 +129,7 @@ async def watch_journals(
                     yield seen
         except ConsumerError as error:
             _log.warning("watch.retrying", attempt=backoff.attempt + 1, error=str(error))
-        await backoff.sleep()
+        await transport.pause(backoff.next_seconds())
 
 
 class _Listing:

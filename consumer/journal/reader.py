@@ -278,7 +278,7 @@ class Reader:
             waited_seconds=round(waited_seconds, 3),
             error=str(error),
         )
-        await self._backoff.sleep()
+        await self._transport.pause(self._backoff.next_seconds(), self._endpoint)
 
     def _note_success(self) -> None:
         """Forget past trouble. Only bytes are success: metadata that nothing good follows must not start us over."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,8 @@ STREAM_LIFE_SECONDS = 300.0
 """A read or a watch is opened anew after this: so a peer that died without a word is noticed."""
 UNARY_TIMEOUT_SECONDS = 30.0
 """Longest wait for one answer to a request that does not block by itself."""
+PAUSE_SECONDS_MIN = 0.05
+"""Between two attempts, at least."""
 _RETRY_SECONDS_FIRST, _RETRY_SECONDS_MAX = 0.05, 1.0
 _SELECTORS_MAX = 4096
 """Journals whose selector is remembered: a process asks about the same ones again and again."""
@@ -127,6 +130,19 @@ class JournalTransport:
         if error.code() == grpc.StatusCode.UNAVAILABLE:
             self.routes.forget(journal)
 
+    async def pause(self, seconds: float, endpoint: str = "") -> None:
+        """Wait before another attempt; no longer than until a broker is reached again that could not be.
+
+        Args:
+            seconds: Longest wait. The least is `PAUSE_SECONDS_MIN`, however often the connection comes and goes.
+            endpoint: Of the broker that was asked; the default one's if empty.
+        """
+        least = min(seconds, PAUSE_SECONDS_MIN)
+        await asyncio.sleep(least)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds - least):
+                await self.channels.reconnected(endpoint)
+
 
 @lru_cache(maxsize=_SELECTORS_MAX)
 def _selector_of(journal: str) -> LabelSelector:
@@ -150,6 +166,7 @@ def patiently(
         wait=wait_exponential(multiplier=_RETRY_SECONDS_FIRST, max=_RETRY_SECONDS_MAX)
         + wait_random(0, _RETRY_SECONDS_FIRST),
         retry=retry_if_exception(may_retry),
+        sleep=transport.pause,
         reraise=True,
     )
 

@@ -18,16 +18,18 @@ from allocator.metrics import AllocatorMetrics
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
 from allocator.session import Session, SessionConfig
-from consumer.application import Application, ServiceRegistrar
+from consumer.application import Application, MessageProducer, ServiceRegistrar
 from consumer.config import MemberConfig
 from consumer.core.load_message import decode_report
 from consumer.errors import EndpointError
 from consumer.journal.client import JournalClient
 from consumer.key_space import ReplicaConsistency, ShardDecoder, is_failed, process_of
+from consumer.member.broker_watch import BrokerWatch
 from consumer.member.death_watch import DeathWatch
 from consumer.member.load_reporter import LoadReporter
 from consumer.member.peer_watch import PeerWatch
 from consumer.member.shard_up import ShardUp
+from consumer.member.standby_take_over import StandbyTakeOver
 from consumer.protocol.allocation_pb2_grpc import add_AllocationServiceServicer_to_server
 from consumer.protocol.auth import KeyedAuth, NoAuth
 from consumer.protocol.recovery_pb2_grpc import add_RecoveryServiceServicer_to_server
@@ -77,6 +79,10 @@ class MemberParts:
     peers: Peers
     peer_watch: PeerWatch | None
     """None if peers are not watched."""
+    broker_watch: BrokerWatch | None
+    """None if primaries stay where they are, whatever they are cut off from."""
+    standby_take_over: StandbyTakeOver | None
+    """The same."""
     load_reporter: LoadReporter
     ledger: Ledger
     """Of what this member does without leading."""
@@ -116,6 +122,8 @@ def compose(given: Surroundings) -> MemberParts:
         resolver=resolver,
         peers=peers,
         peer_watch=_peer_watch(given, key_space) if config.watch_peers else None,
+        broker_watch=_broker_watch(given, local_shards),
+        standby_take_over=_standby_take_over(given, key_space, ledger),
         load_reporter=_load_reporter(given, session, local_shards),
         ledger=ledger,
     )
@@ -183,6 +191,38 @@ def _peer_watch(given: Surroundings, key_space: KeySpace) -> PeerWatch:
     )
     key_space.observe(watch.look)
     return watch
+
+
+def _broker_watch(given: Surroundings, local_shards: LocalShards) -> BrokerWatch | None:
+    seconds = given.config.shards.unavailable_seconds
+    if not seconds:
+        return None
+    return BrokerWatch(
+        given.journals,
+        local_shards.shards.values,
+        unavailable_seconds=seconds,
+        clock=given.clock,
+        registry=given.registry,
+    )
+
+
+def _standby_take_over(
+    given: Surroundings, key_space: KeySpace, ledger: Ledger
+) -> StandbyTakeOver | None:
+    if not given.config.shards.unavailable_seconds:
+        return None
+    take_over = StandbyTakeOver(
+        given.etcd,
+        key_space,
+        given.journals,
+        member_id=given.config.member_id,
+        reads_journals=not isinstance(given.application, MessageProducer),
+        ledger=ledger,
+        clock=given.clock,
+        registry=given.registry,
+    )
+    key_space.observe(take_over.look)
+    return take_over
 
 
 def _ledger(given: Surroundings, keys: Keys) -> Ledger:

@@ -191,6 +191,10 @@ class Service:
                 group.start_soon(self._import_solver_later(parts), name="import solver")
                 if parts.peer_watch is not None:
                     group.start_soon(parts.peer_watch.run(), name="watch peers")
+                if parts.broker_watch is not None:
+                    group.start_soon(parts.broker_watch.run(), name="watch broker")
+                if parts.standby_take_over is not None:
+                    group.start_soon(parts.standby_take_over.run(), name="take over")
                 await self._keep_session(parts, server)
                 group.stop()
         finally:

@@ -66,6 +66,9 @@ class ShardConfig:
     """A primary with work that stands still for so long is reported as stalled; 0: never."""
     stall_hand_over: bool = False
     """Whether a stalled primary gives its assignment up, so that another member takes the shard."""
+    unavailable_seconds: float = 2.5
+    """A primary whose broker does not answer, or not its appends, for so long says UNAVAILABLE, and gives its shard to
+    a standby that reaches the broker; 0: never. More than a restart of the broker takes."""
     hints_seconds: float = 300.0
     """Age at which a primary replaces the hints of its recovery log, if it recorded anything since."""
     hints_bytes: int = 64 << 20

@@ -37,6 +37,7 @@ from consumer.journal.client import JournalClient
 from consumer.local_state import LocalState
 from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
 from consumer.recoverylog.playback_progress import PlaybackProgress
+from consumer.shard.availability import Availability
 from consumer.shard.dead_letters import DeadLetters, dead_letter_journal
 from consumer.shard.environment import ShardEnvironment
 from consumer.shard.primary import PrimaryAttempt
@@ -88,6 +89,15 @@ class LiveShard:
         self._telling: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._attempt = self._new_attempt()
+        self.availability = Availability(
+            spec.id,
+            self._status,
+            is_primary=lambda: self.primary,
+            overdue_append=self._overdue_append,
+            metrics=environment.metrics,
+            fqn=self._fqn,
+        )
+        """Told whether brokers can be reached; tells it on."""
         if self.primary:
             self._promoted.set()
 
@@ -260,12 +270,22 @@ class LiveShard:
     async def _run(self) -> None:
         # Whatever is logged below here, the application's lines included, tells of which shard.
         structlog.contextvars.bind_contextvars(shard=self.id)
+        async with TaskGroup() as group:
+            group.start_soon(self.availability.run(), name=f"availability {self.id}")
+            await self._live()
+            group.stop()
+
+    async def _live(self) -> None:
         while not self._stopping:
             cause = await self._live_once()
             if cause is None or self._stopping:
                 return
             await self._back_off(cause)
             self._attempt = self._new_attempt()
+
+    def _overdue_append(self, seconds: float) -> str:
+        recorded = self._recovery.overdue_append(seconds) if self._recovery is not None else ""
+        return recorded or self._attempt.overdue_append(seconds)
 
     def _end_attempt(self) -> None:
         """Tell those who wait for an attempt that never ran."""

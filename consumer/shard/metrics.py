@@ -114,6 +114,12 @@ class ShardMetrics:
             ("shard",),
             registry=registry,
         )
+        self._unavailable = Gauge(
+            "broadsheet_shard_unavailable",
+            "1 while a primary cannot reach its brokers, or none of them answers its appends.",
+            ("shard",),
+            registry=registry,
+        )
         self._dead_letters = Counter(
             "broadsheet_shard_dead_letters",
             "Messages found to be poison and left out from then on.",
@@ -125,6 +131,10 @@ class ShardMetrics:
     def record_stalled(self, shard: str, stalled: bool) -> None:
         """Note whether a primary stands still."""
         self._stalled.labels(shard).set(stalled)
+
+    def record_unavailable(self, shard: str, unavailable: bool) -> None:
+        """Note whether a primary cannot do its work."""
+        self._unavailable.labels(shard).set(unavailable)
 
     def record_dead_letter(self, shard: str) -> None:
         """Count a message that is left out."""

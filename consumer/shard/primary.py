@@ -25,6 +25,7 @@ from consumer.core.stall import Look
 from consumer.core.supervision import Place
 from consumer.core.transaction import TransactionMachine
 from consumer.errors import ApplicationError, ConsumerError, ShardStoppedError
+from consumer.journal.append_service import AppendService
 from consumer.message.sequencer import RING_MESSAGES, Sequencer
 from consumer.message.uuid import new_producer_id
 from consumer.protocol.shard_pb2 import Checkpoint
@@ -81,6 +82,7 @@ class PrimaryAttempt:
         self._callbacks: Callbacks | None = None
         self._loop: TransactionLoop | None = None
         self._reading: TaskGroup | None = None
+        self._appends: AppendService | None = None
         self._stopping = False
         self.store: Store | None = None
         """Set while the attempt serves and is torn down."""
@@ -127,6 +129,10 @@ class PrimaryAttempt:
     def stack(self) -> str:
         """Return where the application's thread is now."""
         return self._worker.stack() if self._worker is not None else ""
+
+    def overdue_append(self, seconds: float) -> str:
+        """Return a journal that an append has been under way to for so long; the empty string if there is none."""
+        return self._appends.overdue(seconds) if self._appends is not None else ""
 
     # -- references
 
@@ -217,7 +223,7 @@ class PrimaryAttempt:
         sources = Sources(
             shard, environment.application, worker=worker, journals=environment.journals
         )
-        appends = environment.new_appends(shard.fqn)
+        appends = self._appends = environment.new_appends(shard.fqn)
         recovered = environment.new_plain_appends()
         producer = new_producer_id(environment.random_bytes)
         rollbacks = Rollbacks.of_attempt(

@@ -81,6 +81,10 @@ class Recovery:
         outcome = self._outcome.result() if self._outcome.done() else None
         return outcome if isinstance(outcome, BaseException) else None
 
+    def overdue_append(self, seconds: float) -> str:
+        """Return the log, if an append to it has been under way for so long; else the empty string."""
+        return self._appends.overdue(seconds)
+
     def start(self, group: TaskGroup) -> None:
         """Begin to play, in tasks of `group`, which never fail."""
         group.start_soon(self._appends.run(), name=f"record {self._spec.id}")

@@ -18,7 +18,7 @@ from allocator.core.ops import Compare, Put
 from allocator.errors import EtcdError
 from allocator.etcd.api import Etcd
 from allocator.runtime.backoff import Backoff
-from consumer.core.replica_status import reduced
+from consumer.core.replica_status import reduced, truncated
 from consumer.protocol.shard_pb2 import ReplicaStatus
 from consumer.shard.environment import RevisionWaiter
 
@@ -48,6 +48,12 @@ class ReplicaStatusWriter:
         self._key_space = key_space
         self._assignment = assignment
         self._random = random
+        self.unavailable = ""
+        """Why the replica cannot do its work at present; every status that is written says so."""
+
+    async def tell_available(self) -> None:
+        """Say what `unavailable` is now beside what is said already. Tries until it is written."""
+        await self._write(lambda existing: existing)
 
     async def publish(self, status: ReplicaStatus) -> None:
         """Say `status` beside what is said already: the code never falls. Tries until it is written."""
@@ -67,7 +73,9 @@ class ReplicaStatusWriter:
     ) -> bool:
         observed = self._assignment()
         existing = observed.value if isinstance(observed.value, ReplicaStatus) else ReplicaStatus()
-        wanted = wanted_after(existing)
+        wanted = ReplicaStatus()
+        wanted.CopyFrom(wanted_after(existing))
+        wanted.unavailable = truncated(self.unavailable)
         if wanted == existing:
             return True
         kv = observed.kv

@@ -98,6 +98,13 @@ class SimulatedChannels:
         """It seems to be there, until something is sent."""
         return grpc.ChannelConnectivity.READY
 
+    async def reconnected(self, endpoint: str = "") -> None:
+        """It seems to be connected all the time."""
+        await asyncio.Event().wait()
+
+    async def renew(self, endpoint: str = "") -> None:
+        """There is no connection that could be silent for good."""
+
     async def sweep(self) -> None:
         """Nothing is ever closed for being idle."""
 

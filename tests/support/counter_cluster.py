@@ -30,6 +30,8 @@ class CounterCluster:
     pids: tuple[int, ...]
     broker: str
     state: Path
+    log: Path
+    """What `shardctl dev` prints."""
 
     def shardctl(self, *arguments: str, stdin: str = "") -> Result:
         """Run a command against the second member, which the tests never kill."""
@@ -96,7 +98,7 @@ def running_counter_cluster(directory: Path) -> Iterator[CounterCluster]:
         )
         text = output.read_text()
         assert process.poll() is None, text
-        yield _cluster_of(text, state=directory / "state")
+        yield _cluster_of(text, state=directory / "state", log=output)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=START_SECONDS) == 0, output.read_text()
     finally:
@@ -104,7 +106,7 @@ def running_counter_cluster(directory: Path) -> Iterator[CounterCluster]:
         process.wait()
 
 
-def _cluster_of(output: str, *, state: Path) -> CounterCluster:
+def _cluster_of(output: str, *, state: Path, log: Path) -> CounterCluster:
     members = re.findall(r"^dev-\d +(\S+) \(pid (\d+)\)$", output, re.MULTILINE)
     broker = re.search(r"^broker +(\S+)$", output, re.MULTILINE)
     assert broker is not None, output
@@ -113,4 +115,5 @@ def _cluster_of(output: str, *, state: Path) -> CounterCluster:
         pids=tuple(int(pid) for _, pid in members),
         broker=broker[1],
         state=state,
+        log=log,
     )

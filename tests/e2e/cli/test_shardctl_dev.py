@@ -7,6 +7,7 @@ import os
 import re
 import signal
 
+import psutil
 import pytest
 import yaml
 
@@ -275,3 +276,43 @@ def test_killed_member_is_replaced_and_its_shard_goes_on(cluster: CounterCluster
         ),
         timeout_seconds=COUNT_SECONDS,
     )
+
+
+def test_servers_that_end_are_started_again_where_they_were(cluster: CounterCluster) -> None:
+    """A broker or an etcd that crashes would leave a cluster that only looks alive: each is started again on its data,
+    a line says so, and what is appended then is counted.
+    """
+    etcd = re.search(r"^etcd +(\S+)$", cluster.log.read_text(), re.MULTILINE)
+    assert etcd is not None
+    for name, address in (("broker", cluster.broker), ("etcd", etcd[1])):
+        before = cluster.log.read_text().count(f"{name} serves again")
+        os.kill(_pid_listening_at(address), signal.SIGKILL)
+        eventually_sync(
+            lambda: cluster.log.read_text().count(f"{name} serves again") == before + 1,  # noqa: B023 - called at once
+            timeout_seconds=COUNT_SECONDS,
+        )
+        assert f"{name} ended; starting it again" in cluster.log.read_text()
+    counted = cluster.counts("part-000").get("revived", 0)
+
+    def appended() -> bool:
+        line = cluster.shardctl(
+            *("journals", "append", "counter/events/part-000", "--lines"),
+            stdin='{"key":"revived"}\n',
+        )
+        return line.exit_code == 0
+
+    eventually_sync(appended, timeout_seconds=COUNT_SECONDS)
+    eventually_sync(
+        lambda: cluster.counts("part-000").get("revived", 0) > counted,
+        timeout_seconds=COUNT_SECONDS,
+    )
+
+
+def _pid_listening_at(address: str) -> int:
+    port = int(address.rpartition(":")[2])
+    (pid,) = {
+        each.pid
+        for each in psutil.net_connections("tcp")
+        if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port and each.pid
+    }
+    return int(pid)

@@ -26,6 +26,7 @@ SHARD_OPTIONS: dict[str, Any] = {
     "quarantine_seconds": 33.0,
     "poison_attempts": 2,
     "stall_seconds": 8.5,
+    "unavailable_seconds": 4.5,
     "young_deaths_max": 0,
     "hold_seconds": 1.5,
     "stop_grace_seconds": 3.0,

@@ -1,0 +1,164 @@
+"""Tells a process that can reach its brokers from one that cannot, and paces how often standbys take a shard over.
+
+    REACHABLE ──no answer──► DOUBTFUL ──none for the bound, several times──► UNAVAILABLE
+        ▲                       │                                                │
+        └────────answer─────────┴─────────────────────answer─────────────────────┘
+
+Nothing is decided here about whose fault it is. A standby takes the shard of an unavailable primary only once it has
+reached the brokers itself: while they are dead, nothing moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
+
+from allocator.core.model import Assignment, MemberId
+from consumer.key_space import PRIMARY_SLOT, status_of
+from consumer.protocol.shard_pb2 import ReplicaStatus
+
+FAILURES_MIN = 3
+"""Questions in a row without an answer: a process that stood still itself finds one of them overdue, not three."""
+RENEWALS_RATIO = 2.0
+"""Each further renewal of a silent connection waits so many times as long."""
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+
+
+class Reach(Enum):
+    """Whether brokers answer this process."""
+
+    REACHABLE = "reachable"
+    DOUBTFUL = "doubtful"
+    UNAVAILABLE = "unavailable"
+
+
+class Reachability:
+    """Follows the questions that one process asks its brokers. Times are monotonic seconds."""
+
+    def __init__(self, *, unavailable_seconds: float) -> None:
+        """Set the patience.
+
+        Args:
+            unavailable_seconds: How long nothing may be answered; above 0.
+        """
+        assert unavailable_seconds > 0, "without patience every question is unanswered"
+        self._unavailable_seconds = unavailable_seconds
+        self._failures = 0
+        self._renew_after_seconds = unavailable_seconds
+        self.reach = Reach.REACHABLE
+        self.cause = ""
+        """What the question said that made it unavailable."""
+        self.since_seconds = 0.0
+        """When the first question was asked that nobody answered."""
+
+    def on_answer(self) -> None:
+        """Take in an answer, whatever it says."""
+        self.reach, self.cause, self._failures = Reach.REACHABLE, "", 0
+        self._renew_after_seconds = self._unavailable_seconds
+
+    def on_failure(self, cause: str, *, asked: float, now: float) -> None:
+        """Take in that a question was not answered.
+
+        Args:
+            cause: Why, for people.
+            asked: When it was asked.
+            now: When that was given up.
+        """
+        self._failures += 1
+        if self.reach is Reach.REACHABLE:
+            self.reach, self.since_seconds = Reach.DOUBTFUL, asked
+        waited_seconds = now - self.since_seconds
+        if (
+            self.reach is Reach.DOUBTFUL
+            and self._failures >= FAILURES_MIN
+            and waited_seconds >= self._unavailable_seconds
+        ):
+            self.reach, self.cause = Reach.UNAVAILABLE, cause
+
+    def takes_renewal(self, *, now: float) -> bool:
+        """Return whether to give a silent connection up now; then not soon again."""
+        waited_seconds = now - self.since_seconds
+        if self.reach is not Reach.UNAVAILABLE or waited_seconds < self._renew_after_seconds:
+            return False
+        self._renew_after_seconds = waited_seconds * RENEWALS_RATIO
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """A shard that changes hands: two replicas change places."""
+
+    primary: Assignment
+    """It says that it is unavailable."""
+    standby: Assignment
+    """It is ready to serve."""
+
+
+def take_over_of(replicas: Iterable[Assignment], member_id: MemberId) -> TakeOver | None:
+    """Return how a member could take a shard from its primary; None if that is available, or the member not ready.
+
+    Args:
+        replicas: Of the shard.
+        member_id: Who would take it.
+    """
+    primary = standby = None
+    for each in replicas:
+        if each.slot == PRIMARY_SLOT and status_of(each).unavailable:
+            primary = each
+        elif each.member_id == member_id and status_of(each).code == ReplicaStatus.STANDBY:
+            standby = each
+    if primary is None or standby is None or primary.member_id == member_id:
+        return None
+    return TakeOver(primary, standby)
+
+
+@dataclass(frozen=True, slots=True)
+class _Turns:
+    times: int
+    last_seconds: float
+
+
+class TakeOverPace(Generic[KeyT]):
+    """Damps connections that come and go: each further taking of a shard waits twice as long, until it is calm."""
+
+    def __init__(
+        self,
+        *,
+        first_seconds: float = 10.0,
+        seconds_max: float = 320.0,
+        calm_seconds: float = 900.0,
+    ) -> None:
+        """Set the times.
+
+        Args:
+            first_seconds: Between the first and the second taking.
+            seconds_max: Between any two, at most.
+            calm_seconds: Without one for so long, the next is the first again.
+        """
+        self._first_seconds = first_seconds
+        self._seconds_max = seconds_max
+        self._calm_seconds = calm_seconds
+        self._turns: dict[KeyT, _Turns] = {}
+
+    def on_taken(self, key: KeyT, *, now: float) -> None:
+        """Take note that a shard was taken over."""
+        before = self._turns.get(key)
+        is_calm = before is None or now - before.last_seconds >= self._calm_seconds
+        times = 1 if before is None or is_calm else before.times + 1
+        self._turns[key] = _Turns(times, now)
+        self._turns = {
+            each: turns
+            for each, turns in self._turns.items()
+            if now - turns.last_seconds < self._calm_seconds
+        }
+
+    def wait_seconds(self, key: KeyT, *, now: float) -> float:
+        """Return how long the next taking of a shard must wait yet."""
+        turns = self._turns.get(key)
+        if turns is None or now - turns.last_seconds >= self._calm_seconds:
+            return 0.0
+        pause_seconds = min(self._seconds_max, self._first_seconds * 2.0 ** (turns.times - 1))
+        return max(0.0, turns.last_seconds + pause_seconds - now)

@@ -1,0 +1,115 @@
+"""Watches whether the journal broker answers this process, and tells its shards.
+
+    asked ──answered──► shards are told that they are available, if they were not
+      └── silence, `unavailable_seconds` long ──► shards are told; a connection that is silent, not closed, is given up
+
+One question stands for all shards, for they all ask the same broker over the same connection. A process without shards
+asks nothing. Whoever has the standby of a shard decides what follows (`consumer.member.standby_take_over`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime
+
+import structlog
+from prometheus_client import CollectorRegistry, Gauge
+
+from allocator.runtime.clock import Clock
+from consumer.core.availability import Reach, Reachability
+from consumer.errors import EndpointError
+from consumer.journal.client import JournalClient
+from consumer.shard.live_shard import LiveShard
+
+QUESTION_SECONDS = 0.5
+"""Between two questions: an outage is noticed so much late, and its end, too."""
+ANSWER_SECONDS_MAX = 1.0
+"""Longest wait for an answer."""
+
+_log = structlog.get_logger()
+
+
+class BrokerWatch:
+    """Asks and tells. `run` until cancelled."""
+
+    def __init__(
+        self,
+        journals: JournalClient,
+        shards: Callable[[], Collection[LiveShard]],
+        *,
+        unavailable_seconds: float,
+        clock: Clock,
+        registry: CollectorRegistry,
+    ) -> None:
+        """Bind the watch.
+
+        Args:
+            journals: Asks.
+            shards: Returns those that run here now.
+            unavailable_seconds: How long brokers may be silent; above 0.
+            clock: Time.
+            registry: Of Prometheus metrics.
+        """
+        self._journals = journals
+        self._shards = shards
+        self._unavailable_seconds = unavailable_seconds
+        self._clock = clock
+        self._reachability = Reachability(unavailable_seconds=unavailable_seconds)
+        self._silent = ""
+        """What shards are told."""
+        self._gauge = Gauge(
+            "broadsheet_member_broker_unavailable",
+            "1 while the journal broker has not answered this process for `unavailable_seconds`.",
+            registry=registry,
+        )
+
+    async def run(self) -> None:
+        """Ask for ever."""
+        while True:
+            asked = self._clock.monotonic_seconds()
+            if self._shards():
+                await self._ask(asked)
+            else:
+                self._reachability.on_answer()  # Nothing relies on one.
+            self._note()
+            for shard in self._shards():
+                shard.availability.look(self._silent, overdue_seconds=self._unavailable_seconds)
+            spent_seconds = self._clock.monotonic_seconds() - asked
+            await asyncio.sleep(max(0.0, QUESTION_SECONDS - spent_seconds))
+
+    async def _ask(self, asked: float) -> None:
+        is_silent = False
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                await self._journals.ask_once(timeout_seconds=ANSWER_SECONDS_MAX * 2)
+        except TimeoutError:
+            is_silent, cause = True, f"no answer within {ANSWER_SECONDS_MAX:g} s"
+        except EndpointError as error:
+            cause = error.detail
+        else:
+            self._reachability.on_answer()
+            return
+        now = self._clock.monotonic_seconds()
+        self._reachability.on_failure(cause, asked=asked, now=now)
+        if is_silent and self._reachability.takes_renewal(now=now):
+            _log.info("broker.connection_given_up", broker=self._journals.address)
+            await self._journals.renew_connection()
+
+    def _note(self) -> None:
+        """Say it once when reach is lost, and once when it is there again."""
+        is_lost = self._reachability.reach is Reach.UNAVAILABLE
+        self._gauge.set(is_lost)
+        if is_lost == bool(self._silent):
+            return
+        if not is_lost:
+            self._silent = ""
+            _log.info("broker.answers_again", broker=self._journals.address)
+            return
+        lost_seconds = self._clock.monotonic_seconds() - self._reachability.since_seconds
+        since = datetime.fromtimestamp(self._clock.wall_seconds() - lost_seconds, UTC)
+        self._silent = (
+            f"broker {self._journals.address} has not answered since "
+            f"{since.isoformat(timespec='seconds')}: {self._reachability.cause}"
+        )
+        _log.warning("broker.unavailable", cause=self._silent)

@@ -1,0 +1,203 @@
+"""Takes shards over from primaries that are cut off from their brokers, where this member has a standby that is not.
+
+    a primary says that it is unavailable ──► can this member reach the broker? ──yes──► the two replicas change places
+                                                  └── no: asked again, until the primary is available, or another's
+
+What a primary says stands in etcd, so the two members need not reach each other; and a broker that answers nobody moves
+nothing. The exchange is the allocator's planned hand-over, in one transaction that compares all that it rests on. The
+old primary is fenced by the new one, whatever it still does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter
+
+from allocator.core.ledger import Cause
+from allocator.core.model import Assignment, Item, ItemId, MemberId
+from allocator.core.ops import Compare, Delete, Put, TxnCheckpoint
+from allocator.errors import EtcdError
+from allocator.etcd.api import Etcd
+from allocator.key_space import KeySpace
+from allocator.ledger import Ledger
+from allocator.runtime.backoff import Backoff
+from allocator.runtime.clock import Clock
+from allocator.runtime.task_group import TaskGroup
+from consumer.core.availability import TakeOver, TakeOverPace, take_over_of
+from consumer.core.hint_keys import has_recovery_log, recovery_log_of
+from consumer.core.move_messages import UNAVAILABLE
+from consumer.errors import ConsumerError
+from consumer.journal.client import JournalClient
+from consumer.key_space import PRIMARY_SLOT, spec_of, status_of
+
+PROOF_SECONDS_MAX = 1.0
+"""Longest wait for the broker to show that it answers this member."""
+AGAIN_SECONDS_FIRST, AGAIN_SECONDS_MAX = 0.2, 2.0
+"""Before the broker is asked again, or a refused exchange is tried again."""
+
+_log = structlog.get_logger()
+
+
+class StandbyTakeOver:
+    """Observes the key space; register `look` as its observer, and `run` it until cancelled."""
+
+    def __init__(
+        self,
+        etcd: Etcd,
+        key_space: KeySpace,
+        journals: JournalClient,
+        *,
+        member_id: MemberId,
+        reads_journals: bool,
+        ledger: Ledger,
+        clock: Clock,
+        registry: CollectorRegistry,
+    ) -> None:
+        """Bind to a member.
+
+        Args:
+            etcd: Where replicas change places.
+            key_space: Shows what primaries say.
+            journals: Proves that brokers answer.
+            member_id: This process.
+            reads_journals: Whether the sources of shards are journals.
+            ledger: Where it is noted.
+            clock: Paces.
+            registry: Of Prometheus metrics.
+        """
+        self._etcd = etcd
+        self._key_space = key_space
+        self._journals = journals
+        self._member_id = member_id
+        self._reads_journals = reads_journals
+        self._ledger = ledger
+        self._clock = clock
+        self._pace: TakeOverPace[ItemId] = TakeOverPace()
+        self._unavailable: dict[ItemId, MemberId] = {}
+        """Primaries that say so, by shard."""
+        self._wanted: set[ItemId] = set()
+        self._changed = asyncio.Event()
+        self._taken = Counter(
+            "broadsheet_member_shards_taken_over",
+            "Shards that standbys here took from primaries that were cut off from their brokers.",
+            registry=registry,
+        )
+
+    def look(self) -> None:
+        """Take in what changed; in time proportional to that."""
+        for item_id in {key.item_id for key in self._key_space.changes.assignments}:
+            replicas = self._key_space.assignments_of(item_id)
+            self._follow(item_id, replicas)
+            if take_over_of(replicas, self._member_id) is not None:
+                self._wanted.add(item_id)
+                self._changed.set()
+
+    def _follow(self, item_id: ItemId, replicas: Sequence[Assignment]) -> None:
+        """Count who takes the shard, whichever member it is: each of them paces the next by that."""
+        primary = next((each for each in replicas if each.slot == PRIMARY_SLOT), None)
+        before = self._unavailable.pop(item_id, None)
+        if primary is None:
+            return
+        if before is not None and primary.member_id != before:
+            self._pace.on_taken(item_id, now=self._clock.monotonic_seconds())
+        if status_of(primary).unavailable:
+            self._unavailable[item_id] = primary.member_id
+
+    async def run(self) -> None:
+        """Take over what there is, for ever."""
+        async with TaskGroup() as group:
+            tasks: dict[ItemId, asyncio.Task[None]] = {}
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                for item_id in self._wanted:
+                    if item_id not in tasks or tasks[item_id].done():
+                        taking = self._take(item_id)
+                        tasks[item_id] = group.start_soon(taking, name=f"take over {item_id}")
+                self._wanted.clear()
+                tasks = {item_id: task for item_id, task in tasks.items() if not task.done()}
+
+    async def _take(self, item_id: ItemId) -> None:
+        """Try until the shard is ours, or there is no reason to any more."""
+        backoff = Backoff(initial_seconds=AGAIN_SECONDS_FIRST, max_seconds=AGAIN_SECONDS_MAX)
+        while True:
+            now = self._clock.monotonic_seconds()
+            await asyncio.sleep(self._pace.wait_seconds(item_id, now=now))
+            item = self._key_space.items.get(item_id)
+            if item is None or self._wish(item_id) is None:
+                return
+            if await self._reaches_brokers(item):
+                # As it is now: the proof took its time.
+                wish = self._wish(item_id)
+                if wish is None or await self._exchange(item, wish):
+                    return
+            await backoff.sleep()
+
+    def _wish(self, item_id: ItemId) -> TakeOver | None:
+        member = self._key_space.members.get(self._member_id)
+        if member is None or member.value.is_exiting():
+            return None
+        return take_over_of(self._key_space.assignments_of(item_id), self._member_id)
+
+    async def _reaches_brokers(self, item: Item) -> bool:
+        """Return whether this member can read what the shard reads, and append to what it appends to, now."""
+        spec = spec_of(item)
+        try:
+            async with asyncio.timeout(PROOF_SECONDS_MAX):
+                await self._journals.ask_once(timeout_seconds=PROOF_SECONDS_MAX * 2)
+                if self._reads_journals:
+                    for source in spec.sources:
+                        await self._journals.write_head(source.journal)
+                if has_recovery_log(spec):
+                    # A barrier: it goes the way of appends, and writes nothing.
+                    await self._journals.append(recovery_log_of(spec), b"")
+        except (ConsumerError, TimeoutError) as error:
+            _log.info(
+                "shard.not_taken_over", shard=spec.id, cause=str(error) or "no answer in time"
+            )
+            return False
+        return True
+
+    async def _exchange(self, item: Item, wish: TakeOver) -> bool:
+        """Have the two replicas change places; False if it must be tried again."""
+        keys, primary, standby = self._key_space.keys, wish.primary, wish.standby
+        new_primary = keys.assignment(item.item_id, standby.member_id, PRIMARY_SLOT)
+        new_standby = keys.assignment(item.item_id, primary.member_id, standby.slot)
+        checkpoint = TxnCheckpoint(
+            (
+                Compare.mod_revision(item.kv.key, item.kv.mod_revision),
+                Compare.mod_revision(primary.kv.key, primary.kv.mod_revision),
+                Compare.mod_revision(standby.kv.key, standby.kv.mod_revision),
+                Compare.absent(new_primary),
+                Compare.absent(new_standby),
+            ),
+            (
+                Delete(primary.kv.key),
+                Delete(standby.kv.key),
+                Put(new_primary, standby.kv.value, lease=standby.kv.lease),
+                # It has to catch up before anybody may rely on it.
+                Put(new_standby, b"", lease=primary.kv.lease),
+            ),
+            subject=item.item_id,
+        )
+        noted = self._ledger.note((checkpoint,), reasons={item.item_id: UNAVAILABLE}, cause=Cause())
+        operations = checkpoint.operations if noted is None else (*checkpoint.operations, noted)
+        try:
+            result = await self._etcd.txn(checkpoint.compares, operations)
+        except EtcdError as error:
+            _log.warning("shard.not_taken_over", shard=item.item_id, cause=str(error))
+            return False
+        if not result.succeeded:
+            return False
+        self._taken.inc()
+        _log.warning(
+            "shard.taken_over",
+            shard=item.item_id,
+            from_member=str(primary.member_id),
+            cause=status_of(primary).unavailable,
+        )
+        await self._key_space.wait_for_revision(result.header.revision)
+        return True

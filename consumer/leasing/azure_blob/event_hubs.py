@@ -7,19 +7,22 @@ its own kind, and its checkpoints are fenced by nothing: nor were they before.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Final
 
 import structlog
 from azure.storage.blob.aio import ContainerClient
 
 from consumer.errors.leasing import LeasingError, UnreadableLeaseError
-from consumer.leasing.azure_blob.container import Blob, BlobContainer
+from consumer.leasing.azure_blob.container import Blob, BlobContainer, Content
 from consumer.leasing.azure_blob.event_hubs_blobs import (
     CHECKPOINT,
     OWNERSHIP,
     HubNames,
     checkpoint_content,
     commit_of,
+    fenced_checkpoint,
+    lone_checkpoint,
     merged,
     needs_body,
     ownership_content,
@@ -92,16 +95,26 @@ class EventHubsRecordStore(ObservedContainer):
         return await self._put(record, only_if="", over="", before=None)
 
     async def replace(self, record: LeaseRecord, expected: Versioned) -> Versioned:
-        """Write the ownership blob in place of the expected one, and repeat the checkpoint in its own."""
+        """Write the ownership blob in place of the expected one, and repeat the checkpoint in its own.
+
+        A change that is a checkpoint and nothing else is written into the checkpoint's blob alone: to Azure's own
+        processors a changed ownership blob is another claim.
+        """
         version = FencedVersion.parsed(expected.version)
         if version.fence != expected.fence:
             raise RecordConflictError(record.key, await self.get(record.key))
-        return await self._put(
+        content = lone_checkpoint(expected.record, record)
+        if content is not None:
+            return await self._put_checkpoint(record, content, version)
+        written = await self._put(
             record,
             only_if=version.etag,
             over=version.checkpoint_etag,
             before=expected.record.checkpoint,
         )
+        if record.epoch == expected.record.epoch:
+            return written
+        return await self._fenced_off(written)
 
     async def delete(self, key: str, expected: Versioned | None = None) -> bool:
         """Delete both blobs, the checkpoint last: what is left of a deletion that failed is a checkpoint alone."""
@@ -164,6 +177,53 @@ class EventHubsRecordStore(ObservedContainer):
         if record.checkpoint != before:
             checkpoint_etag = await self._repeat_checkpoint(record, over)
         return versioned(record, etag=etag, checkpoint_etag=checkpoint_etag)
+
+    async def _put_checkpoint(
+        self, record: LeaseRecord, content: Content, version: FencedVersion
+    ) -> Versioned:
+        """Write a checkpoint, on condition that ownership and checkpoint are as they were read.
+
+        Azure compares one blob at a time. Another worker of ours that acquires the lease in between writes the
+        checkpoint blob, so ours is refused; where there is none yet, the ownership blob is looked at once more.
+        """
+        name = self._names.name(CHECKPOINT, record.key)
+        if await self._ownership_etag(record.key) != version.etag:
+            raise RecordConflictError(record.key, await self.get(record.key))
+        try:
+            etag = await self._container.put(name, content, only_if=version.checkpoint_etag or None)
+        except RefusedError as error:
+            raise RecordConflictError(record.key, await self.get(record.key)) from error
+        if not version.checkpoint_etag and await self._ownership_etag(record.key) != version.etag:
+            with suppress(
+                RefusedError
+            ):  # Another has written it since, so it is not ours any more.
+                await self._container.remove(name, only_if=etag)
+            raise RecordConflictError(record.key, await self.get(record.key))
+        return versioned(record, etag=version.etag, checkpoint_etag=etag)
+
+    async def _ownership_etag(self, key: str) -> str:
+        found = await self._container.show(self._names.name(OWNERSHIP, key))
+        return "" if found is None else found.etag
+
+    async def _fenced_off(self, acquired: Versioned) -> Versioned:
+        """Write the checkpoint blob again, so that the holder before can write it no more, and return what is there."""
+        record, version = acquired.record, FencedVersion.parsed(acquired.version)
+        name = self._names.name(CHECKPOINT, record.key)
+        etag = version.checkpoint_etag
+        try:
+            for _ in range(REPEATS_MAX):
+                found = await self._container.show(name)
+                if found is None:
+                    etag = ""
+                    break
+                content, record = fenced_checkpoint(acquired.record, etag, found)
+                with suppress(RefusedError):  # It was written since: look again.
+                    etag = await self._container.put(name, content, only_if=found.etag)
+                    break
+        except LeasingError as error:
+            _log.warning("leasing.checkpoint_not_fenced", blob=name, cause=str(error))
+            return acquired
+        return versioned(record, etag=version.etag, checkpoint_etag=etag)
 
     async def _repeat_checkpoint(self, record: LeaseRecord, over: str) -> str:
         """Write the checkpoint for other programs, and return its blob's ETag.

@@ -5,9 +5,12 @@
 
 The ownership blob is the record: each write of ours compares its ETag, and puts the whole record into its body. Other
 programs write metadata only, so the body outlives them, and metadata without `record` tells that another program wrote
-last: whoever it names has the lease in a new epoch. The checkpoint blob repeats the record's checkpoint for them. What
-they write there themselves, without `commit`, counts; unless the record's was written over it and could not be repeated
-there any more, which the record tells by that blob's ETag.
+last: whoever it names has the lease in a new epoch. The checkpoint blob repeats the record's checkpoint for them.
+
+What stands in the checkpoint blob without `commit` counts: a checkpoint of another program, or one of ours that changes
+nothing else, for which the ownership blob is not written; unless the record's was written over it and could not be
+repeated there any more, which the record tells by that blob's ETag. Whoever acquires a lease writes the checkpoint blob
+again, with `commit`, so that a late checkpoint of the holder before, which compares its ETag, is refused.
 
 Source: Azure/azure-sdk-for-python sdk/eventhub/azure-eventhub-checkpointstoreblob-aio (paths and metadata).
 """
@@ -15,6 +18,7 @@ Source: Azure/azure-sdk-for-python sdk/eventhub/azure-eventhub-checkpointstorebl
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -107,7 +111,7 @@ def merged(key: str, ownership: Blob | None, checkpoint: Blob | None) -> Version
         is_repeated = COMMIT_METADATA in checkpoint.metadata or checkpoint.etag == over
         if ownership is None or not is_repeated:
             position = _position_of(checkpoint)
-            record = replace(record, checkpoint=position, pending=None, pending_state=None)
+            record = checkpointed(record, position)
     return versioned(
         record,
         etag="" if ownership is None else ownership.etag,
@@ -133,6 +137,42 @@ def ownership_content(record: LeaseRecord, *, over: str) -> Content:
     stored = replace(record, attrs=attrs)
     owner = {OWNER_METADATA: header_value(record.owner or "")}
     return Content(body=encode(stored).encode(), metadata=owner | record_metadata(stored))
+
+
+def checkpointed(record: LeaseRecord, position: Position | None) -> LeaseRecord:
+    """Return a record with the checkpoint of its own blob, which ends what was pending as any commit does."""
+    return replace(record, checkpoint=position, pending=None, pending_state=None, owner_switches=0)
+
+
+def lone_checkpoint(before: LeaseRecord, after: LeaseRecord) -> Content | None:
+    """Return what to write of a change that is a checkpoint and nothing else, into its own blob.
+
+    None: the change is more, or other programs could not read the position.
+    """
+    if after != checkpointed(before, after.checkpoint) or after.checkpoint == before.checkpoint:
+        return None
+    content = checkpoint_content(after)
+    return None if content is None else _without_commit(content.metadata)
+
+
+def fenced_checkpoint(record: LeaseRecord, over: str, found: Blob) -> tuple[Content, LeaseRecord]:
+    """Return what an acquisition writes into the checkpoint blob, and the record with what stands there.
+
+    Args:
+        record: As it was acquired.
+        over: The ETag of the checkpoint blob that it was read with.
+        found: The blob now. The holder before may have written it since.
+    """
+    if found.etag == over or COMMIT_METADATA in found.metadata:
+        metadata = {**found.metadata, COMMIT_METADATA: str(record.counter)}
+        return Content(metadata=metadata), record
+    return _without_commit(found.metadata), checkpointed(record, _position_of(found))
+
+
+def _without_commit(metadata: Mapping[str, str]) -> Content:
+    return Content(
+        metadata={name: value for name, value in metadata.items() if name != COMMIT_METADATA}
+    )
 
 
 def checkpoint_content(record: LeaseRecord) -> Content | None:
@@ -179,7 +219,8 @@ def _record_of_others(key: str, ownership: Blob) -> tuple[LeaseRecord, str]:
     if ownership.body:
         base, over = _own_record(key, ownership.body)
     is_other = owner not in ("", header_value(base.owner or ""))
-    # Its own renewals say nothing but when they were made; observers need no more than that it moves.
+    # Its own renewals say nothing but when they were made; observers need no more than that it moves. Two claims
+    # within a second are told apart by the blob's ETag.
     beats = max(1, int(ownership.modified_at.timestamp()))
     record = replace(
         base,
@@ -189,7 +230,7 @@ def _record_of_others(key: str, ownership: Blob) -> tuple[LeaseRecord, str]:
         epoch=base.epoch + 1,
         counter=base.counter + beats,
         owner_switches=base.owner_switches + (is_other and base.owner is not None),
-        write_id="",
+        write_id=ownership.etag,
     )
     return record, over
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from azure.core import MatchConditions
@@ -274,3 +275,80 @@ async def test_azures_processors_and_ours_share_a_group(
     assert list(await ours.claim_ownership([claimed])) == []
     with pytest.raises(ShutdownError):
         await ours.update_checkpoint(place | {"sequence_number": 4})
+
+
+def _wanted(owner: str) -> dict[str, Any]:
+    names = ("fully_qualified_namespace", "eventhub_name", "consumer_group")
+    return {**dict(zip(names, NAMES, strict=True)), "partition_id": "0", "owner_id": owner}
+
+
+def _place(number: int) -> dict[str, Any]:
+    return _wanted("") | {"sequence_number": number, "offset": str(number)}
+
+
+async def test_claims_within_one_second_are_told_apart(
+    subject: AzureSubject, processor: _Processor
+) -> None:
+    """Blobs say only in whole seconds when they were written: the second of two claims must not win over the first."""
+    ours = RecordCheckpointStore(EventHubsRecordStore(subject.container))
+    await processor.claim("p1")
+    [seen] = await ours.list_ownership(*NAMES)
+
+    await processor.claim("p2")
+
+    assert list(await ours.claim_ownership([seen | {"owner_id": "w1"}])) == []
+    assert (await processor.metadata("ownership"))["ownerid"] == "p2"
+
+
+async def test_checkpoint_leaves_the_ownership_blob_alone(subject: AzureSubject) -> None:
+    """Azure's own processors compare its ETag: a partition that is only checkpointed could not be claimed from us."""
+    ours = RecordCheckpointStore(EventHubsRecordStore(subject.container))
+    assert list(await ours.claim_ownership([_wanted("w1")]))
+    blob = subject.container.get_blob_client(f"{SCOPE}/ownership/0")
+    before = (await blob.get_blob_properties()).etag
+
+    for number in range(3):
+        await ours.update_checkpoint(_place(number))
+
+    assert (await blob.get_blob_properties()).etag == before
+    [stored] = await ours.list_checkpoints(*NAMES)
+    assert (stored["sequence_number"], stored["offset"]) == (2, "2")
+    again = RecordCheckpointStore(EventHubsRecordStore(subject.container))
+    assert list(await again.list_checkpoints(*NAMES)) == [stored]
+
+
+@pytest.mark.parametrize("numbers", [(), (5,)], ids=["no checkpoint yet", "a checkpoint"])
+async def test_holder_before_cannot_checkpoint(
+    subject: AzureSubject, numbers: tuple[int, ...]
+) -> None:
+    """It would move its successor's checkpoint back; neither blob of it may change."""
+    first = RecordCheckpointStore(EventHubsRecordStore(subject.container))
+    second = RecordCheckpointStore(EventHubsRecordStore(subject.container))
+    [claimed] = await first.claim_ownership([_wanted("w1")])
+    for number in numbers:
+        await first.update_checkpoint(_place(number))
+    assert list(await second.claim_ownership([claimed | {"owner_id": "w2"}]))
+
+    with pytest.raises(ShutdownError):
+        await first.update_checkpoint(_place(9))
+
+    stored = await second.list_checkpoints(*NAMES)
+    assert [each["sequence_number"] for each in stored] == list(numbers)
+    await second.update_checkpoint(_place(7))
+
+
+async def test_checkpoint_between_a_look_and_an_acquisition_is_kept(
+    subject: AzureSubject, manager: LeaseManager
+) -> None:
+    """Whoever acquires the lease goes on from what its holder committed last, not from what the look showed."""
+    held = await _committed(manager, await _held(manager), PLACE)
+    store = EventHubsRecordStore(subject.container, scope=SCOPE)
+    checkpointed = replace(
+        held.record, checkpoint=Position("18", offset="18"), pending=None, owner_switches=0
+    )
+    await store.replace(checkpointed, held)
+
+    taken = await store.replace(rules.take(held.record, "w2"), held)
+
+    assert taken.record.checkpoint == Position("18", offset="18")
+    assert await store.get("0") == taken

@@ -15,10 +15,11 @@ TEST_JOBS ?= 2
 SIMULATORS ?= allocator consumer
 DURATION ?= 600
 HOSTS ?= spark
+SECONDS ?= 120
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-flaky test-sim chaos lint fmt types proto proto-check proto-accept bench requirements clean
+.PHONY: help setup demo test test-fast test-flaky test-sim chaos fuzz lint fmt types proto proto-check proto-accept bench requirements clean
 
 help: ## list targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -56,6 +57,9 @@ test-sim: setup ## simulate clusters and shards: 2,000 seeds of each, or SEEDS=f
 
 chaos: setup ## kill, freeze, drain and restart everything for DURATION=600 seconds; SEED=n to repeat, HOSTS=processes without Spark
 	$(BIN)/python -m tests.chaos --seconds $(DURATION) --hosts $(HOSTS) $(if $(SEED),--seed $(SEED))
+
+fuzz: setup ## feed mutated bytes to every decoder for SECONDS=120; SEED=n to repeat, DECODER=name for some
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(DECODER),--decoder $(DECODER))
 
 lint: setup ## lint, formatting and import contracts
 	$(BIN)/ruff format --check .

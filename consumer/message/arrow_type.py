@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from consumer.message.arrow_ipc import read_stream
 from consumer.message.framing import ARROW_STREAM
 from consumer.message.uuid import NIL_UUID
 
@@ -32,17 +33,16 @@ class ArrowType:
     content_type = ARROW_STREAM
 
     def decode(self, payload: bytes) -> Any:
-        """Return the rows of a payload; they share its memory."""
+        """Return the rows of a payload, validated; they share its memory."""
         import pyarrow as pa
 
         uuid = self.uuid_of(payload)
         if len(payload) == _UUID_BYTES:
             return ArrowMessage(None, uuid)
-        try:
-            with pa.ipc.open_stream(pa.py_buffer(payload).slice(_UUID_BYTES)) as stream:
-                return ArrowMessage(stream.read_next_batch(), uuid)
-        except (pa.ArrowException, StopIteration) as error:
-            raise ValueError(f"not an Arrow stream of one batch: {error}") from error
+        _, batches = read_stream(pa.py_buffer(payload).slice(_UUID_BYTES))
+        if not batches:
+            raise ValueError("not an Arrow stream of one batch: it has none")
+        return ArrowMessage(batches[0], uuid)
 
     def encode(self, message: Any) -> bytes:
         """Return UUID and stream."""

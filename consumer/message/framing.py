@@ -13,6 +13,7 @@ Source: gazette/core message/{json_framing,csv_framing,fixed_framing}.go (the fo
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +33,10 @@ FRAME_BYTES_MAX: Final = 64 << 20
 
 FIXED_MAGIC: Final = bytes((0x66, 0x33, 0x93, 0x36))
 _FIXED_HEADER = struct.Struct("<4sI")
+_UUID_FIELD: Final = re.compile(
+    rb'"?[0-9a-f]{8}-[0-9a-f]{4}-1[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"?(,|$)'
+)
+"""How a CSV record of a publisher begins; no line within a quoted string is likely to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,8 @@ class Frames:
     """Without their frame."""
     skipped: tuple[tuple[int, int], ...] = ()
     """Ranges [begin, end) of bytes that belong to no frame."""
+    skipped_content: tuple[bytes, ...] = ()
+    """The bytes of each, where they are read around."""
 
 
 class Unframer(Protocol):
@@ -59,7 +66,7 @@ class Unframer(Protocol):
         """Take the bytes that follow those fed before, and return the frames that end in them.
 
         Raises:
-            FramingError: a frame is longer than `FRAME_BYTES_MAX`.
+            FramingError: a frame is longer than `FRAME_BYTES_MAX`, and damage is not read around.
         """
         ...
 
@@ -77,8 +84,15 @@ class Framing(Protocol):
         """
         ...
 
-    def unframer(self, *, journal: str, offset: int) -> Unframer:
-        """Return an unframer of the journal's content from `offset` on, bytes."""
+    def unframer(self, *, journal: str, offset: int, read_around: bool = False) -> Unframer:
+        """Return an unframer of the journal's content.
+
+        Args:
+            journal: Named by errors.
+            offset: Where a frame begins, bytes.
+            read_around: Skip damage instead of failing at it. What is skipped depends on the journal's bytes and
+                `offset` alone, never on how they arrive, and is kept in `Frames.skipped_content`.
+        """
         ...
 
 
@@ -93,9 +107,9 @@ class LineFraming:
             raise ValueError("a JSON-lines payload must not hold a newline")
         return payload + b"\n"
 
-    def unframer(self, *, journal: str, offset: int) -> Unframer:
+    def unframer(self, *, journal: str, offset: int, read_around: bool = False) -> Unframer:
         """Return an unframer of lines from `offset` on."""
-        return _LineUnframer(journal, offset)
+        return _LineUnframer(journal, offset, read_around=read_around)
 
 
 class CsvFraming:
@@ -109,9 +123,9 @@ class CsvFraming:
             raise ValueError("a quote of the CSV record is not closed")
         return payload + b"\n"
 
-    def unframer(self, *, journal: str, offset: int) -> Unframer:
+    def unframer(self, *, journal: str, offset: int, read_around: bool = False) -> Unframer:
         """Return an unframer of records from `offset` on."""
-        return _CsvUnframer(journal, offset)
+        return _CsvUnframer(journal, offset, read_around=read_around)
 
 
 class FixedFraming:
@@ -125,9 +139,9 @@ class FixedFraming:
         """Return header and payload."""
         return _FIXED_HEADER.pack(FIXED_MAGIC, len(payload)) + payload
 
-    def unframer(self, *, journal: str, offset: int) -> Unframer:
+    def unframer(self, *, journal: str, offset: int, read_around: bool = False) -> Unframer:
         """Return an unframer of length-prefixed payloads from `offset` on."""
-        return _FixedUnframer(journal, offset)
+        return _FixedUnframer(journal, offset, read_around=read_around)
 
 
 FRAMINGS: Mapping[str, Framing] = MappingProxyType(
@@ -151,41 +165,137 @@ def framing_for(content_type: str, *, journal: str = "") -> Framing:
     return framing
 
 
+class _Skipped:
+    """Bytes that belong to no frame, put together again where they arrived in parts."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._begin = 0
+        self._ranges: list[tuple[int, int]] = []
+        self._contents: list[bytes] = []
+        self.open_bytes = 0
+        """Of a range that may go on."""
+
+    def add(self, begin: int, content: bytes) -> None:
+        """Add bytes that stand at `begin`: right behind those of a range that is open."""
+        if not self._parts:
+            self._begin = begin
+        self._parts.append(content)
+        self.open_bytes += len(content)
+        if self.open_bytes >= FRAME_BYTES_MAX:
+            self._cut()
+
+    def close(self) -> None:
+        """End the range: a frame follows."""
+        if self._parts:
+            content = b"".join(self._parts)
+            self._ranges.append((self._begin, self._begin + len(content)))
+            self._contents.append(content)
+            self._parts, self.open_bytes = [], 0
+
+    def take(self) -> tuple[tuple[tuple[int, int], ...], tuple[bytes, ...]]:
+        """Remove and return the ranges that have ended, and their bytes."""
+        taken = tuple(self._ranges), tuple(self._contents)
+        self._ranges, self._contents = [], []
+        return taken
+
+    def _cut(self) -> None:
+        """Bound memory: end the range after each `FRAME_BYTES_MAX`, wherever parts of it began."""
+        content, begin = b"".join(self._parts), self._begin
+        whole = len(content) - len(content) % FRAME_BYTES_MAX
+        for at in range(0, whole, FRAME_BYTES_MAX):
+            self._ranges.append((begin + at, begin + at + FRAME_BYTES_MAX))
+            self._contents.append(content[at : at + FRAME_BYTES_MAX])
+        rest = content[whole:]
+        self._begin, self._parts, self.open_bytes = begin + whole, [rest] if rest else [], len(rest)
+
+
 class _LineUnframer:
-    def __init__(self, journal: str, offset: int) -> None:
+    def __init__(self, journal: str, offset: int, *, read_around: bool) -> None:
         self._journal = journal
         self._offset = offset
         """Where the pending line begins."""
         self._pending: list[bytes] = []
-        self.pending_bytes = 0
+        self._pending_bytes = 0
+        self._read_around = read_around
+        self._skipped = _Skipped()
+        self._within_damage = False
+        """The line under way is too long already."""
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._pending_bytes + self._skipped.open_bytes
 
     def feed(self, content: bytes) -> Frames:
         lines = content.split(b"\n")
         rest = lines.pop()
         if not lines:
             self._keep(rest)
-            return Frames([], [], [])
+            return Frames([], [], [], *self._skipped.take())
+        if self._within_damage:
+            self._end_damage(lines.pop(0))
         # Only the first line can have a beginning that came earlier: joining it alone spares a copy of the chunk.
-        self._pending.append(lines[0])
-        lines[0] = b"".join(self._pending)
+        elif self._pending:
+            self._pending.append(lines[0])
+            lines[0] = b"".join(self._pending)
         bounds = list(accumulate([len(line) + 1 for line in lines], initial=self._offset))
         self._offset = bounds[-1]
         self._pending.clear()
-        self.pending_bytes = 0
+        self._pending_bytes = 0
+        begins, ends = bounds[:-1], bounds[1:]
+        # Also a line that arrived whole, so that what counts as damage does not depend on how bytes arrive.
+        if self._read_around and max(map(len, lines), default=0) > FRAME_BYTES_MAX:
+            begins, ends, lines = self._without_damage(begins, ends, lines)
         self._keep(rest)
-        return Frames(bounds[:-1], bounds[1:], lines)
+        return Frames(begins, ends, lines, *self._skipped.take())
 
     def _keep(self, part: bytes) -> None:
-        if part:
-            self._pending.append(part)
-            self.pending_bytes += len(part)
-            _check_size(self._journal, self._offset, self.pending_bytes)
+        if not part:
+            return
+        if self._within_damage:
+            self._skip(part)
+            return
+        self._pending.append(part)
+        self._pending_bytes += len(part)
+        if self._pending_bytes <= FRAME_BYTES_MAX:
+            return
+        if not self._read_around:
+            raise _too_long(self._journal, self._offset, self._pending_bytes)
+        self._within_damage = True
+        self._skip(b"".join(self._pending))
+        self._pending.clear()
+        self._pending_bytes = 0
+
+    def _skip(self, content: bytes) -> None:
+        self._skipped.add(self._offset, content)
+        self._offset += len(content)
+
+    def _end_damage(self, last: bytes) -> None:
+        self._skip(last + b"\n")
+        self._skipped.close()
+        self._within_damage = False
+
+    def _without_damage(
+        self, begins: list[int], ends: list[int], lines: list[bytes]
+    ) -> tuple[list[int], list[int], list[bytes]]:
+        fitting = [index for index, line in enumerate(lines) if len(line) <= FRAME_BYTES_MAX]
+        for begin, line in zip(begins, lines, strict=True):
+            if len(line) > FRAME_BYTES_MAX:
+                self._skipped.add(begin, line + b"\n")
+                self._skipped.close()
+        return (
+            [begins[i] for i in fitting],
+            [ends[i] for i in fitting],
+            [lines[i] for i in fitting],
+        )
 
 
 class _CsvUnframer:
-    def __init__(self, journal: str, offset: int) -> None:
+    def __init__(self, journal: str, offset: int, *, read_around: bool) -> None:
         self._journal = journal
-        self._lines = _LineUnframer(journal, offset)
+        self._lines = _LineUnframer(journal, offset, read_around=read_around)
+        self._read_around = read_around
+        self._skipped = _Skipped()
         self._begin = offset
         """Where the open record begins, if there is one."""
         self._open: list[bytes] = []
@@ -202,16 +312,48 @@ class _CsvUnframer:
             return lines
         found = Frames([], [], [])
         for begin, end, line in zip(lines.begins, lines.ends, lines.payloads, strict=True):
-            if not self._open:
-                self._begin = begin
-            quote_turns = line.count(b'"') % 2 == 1
-            if quote_turns == bool(self._open):
-                self._close(found, end, line)
-            else:
-                self._open.append(line)
-                self._open_bytes += end - begin
-                _check_size(self._journal, self._begin, self._open_bytes)
-        return found
+            if self._open and self._read_around and self._is_damaged(begin, line):
+                self._skip_open()
+            self._take(found, begin, end, line)
+        ranges, contents = self._skipped.take()
+        ordered = sorted(
+            zip((*ranges, *lines.skipped), (*contents, *lines.skipped_content), strict=False)
+        )
+        return Frames(
+            found.begins,
+            found.ends,
+            found.payloads,
+            tuple(place for place, _ in ordered),
+            tuple(content for _, content in ordered),
+        )
+
+    def _take(self, found: Frames, begin: int, end: int, line: bytes) -> None:
+        if not self._open:
+            self._begin = begin
+        quote_turns = line.count(b'"') % 2 == 1
+        if quote_turns == bool(self._open):
+            self._close(found, end, line)
+            return
+        self._open.append(line)
+        self._open_bytes += end - begin
+        if self._open_bytes > FRAME_BYTES_MAX and not self._read_around:
+            raise _too_long(self._journal, self._begin, self._open_bytes)
+
+    def _is_damaged(self, begin: int, line: bytes) -> bool:
+        """Tell whether the open record lost its closing quote: the next record begins, or a skipped line lies within,
+        or it is too long.
+        """
+        return (
+            _UUID_FIELD.match(line) is not None
+            or begin != self._begin + self._open_bytes
+            or self._open_bytes + len(line) > FRAME_BYTES_MAX
+        )
+
+    def _skip_open(self) -> None:
+        self._skipped.add(self._begin, b"\n".join([*self._open, b""]))
+        self._skipped.close()
+        self._open.clear()
+        self._open_bytes = 0
 
     def _close(self, found: Frames, end: int, line: bytes) -> None:
         found.begins.append(self._begin)
@@ -222,7 +364,7 @@ class _CsvUnframer:
 
 
 class _FixedUnframer:
-    def __init__(self, journal: str, offset: int) -> None:
+    def __init__(self, journal: str, offset: int, *, read_around: bool) -> None:
         self._journal = journal
         self._offset = offset
         """Where the pending bytes begin."""
@@ -230,11 +372,13 @@ class _FixedUnframer:
         self._pending_bytes = 0
         self._wanted_bytes = _FIXED_HEADER.size
         """Fewer pending bytes than these hold no whole frame: joining chunks before would copy in vain."""
+        self._read_around = read_around
+        self._skipped = _Skipped()
 
     @property
     def pending_bytes(self) -> int:
         lone_newline = self._pending_bytes == 1 and b"".join(self._pending) == b"\n"
-        return 0 if lone_newline else self._pending_bytes
+        return self._skipped.open_bytes + (0 if lone_newline else self._pending_bytes)
 
     def feed(self, content: bytes) -> Frames:
         self._pending.append(content)
@@ -253,28 +397,32 @@ class _FixedUnframer:
         begins: list[int] = []
         ends: list[int] = []
         payloads: list[bytes] = []
-        skipped: list[tuple[int, int]] = []
         base, header, size = self._offset, _FIXED_HEADER.size, len(buffer)
         at = 0
         wanted = header
         while size - at >= header:
             magic, length = _FIXED_HEADER.unpack_from(buffer, at)
-            if magic != FIXED_MAGIC:
+            if magic != FIXED_MAGIC or (length > FRAME_BYTES_MAX and self._read_around):
                 resumed = _next_magic(buffer, at + 1)
-                skipped.append((base + at, base + resumed))
+                self._skipped.add(base + at, buffer[at:resumed])
                 at = resumed
                 continue
-            _check_size(self._journal, base + at, length)
+            if length > FRAME_BYTES_MAX:
+                raise _too_long(self._journal, base + at, length)
             end = at + header + length
             if end > size:
                 wanted = end - at
                 break
+            self._skipped.close()
             begins.append(base + at)
             ends.append(base + end)
             payloads.append(buffer[at + header : end])
             at = end
         self._wanted_bytes = wanted
-        return Frames(begins, ends, payloads, tuple(skipped)), at
+        if not self._read_around:
+            self._skipped.close()  # told at once, though the range may go on
+        ranges, contents = self._skipped.take()
+        return Frames(begins, ends, payloads, ranges, contents if self._read_around else ()), at
 
 
 def _next_magic(buffer: bytes, start: int) -> int:
@@ -288,10 +436,9 @@ def _next_magic(buffer: bytes, start: int) -> int:
     return len(buffer)
 
 
-def _check_size(journal: str, offset: int, size: int) -> None:
-    if size > FRAME_BYTES_MAX:
-        raise FramingError(
-            journal,
-            offset=offset,
-            detail=f"a frame of {size} bytes or more; the longest allowed is {FRAME_BYTES_MAX}",
-        )
+def _too_long(journal: str, offset: int, size: int) -> FramingError:
+    return FramingError(
+        journal,
+        offset=offset,
+        detail=f"a frame of {size} bytes or more; the longest allowed is {FRAME_BYTES_MAX}",
+    )

@@ -12,6 +12,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError, Message
 
 from consumer.errors import FramingError
+from consumer.message.arrow_ipc import read_stream
 from consumer.message.framing import FIXED_MAGIC, FixedFraming, Frames
 from consumer.message.protobuf_type import ProtobufType
 from spark_bridge.journal_source.columns import Columns, metadata_columns
@@ -123,11 +124,15 @@ class ArrowDecoder:
 
 
 def read_arrow(payload: bytes) -> pa.Table:
-    """Return the rows of a message; none if it is an acknowledgement."""
+    """Return the rows of a message, validated; none if it is an acknowledgement.
+
+    Raises:
+        ValueError: it is no Arrow stream, or not a valid one.
+    """
     if len(payload) <= _UUID_BYTES:
         return pa.table({})
-    with pa.ipc.open_stream(pa.py_buffer(payload)[_UUID_BYTES:]) as stream:
-        return stream.read_all()
+    schema, batches = read_stream(pa.py_buffer(payload)[_UUID_BYTES:])
+    return pa.Table.from_batches(batches, schema)
 
 
 def frames_in(data: bytes) -> Frames:

@@ -125,10 +125,13 @@ def _described(options: StateOptions, listed: ListResponse.Shard) -> dict[str, p
 
     route = listed.route.SerializeToString()
     described = describe_first(_order(options, listed.spec.id, route, ()))
-    return {
-        table.name: pa.ipc.read_schema(pa.py_buffer(table.arrow_schema))
-        for table in described.tables
-    }
+    try:
+        return {
+            table.name: pa.ipc.read_schema(pa.py_buffer(table.arrow_schema))
+            for table in described.tables
+        }
+    except (pa.ArrowException, OSError) as error:
+        raise StateReadError(listed.spec.id, f"its member sent no schema: {error}") from error
 
 
 def _order(options: StateOptions, shard_id: str, route: bytes, columns: Sequence[str]) -> ScanOrder:

@@ -21,6 +21,7 @@ from consumer.client import StateClient
 from consumer.client.loop_thread import LoopThread
 from consumer.errors import EndpointError, NotAuthorizedError, RpcFailedError, ShardError
 from consumer.key_space import member_id_of
+from consumer.message.arrow_ipc import validated
 from consumer.protocol.journal_pb2 import Route
 from consumer.protocol.state_pb2 import DescribeStateResponse, ScanStateResponse
 from spark_bridge.shard_tables.access import ClusterAccess
@@ -82,12 +83,22 @@ def scan_batches(order: ScanOrder) -> Iterator[tuple[Provenance, pa.RecordBatch]
     with LoopThread(name=f"scan {order.shard_id}") as thread:
         first = thread.call(reader.open())
         try:
-            with closing(_Parts(thread, reader)) as parts, pa.ipc.open_stream(parts) as batches:
+            with closing(_Parts(thread, reader)) as parts:
                 provenance = _provenance(order, first)
-                for batch in batches:
+                for batch in _batches(order, parts):
                     yield provenance, batch
         finally:
             thread.call(reader.close())
+
+
+def _batches(order: ScanOrder, parts: _Parts) -> Iterator[pa.RecordBatch]:
+    """Yield what a member sends, validated: what came over a wire may be damaged."""
+    try:
+        with pa.ipc.open_stream(parts) as batches:
+            for batch in batches:
+                yield validated(batch)
+    except (pa.ArrowException, OSError) as error:
+        raise StateReadError(order.shard_id, f"its member sent no valid rows: {error}") from error
 
 
 class _Parts(io.RawIOBase):

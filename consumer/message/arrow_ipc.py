@@ -1,0 +1,196 @@
+"""Arrow IPC streams from bytes that nobody vouches for.
+
+Arrow verifies the flatbuffers of a stream, but not what they say: with a flipped bit in a length, an offset or a type
+it reads memory that is not the message's, or crashes. So a batch is bounded before Arrow allocates for it, and
+validated in full before a value of it is used.
+
+Needs pyarrow (`broadsheet[spark]`), which is imported when it is used. Versions before 23.0.1 crash on damaged streams
+even so.
+
+Source: Apache Arrow format/Message.fbs (tables and field ids), columnar format "Compressed Buffers" (length prefix).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from consumer.message.framing import FRAME_BYTES_MAX
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+EXPANDED_BYTES_MAX: Final = 4 * FRAME_BYTES_MAX
+"""Of a batch whose buffers are compressed, once they are not: a few bytes can ask for any amount of memory."""
+FREE_ROWS_MAX: Final = 1 << 20
+"""Rows that need no bytes of their own, as nulls and runs do: a number alone can ask for any amount of them."""
+_ROWS_A_BYTE: Final = 8
+"""Booleans are the shortest values that take room."""
+
+_DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
+_HEADER_TYPE, _HEADER = 1, 2
+_LENGTH, _NODES, _BUFFERS, _COMPRESSION = 0, 1, 2, 3
+_DATA_OF_DICTIONARY = 1
+_NODE = struct.Struct("<qq")
+_BUFFER = struct.Struct("<qq")
+_NOT_COMPRESSED = -1
+
+
+def read_stream(content: Any) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+    """Return schema and batches of a whole stream; they share its memory.
+
+    Args:
+        content: A `pyarrow.Buffer`, or bytes.
+
+    Raises:
+        ValueError: it is no stream, a batch is not valid, or asks for more memory than it may.
+    """
+    import pyarrow as pa
+
+    try:
+        _check_bounds(content)
+        with pa.ipc.open_stream(content) as stream:
+            _check_names(stream.schema)
+            return stream.schema, [validated(batch) for batch in stream]
+    # Arrow raises OSError, its own errors, and those of extension types, which are the application's code.
+    except Exception as error:
+        raise ValueError(f"not a valid Arrow stream: {error}") from error
+
+
+def validated(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch once all of its offsets, indices, lengths and texts are known to be sound.
+
+    Raises:
+        pyarrow.ArrowInvalid: they are not.
+    """
+    batch.validate(full=True)
+    return batch
+
+
+def _check_names(fields: Iterable[pa.Field]) -> None:
+    """Refuse names that are no UTF-8: Arrow leaves them to whoever asks for them.
+
+    Raises:
+        UnicodeDecodeError: one is none.
+    """
+    for field in fields:
+        _ = field.name
+        if field.type.num_fields:
+            _check_names(field.type.field(n) for n in range(field.type.num_fields))
+
+
+def _check_bounds(content: Any) -> None:
+    """Look at what the batches of a stream say of themselves, before memory is allocated for them.
+
+    Raises:
+        ValueError: one of them says too much.
+    """
+    import pyarrow as pa
+
+    for message in pa.ipc.MessageReader.open_stream(content):
+        try:
+            check_message(memoryview(message.metadata), memoryview(message.body or b""))
+        except struct.error as error:
+            raise ValueError(f"the metadata of a batch points beyond its end: {error}") from error
+
+
+def check_message(metadata: memoryview, body: memoryview) -> None:
+    """Refuse a message of a stream that asks for more memory than a message may.
+
+    Args:
+        metadata: Its flatbuffer.
+        body: Its buffers.
+
+    Raises:
+        ValueError: it does.
+        struct.error: the flatbuffer points beyond its end.
+    """
+    root = _Table.root(metadata)
+    kind, header = root.uint8(_HEADER_TYPE), root.table(_HEADER)
+    if header is not None and kind == _DICTIONARY_BATCH:
+        header = header.table(_DATA_OF_DICTIONARY)
+    elif kind != _RECORD_BATCH:
+        return
+    if header is None:
+        return
+    size = len(body)
+    if header.table(_COMPRESSION) is not None:
+        size = _expanded_bytes(header, body)
+        if size > EXPANDED_BYTES_MAX:
+            raise ValueError(
+                f"a batch of {size} bytes; the largest allowed is {EXPANDED_BYTES_MAX}"
+            )
+    rows = max([header.int64(_LENGTH), *(n for n, _ in header.structs(_NODES, _NODE))])
+    if rows > max(FREE_ROWS_MAX, size * _ROWS_A_BYTE):
+        raise ValueError(f"a batch of {rows} values in {size} bytes")
+
+
+def _expanded_bytes(batch: _Table, body: memoryview) -> int:
+    total = 0
+    for offset, length in batch.structs(_BUFFERS, _BUFFER):
+        if length > 0:
+            (expanded,) = struct.unpack_from("<q", body, offset)
+            total += length if expanded == _NOT_COMPRESSED else max(expanded, 0)
+    return total
+
+
+class _Table:
+    """A table of a flatbuffer. Whatever lies beyond its end is a `struct.error`."""
+
+    def __init__(self, data: memoryview, at: int) -> None:
+        self._data = data
+        self._at = at
+        self._fields = at - self._int32(at)
+        (self._fields_bytes,) = struct.unpack_from("<H", data, _position(self._fields))
+
+    @classmethod
+    def root(cls, data: memoryview) -> _Table:
+        (at,) = struct.unpack_from("<I", data)
+        return cls(data, at)
+
+    def uint8(self, field: int) -> int:
+        at = self._place(field)
+        return int(struct.unpack_from("<B", self._data, at)[0]) if at else 0
+
+    def int64(self, field: int) -> int:
+        at = self._place(field)
+        return int(struct.unpack_from("<q", self._data, at)[0]) if at else 0
+
+    def table(self, field: int) -> _Table | None:
+        at = self._place(field)
+        return _Table(self._data, self._target(at)) if at else None
+
+    def structs(self, field: int, form: struct.Struct) -> list[tuple[int, ...]]:
+        """Return the structs of a vector."""
+        at = self._place(field)
+        if not at:
+            return []
+        vector = self._target(at)
+        (count,) = struct.unpack_from("<I", self._data, vector)
+        end = vector + 4 + count * form.size
+        if end > len(self._data):
+            raise struct.error(f"a vector of {count} structs")
+        return list(form.iter_unpack(self._data[vector + 4 : end]))
+
+    def _place(self, field: int) -> int:
+        """Return where a field's value stands, 0 if it has the default."""
+        slot = 4 + 2 * field
+        if slot + 2 > self._fields_bytes:
+            return 0
+        (offset,) = struct.unpack_from("<H", self._data, self._fields + slot)
+        return self._at + offset if offset else 0
+
+    def _target(self, at: int) -> int:
+        (offset,) = struct.unpack_from("<I", self._data, at)
+        return at + int(offset)
+
+    def _int32(self, at: int) -> int:
+        return int(struct.unpack_from("<i", self._data, _position(at))[0])
+
+
+def _position(at: int) -> int:
+    """Return an offset that does not count from the end, as a negative one would."""
+    if at < 0:
+        raise struct.error(f"an offset of {at}")
+    return at

@@ -1,0 +1,23 @@
+"""A fixed number of mutants of every decoder, with a fixed seed; `make fuzz` goes on from there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+ITERATIONS = 250
+SEED = 1
+
+
+def test_every_decoder_survives_mutants() -> None:
+    """Plan: some hundred mutants of the valid bytes of each decoder, in child processes. Why: one damaged record must
+    neither kill the process that reads it, nor end it by an error that no handler knows.
+    """
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz", "--iterations", str(ITERATIONS), "--seed", str(SEED)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert run.returncode == 0, f"{run.stdout[-6000:]}{run.stderr[-2000:]}"

@@ -9,7 +9,7 @@ from allocator.core.load.lag import Lags
 from allocator.core.load.weights import ItemWeights
 from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
 from allocator.core.policy import Objective
-from allocator.core.state import AllocState, Avoided, Loads
+from allocator.core.state import AllocState, Avoided, Loads, member_slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,7 @@ class Snapshot:
     items: Mapping[ItemId, Item]
     groups: Mapping[ItemId, tuple[Assignment, ...]]
     limits: Mapping[MemberId, int]
+    drain_costs: Mapping[MemberId, int]
     loads: Loads
     item_slots: int
     unreadable_items: frozenset[ItemId]
@@ -45,7 +46,8 @@ class Snapshot:
             limits=self.limits,
             loads=self.loads,
             item_slots=self.item_slots,
-            member_slots=sum(self.limits.values()),
+            member_slots=member_slots(self.limits, self.drain_costs),
+            drain_costs=self.drain_costs,
             unreadable_items=self.unreadable_items,
             avoided=self.avoided,
             # Only plans ask for loads.

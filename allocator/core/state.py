@@ -15,9 +15,9 @@ from itertools import groupby
 
 from allocator.core.load.lag import CAUGHT_UP, Lag, Lags
 from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
-from allocator.core.placement.problem import ZONES_WANTED, Problem, ProblemItem, ProblemMember
+from allocator.core.placement.problem import Problem, ProblemItem, ProblemMember
 from allocator.core.policy import Objective
-from allocator.core.shedding import leadership_order, shed_capacity
+from allocator.core.shedding import drain_costs, leadership_order
 
 PRIMARY_SLOT = 0
 """The slot whose holder serves the item."""
@@ -63,13 +63,13 @@ class AllocState:
     assignments: Mapping[ItemId, tuple[Assignment, ...]]
     """By item, each sorted by key; items without any are absent, dead items are present."""
     limits: Mapping[MemberId, int]
-    """Effective limits: item limits less what is shed."""
+    """Most replicas that each member may hold."""
     loads: Loads
     """Counts only assignments whose item and member both exist."""
     item_slots: int
     """Replicas wanted, over all items."""
     member_slots: int
-    """Replicas that members take, less what is shed."""
+    """Replicas that members take, those left out that are drained."""
     unreadable_items: frozenset[ItemId] = frozenset()
     """Items whose key is there but cannot be decoded: unknown, but not deleted."""
     avoided: Avoided = frozenset()
@@ -80,6 +80,8 @@ class AllocState:
     """Standbys that are behind."""
     capacities: Mapping[MemberId, int] = field(default_factory=dict)
     """Load that each member can carry, in units of its own against other members; absent ones: their limit."""
+    drain_costs: Mapping[MemberId, int] = field(default_factory=dict)
+    """Members that are drained, and what each replica on them costs; see `ProblemMember.drain_cost`."""
     objective: Objective = field(default_factory=Objective)
     """What makes one placement better than another at present."""
     is_whole: bool = True
@@ -111,13 +113,8 @@ class AllocState:
         member_by_id = {member.member_id: member for member in members}
         item_by_id = {item.item_id: item for item in items}
         replications = [item.value.desired_replication() for item in item_by_id.values()]
-        limits = effective_limits(
-            member_by_id,
-            item_slots=sum(replications),
-            replication_max=max(replications, default=0),
-            items_of_two=sum(replication >= ZONES_WANTED for replication in replications),
-            drains_waiting=drains_waiting,
-        )
+        limits = {m: member.value.item_limit() for m, member in member_by_id.items()}
+        drained = drain_costs(member_by_id.values(), drains_waiting=drains_waiting)
         by_item = {
             item_id: tuple(group)
             for item_id, group in groupby(assignments, key=lambda assignment: assignment.item_id)
@@ -131,7 +128,8 @@ class AllocState:
             limits=limits,
             loads=_count_loads(member_by_id, item_by_id, by_item),
             item_slots=sum(replications),
-            member_slots=sum(limits.values()),
+            member_slots=member_slots(limits, drained),
+            drain_costs=drained,
             unreadable_items=frozenset(unreadable_items),
         )
 
@@ -206,7 +204,7 @@ class AllocState:
 
     def problem_members(self) -> tuple[ProblemMember, ...]:
         """Return the members as the solver sees them."""
-        return problem_members(self.members, self.limits, self.capacities)
+        return problem_members(self.members, self.capacities, self.drain_costs)
 
     def _problem_item(self, item: Item) -> ProblemItem:
         item_id, members, avoided = item.item_id, self.members, self.avoided
@@ -236,55 +234,31 @@ class AllocState:
 
 def problem_members(
     members: Mapping[MemberId, Member],
-    limits: Mapping[MemberId, int],
     capacities: Mapping[MemberId, int],
+    drained: Mapping[MemberId, int],
 ) -> tuple[ProblemMember, ...]:
     """Return members as the solver sees them.
 
     Args:
         members: Every member.
-        limits: Their effective limits.
         capacities: Load that they can carry, where it is not their limit.
+        drained: Members that are drained, and what each replica on them costs.
     """
     return tuple(
         ProblemMember(
             member_id=member_id,
-            limit=limits[member_id],
+            limit=member.value.item_limit(),
             exiting=member.value.is_exiting(),
             capacity=capacities.get(member_id, 0),
+            drain_cost=drained.get(member_id, 0),
         )
         for member_id, member in members.items()
     )
 
 
-def effective_limits(
-    members: Mapping[MemberId, Member],
-    *,
-    item_slots: int,
-    replication_max: int,
-    items_of_two: int,
-    drains_waiting: Collection[MemberId] = (),
-) -> Mapping[MemberId, int]:
-    """Return each member's item limit less what it sheds.
-
-    Args:
-        members: Every member.
-        item_slots: Desired replicas summed over all items.
-        replication_max: The largest replication of any item.
-        items_of_two: Items that want two replicas or more.
-        drains_waiting: Exiting members that are to give up nothing yet.
-    """
-    shed = shed_capacity(
-        tuple(members.values()),
-        item_slots=item_slots,
-        replication_max=replication_max,
-        items_of_two=items_of_two,
-        drains_waiting=drains_waiting,
-    )
-    return {
-        member_id: member.value.item_limit() - shed.get(member_id, 0)
-        for member_id, member in members.items()
-    }
+def member_slots(limits: Mapping[MemberId, int], drained: Collection[MemberId]) -> int:
+    """Return how many replicas members take, those left out that are drained."""
+    return sum(limit for member_id, limit in limits.items() if member_id not in drained)
 
 
 def _count_loads(

@@ -14,7 +14,6 @@ afterwards.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -27,10 +26,10 @@ from allocator.core.load.weights import ItemWeights, declared_weight
 from allocator.core.mirror import Changes
 from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
 from allocator.core.placement.primaries import primary_spread
-from allocator.core.placement.problem import ZONES_WANTED
 from allocator.core.policy import LoadPolicy, Objective
+from allocator.core.shedding import drain_costs
 from allocator.core.snapshot import Snapshot
-from allocator.core.state import PRIMARY_SLOT, Loads, effective_limits, problem_members
+from allocator.core.state import PRIMARY_SLOT, Loads, problem_members
 
 
 class Contents(Protocol):
@@ -62,10 +61,11 @@ class _Counts:
 
 @dataclass(slots=True)
 class _Global:
-    """What is derived from members and sums; made anew when they changed."""
+    """What is derived from members; made anew when they changed."""
 
     members: Mapping[MemberId, Member] = field(default_factory=dict)
     limits: Mapping[MemberId, int] = field(default_factory=dict)
+    drain_costs: Mapping[MemberId, int] = field(default_factory=dict)
 
 
 class Tracker:
@@ -96,7 +96,6 @@ class Tracker:
         self._items: dict[ItemId, Item] = {}
         self._groups: dict[ItemId, tuple[Assignment, ...]] = {}
         self._counts: dict[MemberId, _Counts] = {}
-        self._replications: Counter[int] = Counter()
         self._item_slots = 0
         self.failed = failed or FailedSince(
             is_failed, consistency, after_seconds=replace_failed_after_seconds
@@ -167,7 +166,7 @@ class Tracker:
         """Return how unevenly primaries are spread, as plans see it; costs as much as there are members."""
         overall = self._overall()
         capacities = {**self._capacities, **self._inherited}
-        members = problem_members(overall.members, overall.limits, capacities)
+        members = problem_members(overall.members, capacities, overall.drain_costs)
         return primary_spread(members, self._loads(overall.members).primary)
 
     def apply(self, changes: Changes) -> None:
@@ -282,6 +281,7 @@ class Tracker:
             items=dict(items),
             groups=dict(groups),
             limits=overall.limits,
+            drain_costs=overall.drain_costs,
             loads=self._loads(overall.members),
             item_slots=self._item_slots,
             unreadable_items=frozenset(unreadable_items),
@@ -304,16 +304,11 @@ class Tracker:
     def _overall(self) -> _Global:
         if self._global is None:
             members = dict(sorted(self._contents.members.items()))
-            limits = effective_limits(
+            self._global = _Global(
                 members,
-                item_slots=self._item_slots,
-                replication_max=max(self._replications, default=0),
-                items_of_two=sum(
-                    count for wanted, count in self._replications.items() if wanted >= ZONES_WANTED
-                ),
-                drains_waiting=self._drains_waiting,
+                {m: member.value.item_limit() for m, member in members.items()},
+                drain_costs(members.values(), drains_waiting=self._drains_waiting),
             )
-            self._global = _Global(members, limits)
         return self._global
 
     def _item_weights(self) -> ItemWeights:
@@ -351,15 +346,7 @@ class Tracker:
         if wanted == wanted_before:
             return
         self._demand_changes += 1
-        # What members shed follows from what the items want.
-        self._global = None
-        if wanted_before is not None:
-            self._item_slots -= wanted_before
-            self._replications[wanted_before] -= 1
-            self._replications += Counter()
-        if wanted is not None:
-            self._item_slots += wanted
-            self._replications[wanted] += 1
+        self._item_slots += (wanted or 0) - (wanted_before or 0)
 
     def _update_assignment(self, key: AssignmentKey) -> None:
         self._open.add(key.item_id)

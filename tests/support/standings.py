@@ -26,6 +26,7 @@ def snapshot_of(state: AllocState) -> Snapshot:
         items=state.items,
         groups=state.assignments,
         limits=state.limits,
+        drain_costs=state.drain_costs,
         loads=state.loads,
         item_slots=state.item_slots,
         unreadable_items=state.unreadable_items,

@@ -157,7 +157,10 @@ def _why(
             return "its member wishes to leave"
         if assignment.member_id in standing.settling.drains_waiting:
             return "its member wishes to leave, and waits for a member that replaces it"
-        return "its member wishes to leave, but nobody else can take it yet"
+        return (
+            "its member wishes to leave, but no member that stays can take it yet "
+            "without a loss of its replicas or zones"
+        )
     if not wanted:
         return (
             "it should be elsewhere: for zones, for balance, or because fewer replicas are wanted"
@@ -175,4 +178,7 @@ def _notes(standing: Standing, state: AllocState, plan: Plan | None) -> Iterator
     for member_id in sorted(standing.settling.drains_waiting):
         yield f"the drain of {member_id} waits for a member that replaces it (drain_patience_seconds)"
     if state.member_slots < state.item_slots:
-        yield f"members take {state.member_slots} replicas, items want {state.item_slots}"
+        yield (
+            f"members that are not drained take {state.member_slots} replicas, "
+            f"items want {state.item_slots}"
+        )

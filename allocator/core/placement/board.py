@@ -1,7 +1,7 @@
 """A placement that is changed step by step, and what each step may be.
 
 A replica may go from one member to another if the target has room, does not hold the item, is not exiting (unless it
-holds the item already), has not failed it for too long, and if its item then spans no fewer zones.
+holds the item already), is not drained, has not failed it for too long, and if its item then spans no fewer zones.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Board:
         self._item_ids = [item.item_id for item in items]
         self._zones = [member.member_id.zone for member in members]
         self._exiting = [member.exiting for member in members]
+        self._drained = [member.drain_cost > 0 for member in members]
         self._current = [frozenset(position[m] for m in item.current) for item in items]
         self._primary = [position.get(item.primary) if item.primary else None for item in items]
         self._avoided = [frozenset(position[m] for m in item.avoided) for item in items]
@@ -78,6 +79,8 @@ class Board:
         """Return whether an item's replica may go from one member to another, room apart."""
         placed = self.placed[item]
         if target in placed or target in self._avoided[item] or not self.limits[target]:
+            return False
+        if self._drained[target]:
             return False
         if self._exiting[target] and target not in self._current[item]:
             return False

@@ -44,7 +44,10 @@ def certify(
     columns = columns_of(problem)
     placed = placed_of(columns, desired, explicit)
     weights = Weights.for_cluster(
-        members=columns.none, zones=columns.zones, objective=problem.objective
+        members=columns.none,
+        zones=columns.zones,
+        objective=problem.objective,
+        drain_cost_max=columns.drain_cost_max,
     )
     heavy = replace(weights, keep=0, spread=0, level=0)
     if problem.objective.moves_before_balance:
@@ -142,7 +145,7 @@ def cost(residual: Residual) -> int:
         begin = 0
         for piece in pieces:
             units = max(0, min(int(residual.load[member]), piece.upto) - begin)
-            total += units * (piece.overload * weights.overload + piece.level * weights.level)
+            total += units * piece.cost(weights)
             begin = piece.upto
     return total
 
@@ -157,8 +160,7 @@ def dual_value(residual: Residual, at: Potentials) -> int:
     for member, pieces in enumerate(columns.outlets):
         begin = 0
         for piece in pieces:
-            price = piece.overload * weights.overload + piece.level * weights.level
-            reduced = price + int(at.member[member]) - at.sink
+            reduced = piece.cost(weights) + int(at.member[member]) - at.sink
             total += (piece.upto - begin) * min(0, reduced)
             begin = piece.upto
     staying = columns.staying[:-1]
@@ -179,9 +181,9 @@ def _items_value(residual: Residual, at: Potentials, inner: Inner) -> int:
     total += total_of((columns.replication - first) * (down + residual.zone_cost).clip(max=0))
     room = residual.room
     to_zone = (inner.spread[:, None] - inner.zone).clip(max=0)
-    total += total_of(np.where(room > 0, to_zone, 0))
+    total += total_of(np.where((room > 0) & columns.kept_zones, to_zone, 0))
     further = (residual.zone_cost + residual.spread_cost + inner.item)[:, None]
-    total += total_of((room - 1).clip(min=0) * (further - inner.zone).clip(max=0))
+    total += total_of((room - columns.kept_zones).clip(min=0) * (further - inner.zone).clip(max=0))
     ways = (residual.into_hubs(inner) - at.hub).clip(max=0)
     total += total_of(columns.replication[:, None] * ways)
     zone = np.append(inner.zone, np.full((len(inner.item), 1), FAR), axis=1)

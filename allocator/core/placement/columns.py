@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from allocator.core.model import MemberId
 from allocator.core.placement.outlets import Piece, outlet
-from allocator.core.placement.problem import Problem, ProblemMember, usable
+from allocator.core.placement.problem import Problem, ProblemMember, kept_zones, usable
 from allocator.core.placement.shares import Totals, Window, load_windows
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -33,10 +33,14 @@ class Columns:
     zone_of: Ints
     """(m + 1,): zone of each member; of none: z."""
     zones: int
+    kept_zones: Bools
+    """(z,): zones that are not given up."""
     staying: Bools
     """(m + 1,): members that may get something new."""
     limit: Ints
     """(m,)"""
+    drain_cost: Ints
+    """(m + 1,): of none: 0."""
     items: Ints
     """(n,): each row's index in the problem."""
     replication: Ints
@@ -56,6 +60,11 @@ class Columns:
     def none(self) -> int:
         """The number that stands for no member."""
         return len(self.members)
+
+    @property
+    def drain_cost_max(self) -> int:
+        """The greatest cost of a replica on a member that is drained."""
+        return int(self.drain_cost.max(initial=0))
 
     @property
     def held(self) -> Bools:
@@ -104,6 +113,8 @@ def columns_of(problem: Problem) -> Columns:
         members=members,
         zone_of=np.array([zones[m.member_id.zone] for m in members] + [len(zones)], dtype=np.int64),
         zones=len(zones),
+        kept_zones=np.isin(sorted(zones), sorted(kept_zones(members))),
+        drain_cost=np.array([*(member.drain_cost for member in members), 0], dtype=np.int64),
         staying=np.array([*staying, False], dtype=np.bool_),
         limit=np.array([member.limit for member in members], dtype=np.int64),
         items=items,
@@ -112,7 +123,7 @@ def columns_of(problem: Problem) -> Columns:
         primary=(current == primary[:, None]) & (current < none),
         avoided=avoided,
         windows=tuple(windows[member.member_id] for member in members),
-        outlets=tuple(tuple(outlet(windows[member.member_id], member.limit)) for member in members),
+        outlets=_outlets(members, windows),
     )
 
 
@@ -120,9 +131,9 @@ def _outlets(
     members: Sequence[ProblemMember], windows: Mapping[MemberId, Window]
 ) -> tuple[tuple[Piece, ...], ...]:
     """Return each member's pieces; like members share theirs."""
-    alike = {(windows[member.member_id], member.limit) for member in members}
-    pieces = {each: tuple(outlet(*each)) for each in alike}
-    return tuple(pieces[windows[member.member_id], member.limit] for member in members)
+    kinds = [(windows[member.member_id], member.limit, member.drain_cost) for member in members]
+    pieces = {kind: tuple(outlet(*kind)) for kind in set(kinds)}
+    return tuple(pieces[kind] for kind in kinds)
 
 
 def _totals(

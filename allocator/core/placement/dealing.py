@@ -2,8 +2,8 @@
 
 *Dealing.* The units of a class are laid in a row and dealt round its items like cards. A zone's units are adjacent, so
 each item gets its share of the zone rounded down or up, and a member's units, never more than the items, go to as many
-items. Zones that an item does not yet stand in come first, the fullest of them in front: then as many items span two
-zones as the flow says.
+items. Zones that an item does not yet stand in come first, the fullest of them in front, and zones that are given up
+last: then as many items span two zones as the flow says.
 
 *Hubs.* The flow says how many units a hub takes from each item and gives to each member, not which go where. They are
 paired in turn; a pair that would put an item on a member twice swaps members with another pair of the zone, which
@@ -19,14 +19,23 @@ PARTNERS_TRIED_MAX = 5_000
 """Pairs looked at to swap one bad pair; nearly always the first is good."""
 
 
-def deal_order(units_by_zone: Mapping[int, int], entered: Collection[int] = ()) -> list[int]:
+def deal_order(
+    units_by_zone: Mapping[int, int],
+    entered: Collection[int] = (),
+    worthless: Collection[int] = (),
+) -> list[int]:
     """Return zones in the order in which their units are dealt.
 
     Args:
         units_by_zone: Units of a class in each zone.
         entered: Zones that its items stand in already.
+        worthless: Zones that are given up.
     """
-    return sorted(units_by_zone, key=lambda zone: (zone in entered, -units_by_zone[zone], zone))
+
+    def place(zone: int) -> tuple[bool, bool, int, int]:
+        return (zone in worthless, zone in entered, -units_by_zone[zone], zone)
+
+    return sorted(units_by_zone, key=place)
 
 
 def pair_hub_units(

@@ -14,7 +14,7 @@ share: so there are some arcs for each class and zone, not for each class and me
 
 A hub forgets whose units it passes on. Should an item get a member twice, `dealing` swaps within the zone; where nobody
 can swap, the class gets arcs to the members themselves, and the network is solved again. An exiting member has no arc
-from a hub: nothing new can reach it.
+from a hub: nothing new can reach it. A zone that is given up has no arc from `spread`.
 
 Source: the network of gazette/core allocator (item → item-zone → member → sink) with costs in place of its order of
 discharge; hubs, classes and costs are ours.
@@ -37,6 +37,7 @@ from allocator.core.placement.problem import (
     Desired,
     Problem,
     ProblemItem,
+    kept_zones,
     usable,
 )
 from allocator.core.placement.shares import Totals, load_windows
@@ -105,12 +106,17 @@ class PlacementFlow:
         zones = sorted({member.member_id.zone for member in self._members})
         zone_index = {zone: n for n, zone in enumerate(zones)}
         self._zone_of = [zone_index[member.member_id.zone] for member in self._members]
+        kept = kept_zones(self._members)
+        self._kept_zones = [zone in kept for zone in zones]
         self._staying: list[list[int]] = [[] for _ in zones]
         for n, member in enumerate(self._members):
             if not member.exiting:
                 self._staying[self._zone_of[n]].append(n)
         self._weights = Weights.for_cluster(
-            members=len(self._members), zones=len(zones), objective=problem.objective
+            members=len(self._members),
+            zones=len(zones),
+            objective=problem.objective,
+            drain_cost_max=max((member.drain_cost for member in self._members), default=0),
         )
         self._nodes = self._add_members()
         self._hubs, self._hub_ways = self._add_hubs()
@@ -174,7 +180,8 @@ class PlacementFlow:
             if flow := self.network.flow(way.arc):
                 by_zone.setdefault(way.zone, []).extend([way.member] * flow)
         position = 0
-        for zone in deal_order({zone: len(units) for zone, units in by_zone.items()}):
+        given_up = [zone for zone, kept in enumerate(self._kept_zones) if not kept]
+        for zone in deal_order({z: len(units) for z, units in by_zone.items()}, worthless=given_up):
             for member in by_zone[zone]:
                 item = item_class.indices[position % item_class.size]
                 if member < 0:
@@ -191,14 +198,9 @@ class PlacementFlow:
         for member in self._members:
             node = self.network.add_node()
             begin = 0
-            for piece in outlet(windows[member.member_id], member.limit):
-                self.network.add_arc(
-                    node,
-                    self.SINK,
-                    capacity=piece.upto - begin,
-                    cost=piece.overload * self._weights.overload
-                    + piece.level * self._weights.level,
-                )
+            for piece in outlet(windows[member.member_id], member.limit, member.drain_cost):
+                capacity, cost = piece.upto - begin, piece.cost(self._weights)
+                self.network.add_arc(node, self.SINK, capacity=capacity, cost=cost)
                 begin = piece.upto
             nodes.append(node)
         return nodes
@@ -241,7 +243,7 @@ class PlacementFlow:
                 self.SOURCE, node, capacity=size, cost=replica * self._weights.cover
             )
         zones = range(len(self._staying))
-        if replication < ZONES_WANTED or len(zones) < ZONES_WANTED:
+        if replication < ZONES_WANTED or sum(self._kept_zones) < ZONES_WANTED:
             for zone in zones:
                 self._add_ways(item_class, node, zone)
             return
@@ -259,11 +261,12 @@ class PlacementFlow:
             if room == 0:
                 continue
             zone_node = self.network.add_node()
-            self.network.add_arc(spread, zone_node, capacity=size)
+            free = int(self._kept_zones[zone])
+            self.network.add_arc(spread, zone_node, capacity=size * free)
             self.network.add_arc(
                 node,
                 zone_node,
-                capacity=size * (room - 1),
+                capacity=size * (room - free),
                 cost=self._weights.zone + self._weights.spread,
             )
             self._add_ways(item_class, zone_node, zone)

@@ -66,9 +66,10 @@ class HubNetwork:
     def _add_zones(self) -> None:
         columns, classes = self._columns, self._classes
         size = classes.size[:, None]
-        zoned = (classes.replication >= ZONES_WANTED) & (columns.zones >= ZONES_WANTED)
+        kept = columns.kept_zones
+        zoned = (classes.replication >= ZONES_WANTED) & (int(kept.sum()) >= ZONES_WANTED)
         cost = zoned.astype(np.int64)[:, None]
-        spanned = (classes.entered > 0).sum(axis=1)
+        spanned = ((classes.entered > 0) & kept).sum(axis=1)
         item, spread = self._item, self._item + 1
         first = (ZONES_WANTED - spanned).clip(min=0)
         self._add(item, spread, classes.size * first)
@@ -79,8 +80,8 @@ class HubNetwork:
         ]
         room = np.minimum(classes.replication[:, None], staying + classes.held_exiting)
         zones = self._zone_nodes()
-        self._add(spread[:, None], zones, size * ((classes.entered == 0) & (room > 0)))
-        further = (room - classes.entered.clip(min=1)).clip(min=0)
+        self._add(spread[:, None], zones, size * ((classes.entered == 0) & (room > 0) & kept))
+        further = (room - np.maximum(classes.entered, kept)).clip(min=0)
         self._add(item[:, None], zones, size * further, zone=cost, spread=cost)
 
     def _zone_nodes(self) -> Ints:
@@ -121,20 +122,22 @@ class HubNetwork:
         )
 
     def _add_outlets(self) -> None:
-        rows: list[tuple[int, int, int, int]] = []
+        rows: list[tuple[int, int, int, int, int]] = []
         for member, pieces in enumerate(self._columns.outlets):
             begin = int(self._base[member])
             for piece in pieces:
                 if piece.upto > begin:
-                    rows.append((member, piece.upto - begin, piece.overload, piece.level))
+                    capacity = piece.upto - begin
+                    rows.append((member, capacity, piece.overload, piece.level, piece.drain))
                     begin = piece.upto
-        table = np.array(rows, dtype=np.int64).reshape(-1, 4)
+        table = np.array(rows, dtype=np.int64).reshape(-1, 5)
         self._add(
             FIRST_MEMBER + table[:, 0],
             np.array(SINK),
             table[:, 1],
             overload=table[:, 2],
             level=table[:, 3],
+            drain=table[:, 4],
         )
 
     def _arcs(self) -> tuple[Arcs, Ints]:
@@ -182,7 +185,8 @@ class HubNetwork:
         by_zone = np.zeros((len(classes.replication), columns.zones), dtype=np.int64)
         np.add.at(by_zone, (class_of, zone_of), units)
         in_zone, entered = by_zone[class_of, zone_of], classes.entered[class_of, zone_of] > 0
-        order = np.lexsort((member, zone_of, -in_zone, entered, class_of))
+        given_up = ~columns.kept_zones[zone_of]
+        order = np.lexsort((member, zone_of, -in_zone, entered, given_up, class_of))
         class_of, zone_of, member = (
             np.repeat(each[order], units[order]) for each in (class_of, zone_of, member)
         )

@@ -10,6 +10,7 @@ Source: Ahuja, Magnanti, Orlin, Network Flows (1993), §9.3 (optimality by resid
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from allocator.core.policy import Objective
@@ -45,15 +46,26 @@ class Weights:
     """A replica on a member that does not hold the item now."""
     overload: int
     """A replica outside its member's window."""
+    drain: int
+    """A replica on a member that is drained; see `ProblemMember.drain_cost`."""
     zone: int
     """A replica that adds nothing towards its item's two zones."""
     cover: int
     """Each replica of the item that comes before this one."""
 
     @classmethod
-    def for_cluster(cls, *, members: int, zones: int, objective: Objective) -> Weights:
-        """Return weights for a cluster of so many members."""
-        scales = scales_for(members=members, zones=zones, objective=objective)
+    def for_cluster(
+        cls, *, members: int, zones: int, objective: Objective, drain_cost_max: int = 0
+    ) -> Weights:
+        """Return weights for a cluster; see `scales_for`."""
+        scales = scales_for(
+            members=members, zones=zones, objective=objective, drain_cost_max=drain_cost_max
+        )
+        return cls.of(scales)
+
+    @classmethod
+    def of(cls, scales: Sequence[Scale]) -> Weights:
+        """Return the weights of an order."""
         return cls(**{scale.objective: scale.weight for scale in scales})
 
 
@@ -68,12 +80,23 @@ class Scale:
     """The most that a simple cycle changes it by. It passes the sink once, hence one member's outlet in, one out."""
 
 
-def scales_for(*, members: int, zones: int, objective: Objective) -> list[Scale]:
-    """Return the objectives with their weights, heaviest first."""
+def scales_for(
+    *, members: int, zones: int, objective: Objective, drain_cost_max: int = 0
+) -> list[Scale]:
+    """Return the objectives with their weights, heaviest first.
+
+    Args:
+        members: How many members are usable.
+        zones: How many zones they stand in.
+        objective: What the operator wants.
+        drain_cost_max: The greatest `ProblemMember.drain_cost`.
+    """
     passed = members + zones + 2
     cycles_max = {
         "cover": 0,
         "zone": passed,
+        # The members' outlets cost it, and a cycle passes two of them at most.
+        "drain": drain_cost_max,
         "overload": OVERLOAD_MAX,
         "move": MOVES_OF_A_FAILED_REPLICA * passed,
         "keep": passed,
@@ -82,7 +105,8 @@ def scales_for(*, members: int, zones: int, objective: Objective) -> list[Scale]
     }
     order = list(cycles_max)
     if objective.moves_before_balance:
-        order[2:4] = ["move", "overload"]
+        at = order.index("overload")
+        order[at : at + 2] = ["move", "overload"]
     for left_out in range(len(LEFT_OUT_OF_LARGE_CLUSTERS) + 1):
         ignored = LEFT_OUT_OF_LARGE_CLUSTERS[:left_out]
         scales: list[Scale] = []

@@ -56,10 +56,13 @@ def solution_of(problem: Problem) -> Solution:
     columns = columns_of(problem)
     if not len(columns.items):
         return Solution(desired=_nothing(problem), explicit=frozenset(), solves=0)
-    weights = Weights.for_cluster(
-        members=columns.none, zones=columns.zones, objective=problem.objective
+    scales = scales_for(
+        members=columns.none,
+        zones=columns.zones,
+        objective=problem.objective,
+        drain_cost_max=columns.drain_cost_max,
     )
-    scales = scales_for(members=columns.none, zones=columns.zones, objective=problem.objective)
+    weights = Weights.of(scales)
     roles = first_roles(columns)
     explicit = np.zeros(0, dtype=np.int64)
     solves = 0

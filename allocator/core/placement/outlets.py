@@ -3,6 +3,7 @@
     load      0 ......... floor ......... ceiling .......... limit
     overload      0               1                  2               outside the window it costs most
     level     0 1 2 3 4 5 ... by eighths of the fair share ... 64    the lightest objective: who gets the odd one
+    drain     the same for each, if the member is drained            a replica there is one too many
 
 Both rise with the load, so a cheapest flow fills the pieces in order and no arc needs a lower bound.
 """
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from allocator.core.placement.objective_costs import LEVEL_MAX, OVERLOAD_MAX
+from allocator.core.placement.objective_costs import LEVEL_MAX, OVERLOAD_MAX, Weights
 from allocator.core.placement.shares import Window
 
 LEVELS_PER_SHARE = 8
@@ -28,9 +29,18 @@ class Piece:
     """The load at which the next piece begins."""
     overload: int
     level: int
+    drain: int = 0
+
+    def cost(self, weights: Weights) -> int:
+        """Return what a unit costs in one sum."""
+        return (
+            self.drain * weights.drain
+            + self.overload * weights.overload
+            + self.level * weights.level
+        )
 
 
-def outlet(window: Window, limit: int) -> Sequence[Piece]:
+def outlet(window: Window, limit: int, drain_cost: int = 0) -> Sequence[Piece]:
     """Return a member's pieces, from load 0 to its limit."""
     floor, ceiling = min(window.floor, limit), min(window.ceiling, limit)
     levels = _level_steps(window.share, limit)
@@ -40,7 +50,7 @@ def outlet(window: Window, limit: int) -> Sequence[Piece]:
         overload = OVERLOAD_MAX if begin >= ceiling else int(begin >= floor)
         while level < len(levels) and levels[level] <= begin:
             level += 1
-        pieces.append(Piece(upto, overload, level))
+        pieces.append(Piece(upto, overload, level, drain_cost))
         begin = upto
     return pieces
 

@@ -1,8 +1,10 @@
 """The question the solver answers, its answer, and the seam between them.
 
 Nothing new comes to an exiting member, whatever it costs. Beyond that, what matters has an order: coverage first (every
-item its first replica, then every item its second, …), then two zones an item, then fair shares, then the fewest moves
-(`Objective` may swap these two), then kept primaries, then further zones.
+item its first replica, then every item its second, …), then two zones an item, then emptying members that drain, then
+fair shares, then the fewest moves (`Objective` may swap these two), then kept primaries, then further zones.
+
+A zone whose members all drain is given up: to stand in it is worth nothing.
 """
 
 from __future__ import annotations
@@ -27,11 +29,14 @@ class ProblemMember:
 
     member_id: MemberId
     limit: int
-    """Most replicas it may hold: its item limit less what it sheds."""
+    """Most replicas it may hold."""
     exiting: bool
     """It wants to leave: what it holds may stay, but nothing new comes."""
     capacity: int = 0
     """Load that it can carry, in units of its own against other members; 0: its limit."""
+    drain_cost: int = 0
+    """What each replica that stays on it costs, if it is drained; 0: it is not. Of several the oldest costs most, and
+    is the first to be empty where there is no room for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +78,11 @@ class Solver(Protocol):
 def usable(members: Iterable[ProblemMember]) -> list[ProblemMember]:
     """Return the members that may hold anything."""
     return [member for member in members if member.limit > 0]
+
+
+def kept_zones(members: Iterable[ProblemMember]) -> frozenset[str]:
+    """Return the zones that are not given up: where some usable member is not drained."""
+    return frozenset(m.member_id.zone for m in usable(members) if not m.drain_cost)
 
 
 def zones_spanned(members: Iterable[MemberId]) -> int:

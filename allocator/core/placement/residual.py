@@ -85,7 +85,7 @@ class Residual:
         self.placed = placed
         self.weights = weights
         self.load = placed.load(columns)
-        several = columns.zones >= ZONES_WANTED
+        several = int(columns.kept_zones.sum()) >= ZONES_WANTED
         zoned = (columns.replication >= ZONES_WANTED) & several
         self.zone_cost = np.where(zoned, weights.zone, 0)
         self.spread_cost = np.where(zoned, weights.spread, 0)
@@ -102,7 +102,9 @@ class Residual:
         if len(placed.explicit):
             self.count[placed.explicit] += self._by_zone(placed.direct)
         self.replicas = self.count.sum(axis=1)
-        self.spanned = (self.count > 0).sum(axis=1)
+        self.first = (self.count > 0) & columns.kept_zones
+        """(n, z): zones whose first replica counts as one."""
+        self.spanned = self.first.sum(axis=1)
         self.unplaced = int(columns.replication.sum() - self.replicas.sum())
         self.unplaced_cost = weights.cover * (int(columns.replication.max(initial=0)) + 1)
         self.rise, self.fall = self._marginal_costs()
@@ -122,7 +124,7 @@ class Residual:
         for member, pieces in enumerate(self.columns.outlets):
             begin, load = 0, int(self.load[member])
             for piece in pieces:
-                cost = piece.overload * self.weights.overload + piece.level * self.weights.level
+                cost = piece.cost(self.weights)
                 if begin <= load < piece.upto:
                     rise[member] = cost
                 if begin < load <= piece.upto:
@@ -152,8 +154,8 @@ class Residual:
     def _inner_from(self, zone: Ints, source_at: int) -> Inner:
         """Return distances of the items' nodes, given those at which their zones are entered from members and hubs."""
         further = self.zone_cost + self.spread_cost
-        up_spread = zone.min(axis=1, initial=FAR)
-        item = np.where(self.count > 1, zone, FAR).min(axis=1, initial=FAR) - further
+        up_spread = np.where(self.first, zone, FAR).min(axis=1, initial=FAR)
+        item = np.where(self.count > self.first, zone, FAR).min(axis=1, initial=FAR) - further
         wanting = self.replicas < self.columns.replication
         source = source_at + self.weights.cover * self.replicas
         np.minimum(item, np.where(wanting, source, FAR), out=item)
@@ -168,9 +170,10 @@ class Residual:
         )
         down = item + np.where(self.spanned >= ZONES_WANTED, self.zone_cost, 0)
         spread = np.minimum(up_spread, np.where(self.spanned < self.columns.replication, down, FAR))
-        first = (self.count == 0) & (self.room > 0)
+        kept = self.columns.kept_zones
+        first = (self.count == 0) & (self.room > 0) & kept
         np.minimum(zone, np.where(first, spread[:, None], FAR), out=zone)
-        more = np.maximum(self.count, 1) < self.room
+        more = np.maximum(self.count, kept) < self.room
         np.minimum(zone, np.where(more, (item + further)[:, None], FAR), out=zone)
         return Inner(item=item, spread=spread, zone=zone)
 

@@ -2,9 +2,9 @@
 
 A replica is *fixed* or *loose*. Items whose fixed replicas stand in like zones and whose loose one stands on the same
 member are one class to the network, whatever else they hold: a million items become some thousand classes. Loose are
-failed replicas, and as many on each member with too many as it has to give, and some more; items that miss a replica
-or a zone take part too. If prices show that a fixed replica should move, its item is *opened*: all its replicas are
-loose. So fixing costs time at worst, never quality.
+failed replicas, those on members that are drained, and as many on each member with too many as it has to give, and some
+more; items that miss a replica or a zone take part too. If prices show that a fixed replica should move, its item is
+*opened*: all its replicas are loose. So fixing costs time at worst, never quality.
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ def first_roles(columns: Columns) -> Roles:
     held = columns.held
     count = held.sum(axis=1)
     by_zone = columns.count_by_zone(held)
+    kept = columns.kept_zones
     one_zone = (
         (count >= ZONES_WANTED)
-        & ((by_zone > 0).sum(axis=1) < ZONES_WANTED)
-        & (columns.zones >= ZONES_WANTED)
+        & (((by_zone > 0) & kept).sum(axis=1) < ZONES_WANTED)
+        & (int(kept.sum()) >= ZONES_WANTED)
     )
-    roles = Roles(loose=held & columns.avoided, active=count < columns.replication)
+    drained = columns.drain_cost[columns.current] > 0
+    roles = Roles(loose=held & (columns.avoided | drained), active=count < columns.replication)
     roles.active |= roles.loose.any(axis=1)
     over = count > columns.replication
     roles.open(columns, np.flatnonzero(over))

@@ -8,6 +8,9 @@ Floors hold only while items outnumber members. Where they do not, some member i
 and evening out a handful of standbys is not worth a move: ceilings alone hold, as in the model, and for them the water
 has one level: what zones push above it is overload.
 
+Members that are drained have no share: what cannot leave them is left out of the others' shares as far as it is known
+without a placement.
+
 Source: Fujishige, Submodular Functions and Optimization (2005), §9 (the decomposition of a lexicographically optimal
 base); that it is replicas by zone which it decomposes is ours.
 """
@@ -69,11 +72,10 @@ def load_windows(
 ) -> Mapping[MemberId, Window]:
     """Return the window of each usable member."""
     vessels = _vessels(members, totals.held)
-    if not vessels:
-        return {}
     items = sum(totals.replications.values())
     floors = objective.balance is Balance.TWO_SIDED and items > len(vessels)
-    windows = _Shares(vessels, totals.replications, floors=floors).windows()
+    windows = dict(_Shares(vessels, totals.replications, floors=floors).windows())
+    windows.update((m.member_id, _NO_SHARE) for m in usable(members) if m.drain_cost)
     tolerance = Fraction(objective.tolerance_ratio).limit_denominator(1_000_000)
     if tolerance <= 0:
         return windows
@@ -85,7 +87,10 @@ def load_windows(
         wide[vessel.member_id].floor <= vessel.held <= wide[vessel.member_id].ceiling
         for vessel in vessels
     )
-    return wide if within else windows
+    return windows | wide if within else windows
+
+
+_NO_SHARE = Window(floor=0, ceiling=0, share=Fraction())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +117,7 @@ def _vessels(members: Sequence[ProblemMember], held: Mapping[MemberId, int]) -> 
             exiting=member.exiting,
         )
         for member in usable(members)
+        if not member.drain_cost
     ]
 
 
@@ -138,13 +144,21 @@ class _Shares:
 
     def windows(self) -> Mapping[MemberId, Window]:
         total = sum(count * replication for replication, count in self._counts.items())
-        total = min(total, self._height(self._zones))
+        total = min(total, self._most())
         if self._floors:
             self._fill(self._zones, total, ())
         else:
             vessels = [vessel for group in self._by_zone.values() for vessel in group]
             self._settle(self._zones, _level(vessels, total))
         return self._windows
+
+    def _most(self) -> int:
+        """Return what all zones hold at most: some of them full to their limits, the others to what zones allow."""
+        most = self._height(self._zones)
+        for zones in (self._zones, *_sets(self._zones, dict.fromkeys(self._zones, Fraction()))):
+            full = self._height(tuple(zone for zone in self._zones if zone not in zones))
+            most = min(most, full + self._allowed(zones))
+        return most
 
     def _height(self, zones: Sequence[str]) -> int:
         return sum(vessel.height for zone in zones for vessel in self._by_zone[zone])

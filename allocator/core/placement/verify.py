@@ -7,7 +7,7 @@ a bound, or that one plain step would improve in a higher objective, is refused.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
@@ -18,6 +18,7 @@ from allocator.core.placement.problem import (
     Desired,
     Problem,
     ProblemItem,
+    kept_zones,
     usable,
     zones_spanned,
 )
@@ -71,6 +72,8 @@ class _Check:
         self._room = [
             member for member in problem.members if self._loads[member.member_id] < member.limit
         ]
+        self._drained = {member.member_id for member in problem.members if member.drain_cost}
+        self._kept_zones = kept_zones(problem.members)
         self._exiting = {member.member_id for member in problem.members if member.exiting}
 
     def violations(self) -> Iterator[Violation]:
@@ -119,18 +122,37 @@ class _Check:
         for member_id in placed:
             if member_id in self._exiting and member_id not in item.current:
                 yield Violation(item.item_id, member_id, "is new on an exiting member")
-        others = (
+        others = [
             member.member_id
             for member in self._room
             if member.member_id not in placed
             and (not member.exiting or member.member_id in item.current)
-        )
-        if len(placed) < item.replication and (other := next(others, None)) is not None:
-            yield Violation(item.item_id, other, "is short of a replica that fits")
-        if len(placed) >= ZONES_WANTED and zones_spanned(placed) < ZONES_WANTED:
-            elsewhere = (other for other in others if other.zone != placed[0].zone)
+        ]
+        if len(placed) < item.replication and others:
+            yield Violation(item.item_id, others[0], "is short of a replica that fits")
+        if len(placed) >= ZONES_WANTED and self._zones(placed) < ZONES_WANTED:
+            zones = {member_id.zone for member_id in placed}
+            elsewhere = (m for m in others if m.zone in self._kept_zones - zones)
             if (other := next(elsewhere, None)) is not None:
                 yield Violation(item.item_id, other, "stands in one zone, another has room")
+        for member_id in self._drained.intersection(placed):
+            yield from self._drain_violations(item, member_id, others)
+
+    def _zones(self, placed: Iterable[MemberId]) -> int:
+        """Return how many zones members stand in, those that are given up left out."""
+        return zones_spanned(m for m in placed if m.zone in self._kept_zones)
+
+    def _drain_violations(
+        self, item: ProblemItem, member_id: MemberId, others: Iterable[MemberId]
+    ) -> Iterator[Violation]:
+        """Find a member that could take a replica from one that is drained, without a loss of zones."""
+        placed = self._desired[item.item_id]
+        rest = [m for m in placed if m != member_id]
+        zones = min(ZONES_WANTED, self._zones(placed))
+        for other in others:
+            if other not in self._exiting and self._zones([*rest, other]) >= zones:
+                yield Violation(item.item_id, member_id, f"is drained, {other} has room")
+                return
 
     def _balance_violations(self) -> Iterator[Violation]:
         """Find items that could go from a member with too many to one of the same zone with too few."""

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 from allocator.core.placement.board import Board
 from allocator.core.placement.capacity import capacity_of, is_weighted
-from allocator.core.placement.problem import Desired, Problem, Solver, usable
+from allocator.core.placement.problem import Desired, Problem, ProblemMember, Solver, usable
 from allocator.core.placement.shares import Totals, load_windows
 from allocator.core.policy import Objective
 
@@ -208,9 +208,14 @@ class _Search:
         return self._levels[member] * (1 + LEVEL_ENOUGH_RATIO) * self._board.capacities[member]
 
 
+def _lasting(problem: Problem) -> list[ProblemMember]:
+    """Return the members that have a share of the load."""
+    return [member for member in usable(problem.members) if not member.drain_cost]
+
+
 def _fair_utilisations(problem: Problem, desired: Desired) -> list[float]:
     """Return each member's fair share of the load, a unit of its capacity: that of replicas, at their mean load."""
-    windows = load_windows(usable(problem.members), Totals.of(problem), Objective())
+    windows = load_windows(problem.members, Totals.of(problem), Objective())
     replicas = sum(map(len, desired.values()))
     mean_load = sum(i.load * len(desired[i.item_id]) for i in problem.items) / max(1, replicas)
     return [
@@ -221,7 +226,7 @@ def _fair_utilisations(problem: Problem, desired: Desired) -> list[float]:
 
 def _relief(problem: Problem, desired: Desired) -> float:
     """Return what part of a fair share is left to most members: some replicas weigh more than a whole one."""
-    members = usable(problem.members)
+    members = _lasting(problem)
     width = float(sum(map(capacity_of, members)))
     mean_width = width / max(1, len(members))
     loads = sorted(

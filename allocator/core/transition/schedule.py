@@ -198,5 +198,5 @@ class _Pass:
                     member_id=member_id,
                     detail="waits for a member that replaces it"
                     if waits
-                    else "those that stay cannot take it, or would leave its zone",
+                    else "no member that stays can take it without a loss of its replicas or zones",
                 )

@@ -86,27 +86,44 @@ def test_state_loads_count_only_assignments_with_item_and_member() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exiting", "items", "limits"),
+    ("exiting", "items", "kept"),
     [
-        ({"one", "two"}, {"i": 1, "j": 1}, (0, 0, 4, 4)),
-        ({"one", "two", "three"}, {"i": 2}, (0, 0, 4, 4)),
-        ({"one", "two"}, {f"i{n}": 1 for n in range(10)}, (0, 2, 4, 4)),
-        ({"one"}, {f"i{n}": 1 for n in range(20)}, (4, 4, 4, 4)),
-        (set(), {"i": 1}, (4, 4, 4, 4)),
+        ({"one", "two"}, {"i": 1, "j": 1}, (0, 0)),
+        ({"one", "two", "three"}, {"i": 4, "j": 1}, (1, 1, 1)),
+        ({"one", "two"}, {f"i{n}": 1 for n in range(10)}, (0, 2)),
+        ({"one"}, {f"i{n}": 1 for n in range(16)}, (4,)),
+        ({"one"}, {"wide": 4, "i": 1, "j": 1, "k": 1, "l": 1}, (1,)),
+        (set(), {"i": 1}, ()),
     ],
-    ids=["all at once", "replication allows two", "excess allows six", "overloaded", "nobody"],
+    ids=[
+        "all at once",
+        "too few would stay",
+        "room for two short",
+        "overloaded",
+        "a wide one",
+        "nobody",
+    ],
 )
-def test_state_exiting_members_shed_what_the_cluster_can_spare(
-    exiting: set[str], items: dict[str, int], limits: tuple[int, ...]
+def test_exiting_members_keep_only_what_nobody_else_can_take(
+    exiting: set[str], items: dict[str, int], kept: tuple[int, ...]
 ) -> None:
-    """Oldest first, never more than the excess, never more members than the largest replication leaves."""
+    """Each replica leaves if another member can take it, the oldest member's first, whatever other items want."""
     suffixes = ("one", "two", "three", "four")
-    cluster = cluster_of(*((s, 4, s in exiting) for s in suffixes), items=items)
+    cluster = cluster_of(*((s, 4, False) for s in suffixes), items={})
+    for item_id, replication in items.items():
+        cluster.put_item(item_id, replication)
+    cluster.settle()
+
+    for suffix in suffixes:
+        if suffix in exiting:
+            cluster.put_member("a", suffix, 4, exiting=True)
+    cluster.settle()
 
     state = cluster.state()
-
-    assert tuple(state.limits[m] for m in (ONE, TWO, THREE, FOUR)) == limits
-    assert state.member_slots == sum(limits)
+    leaving = [m for m in (ONE, TWO, THREE, FOUR) if m.suffix in exiting]
+    assert tuple(state.loads.total[m] for m in leaving) == kept
+    assert sum(state.loads.total.values()) == state.item_slots
+    assert state.member_slots == 4 * (4 - len(exiting))
 
 
 def test_state_zone_of_a_drained_member_stays_a_zone() -> None:

@@ -1,10 +1,9 @@
-"""What a leaving member may give up: never what items need to span two zones while somebody stays in its zone."""
+"""What a leaving member gives up: never what items need to span two zones while somebody stays in its zone."""
 
 from __future__ import annotations
 
 import pytest
 
-from allocator.core.model import MemberId
 from tests.support.memory_cluster import MemoryCluster, single_zone_items
 
 
@@ -22,7 +21,7 @@ def cluster_of(*members: tuple[str, str, int, bool], items: int) -> MemoryCluste
     ("staying_in_b", "kept"),
     [((), 0), ((4,), 6), ((4, 4), 2), ((4, 4, 4), 0), ((100,), 0), ((0,), 0)],
 )
-def test_shedding_keeps_what_the_zone_needs(staying_in_b: tuple[int, ...], kept: int) -> None:
+def test_drain_keeps_what_the_zone_needs(staying_in_b: tuple[int, ...], kept: int) -> None:
     """Ten items need ten places in zone b: what those that stay there lack is kept; a zone nobody stays in is given up.
 
     Room is ample in zone a, so that nothing but the zone holds the drain back.
@@ -30,27 +29,36 @@ def test_shedding_keeps_what_the_zone_needs(staying_in_b: tuple[int, ...], kept:
     cluster = cluster_of(
         ("a", "one", 30, False),
         ("a", "two", 30, False),
-        ("b", "leaves", 10, True),
+        ("b", "leaves", 10, False),
         *(("b", f"stays{n}", limit, False) for n, limit in enumerate(staying_in_b)),
         items=10,
     )
+    cluster.settle()
 
-    assert cluster.state().limits[MemberId("b", "leaves")] == kept
+    cluster.put_member("b", "leaves", 10, exiting=True)
+    cluster.settle()
+
+    assert cluster.loads()["b#leaves"] == kept
 
 
-def test_shedding_two_leaving_members_share_what_their_zone_needs() -> None:
-    """The older drains first; the younger keeps all that the zone needs beyond those that stay."""
+def test_drain_of_two_members_keeps_together_what_their_zone_needs() -> None:
+    """The older drains first; the younger keeps what it has, for the zone needs more than those that stay can take."""
     cluster = cluster_of(
         ("a", "one", 30, False),
-        ("b", "first", 8, True),
-        ("b", "second", 8, True),
+        ("b", "first", 8, False),
+        ("b", "second", 8, False),
         ("b", "stays", 5, False),
         items=10,
     )
+    cluster.settle()
+    held = cluster.loads()["b#second"]
 
-    limits = cluster.state().limits
+    for leaving in ("first", "second"):
+        cluster.put_member("b", leaving, 8, exiting=True)
+    cluster.settle()
 
-    assert (limits[MemberId("b", "first")], limits[MemberId("b", "second")]) == (0, 5)
+    loads = cluster.loads()
+    assert (loads["b#first"], loads["b#second"], loads["b#stays"]) == (5 - held, held, 5)
 
 
 def test_shedding_no_item_loses_its_zone_to_a_drain_and_a_newcomer_ends_it() -> None:

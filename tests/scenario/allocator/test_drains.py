@@ -1,0 +1,117 @@
+"""What leaves a draining member, and what is said of the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from allocator.core.inquiry.explanation import explain
+from allocator.core.inquiry.proposal import propose
+from allocator.core.inquiry.standing import Hypothesis
+from allocator.core.model import ItemId, MemberId
+from allocator.core.placement.choose import ArraySolver
+from allocator.core.placement.flow import FlowSolver
+from allocator.core.placement.problem import Problem, ProblemItem, ProblemMember, Solver
+from allocator.core.placement.verify import verify
+from allocator.core.plan import PlanRefused
+from allocator.core.transition.blocked import Reason
+from tests.support.memory_cluster import MemoryCluster
+from tests.support.standings import standing_of
+
+ONE, TWO, THREE = (MemberId("a", name) for name in ("one", "two", "three"))
+WIDE = ItemId("wide")
+
+SOLVERS = pytest.mark.parametrize("solver", [FlowSolver(), ArraySolver()], ids=["pure", "arrays"])
+
+
+def _with_a_wide_item(solver: Solver | None = None) -> MemoryCluster:
+    """Three members of one zone; thirty items that need one of them, and one that needs all three."""
+    cluster = MemoryCluster(solver=solver or FlowSolver())
+    for member_id in (ONE, TWO, THREE):
+        cluster.put_member(member_id.zone, member_id.suffix, 40)
+    for number in range(30):
+        cluster.put_item(f"i{number:02}", 1)
+    cluster.put_item(WIDE, 3)
+    cluster.settle()
+    return cluster
+
+
+@SOLVERS
+def test_wide_item_holds_back_its_own_replica_and_no_other(solver: Solver) -> None:
+    """One item that wants every member must not keep 10 others on a member that leaves: each decides for itself."""
+    cluster = _with_a_wide_item(solver)
+
+    cluster.put_member("a", "one", 40, exiting=True)
+    cluster.settle()
+
+    state = cluster.state()
+    held = [i for i, group in state.assignments.items() if ONE in {a.member_id for a in group}]
+    assert held == [WIDE]
+    assert (state.loads.total[TWO], state.loads.total[THREE]) == (16, 16)
+
+
+def test_proposal_and_explanation_tell_which_item_holds_a_drain_back() -> None:
+    """`plan --drain` names the wide item alone as what waits, and `explain` says of it what is the case."""
+    cluster = _with_a_wide_item()
+
+    proposal = propose(standing_of(cluster), Hypothesis(drained=frozenset({ONE})))
+
+    assert not isinstance(proposal, PlanRefused)
+    assert proposal.rehearsal.final.loads.total[ONE] == 1
+    stuck = proposal.rehearsal.stuck
+    assert [(each.item_id, each.member_id, each.reason) for each in stuck] == [
+        (WIDE, ONE, Reason.NO_MEMBER)
+    ]
+    assert "no member that stays can take it" in stuck[0].detail
+    cluster.put_member("a", "one", 40, exiting=True)
+    cluster.settle()
+    explanation = explain(standing_of(cluster), WIDE)
+    assert explanation is not None
+    why = {each.member_id: each.why for each in explanation.replicas}
+    assert "no member that stays can take it" in why[ONE]
+
+
+@SOLVERS
+def test_another_member_ends_a_drain_that_a_wide_item_held_back(solver: Solver) -> None:
+    """Once somebody joins who can take the last replica, nothing is left on the member that leaves."""
+    cluster = _with_a_wide_item(solver)
+    cluster.put_member("a", "one", 40, exiting=True)
+    cluster.settle()
+
+    cluster.put_member("a", "four", 40)
+    cluster.settle()
+
+    assert cluster.state().loads.total[ONE] == 0
+
+
+@SOLVERS
+def test_scarce_room_empties_the_oldest_of_the_leaving_members(solver: Solver) -> None:
+    """Twelve items, two members that leave and room for nine: the older is emptied, the younger keeps what is left."""
+    cluster = MemoryCluster(solver=solver)
+    for member_id, limit in ((TWO, 6), (ONE, 6), (THREE, 9)):
+        cluster.put_member(member_id.zone, member_id.suffix, limit)
+    for number in range(12):
+        cluster.put_item(f"i{number:02}", 1)
+    cluster.settle()
+
+    for suffix in ("two", "one"):
+        cluster.put_member("a", suffix, 6, exiting=True)
+    cluster.settle()
+
+    total = cluster.state().loads.total
+    assert (total[TWO], total[ONE], total[THREE]) == (0, 3, 9)
+
+
+@pytest.mark.parametrize("drain_cost", [0, 1], ids=["waits", "drains"])
+def test_verifier_refuses_a_replica_that_could_leave_a_draining_member(drain_cost: int) -> None:
+    """A member that could take it has room: a drained one must not keep it, one whose drain waits may."""
+    problem = Problem(
+        members=(
+            ProblemMember(member_id=ONE, limit=9, exiting=True, drain_cost=drain_cost),
+            ProblemMember(member_id=TWO, limit=9, exiting=False),
+        ),
+        items=(ProblemItem(item_id=ItemId("i"), replication=1, current=(ONE,), primary=ONE),),
+    )
+
+    found = [str(each) for each in verify(problem, {ItemId("i"): (ONE,)})]
+
+    assert any("is drained, a#two has room" in each for each in found) == bool(drain_cost)

@@ -271,7 +271,7 @@ class TransactionMachine:
         if running.max_elapsed(now) or self._stopping:
             running.accepts_input = False
         while running.accepts_input:
-            if not self._sequencer.emitting and not self._sequence():
+            if not self._sequencer.emitting and not self._sequence(now):
                 break
             if self._draw(now):
                 return
@@ -279,10 +279,10 @@ class TransactionMachine:
             running.stalled = now
         self._close_or_wait(now)
 
-    def _sequence(self) -> bool:
+    def _sequence(self, now: float) -> bool:
         """Sequence the input at hand until messages commit; False if it is used up."""
         while self._input is not None:
-            queued = self._sequencer.queue(self._input, self._input_next)
+            queued = self._sequencer.queue(self._input, self._input_next, now_seconds=now)
             if queued.visible_through is not None:
                 self._note_read(self._input.journal, queued.visible_through)
             self._input_next = queued.next_index

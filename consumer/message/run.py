@@ -46,6 +46,8 @@ class Run:
     duplicates: int = 0
     unknown_flags: int = 0
     """Messages, duplicates too, whose flags are unknown."""
+    producer_ids: set[int] = field(default_factory=set)
+    """Of all its messages that did not opt out, duplicates too."""
     spans_discarded: int = 0
     """Producers that had messages pending, which one of the run discards."""
 
@@ -73,6 +75,7 @@ def scan_run(batch: MessageBatch, start: int, *, producers: Mapping[int, Produce
             if floor is None:
                 floor = _floor(run, producers.get(producer_id), clock)
             if clock <= floor:
+                run.producer_ids.add(producer_id)
                 _note_duplicate(run, end)
                 index += 1
                 continue
@@ -81,6 +84,7 @@ def scan_run(batch: MessageBatch, start: int, *, producers: Mapping[int, Produce
         run.read_through.append(end)
         index += 1
     run.next_index = index
+    run.producer_ids.update(floors)
     return run
 
 

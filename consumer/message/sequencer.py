@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from consumer.message.ageing import PRUNE_HORIZON_SECONDS, ReadingTime
 from consumer.message.batch import MessageBatch
 from consumer.message.emission import ReplayRange, RunEmission, SequenceEmission
 from consumer.message.outcome import Outcome
@@ -42,7 +43,6 @@ from consumer.protocol import shard_pb2
 RING_MESSAGES: Final = 32_768
 RING_BYTES: Final = 32 << 20
 """Of one shard; a member may host some dozens. What exceeds them is read a second time."""
-PRUNE_HORIZON_SECONDS: Final = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,7 @@ class Sequencer:
         self._resumes = {
             journal: source.resume for journal, source in sources.items() if source.resume
         }
+        self._reading: dict[str, ReadingTime] = {}
         self._ring = Ring(messages_max=ring_messages, bytes_max=ring_bytes)
         self._pending: set[Producer] = set()
         self._emission: RunEmission | SequenceEmission | None = None
@@ -108,8 +109,15 @@ class Sequencer:
         """
         return bool(self._pending)
 
-    def queue(self, batch: MessageBatch, start: int = 0) -> Queued:
+    def queue(
+        self, batch: MessageBatch, start: int = 0, *, now_seconds: float | None = None
+    ) -> Queued:
         """Sequence the messages of `batch` from index `start` on, until something is emitted or the batch ends.
+
+        Args:
+            batch: Messages that follow those of before.
+            start: The first that was not sequenced yet.
+            now_seconds: By a clock of this process that never steps: silent producers age by it. None: nobody ages.
 
         Requires:
             Nothing is being emitted.
@@ -119,6 +127,9 @@ class Sequencer:
         self._visible_through = None
         if start == 0:
             self._resumes |= batch.resumes
+        reading = self._reading_of(batch.journal)
+        if now_seconds is not None:
+            reading.advance(now_seconds)
         index = start
         while index < len(batch) and self._emission is None:
             if commits_itself(batch, index):
@@ -192,9 +203,9 @@ class Sequencer:
         """Return the sources of a checkpoint as of what was consumed; no span counts as pending any more.
 
         Args:
-            prune_horizon_seconds: Producers silent for longer, compared with the newest of their journal, are
-                forgotten here too; 0 forgets none. In the middle of a run none is: its duplicates were told apart
-                by what the producers had committed when it began.
+            prune_horizon_seconds: Producers silent for longer (`consumer.message.ageing`) are forgotten here too; 0
+                forgets none. In the middle of a run none is: its duplicates were told apart by what the producers had
+                committed when it began.
         """
         self._pending.clear()
         if not isinstance(self._emission, RunEmission):
@@ -208,16 +219,40 @@ class Sequencer:
         return sources
 
     def _prune(self, horizon_seconds: float) -> None:
-        for producers in self._producers.values():
+        for journal, producers in self._producers.items():
             for producer_id in stale_ids(
-                producers, horizon_seconds=horizon_seconds, keep=self._emitted
+                producers,
+                read_seconds=self._reading_of(journal).seconds,
+                horizon_seconds=horizon_seconds,
+                keep=self._emitted,
             ):
-                self._reset(producers.pop(producer_id), clock=0)
+                del producers[
+                    producer_id
+                ]  # It has nothing pending, so there is nothing to release.
+
+    def _reading_of(self, journal: str) -> ReadingTime:
+        reading = self._reading.get(journal)
+        if reading is None:
+            reading = self._reading[journal] = ReadingTime()
+        return reading
+
+    def _heard(self, journal: str, producer_id: int, clock: int) -> Producer:
+        """Return the producer of a message with this clock, known before or not."""
+        producers = self._producers.setdefault(journal, {})
+        producer = producers.get(producer_id)
+        if producer is None:
+            producer = producers[producer_id] = Producer(clock - 1)
+        producer.heard_seconds = self._reading_of(journal).seconds
+        return producer
 
     def _queue_run(self, batch: MessageBatch, start: int) -> int:
         """Sequence messages that commit by themselves; return the index after them."""
         journal = batch.journal
-        run = scan_run(batch, start, producers=self._producers.setdefault(journal, {}))
+        producers = self._producers.setdefault(journal, {})
+        run = scan_run(batch, start, producers=producers)
+        heard_seconds = self._reading_of(journal).seconds
+        for producer_id in run.producer_ids & producers.keys():
+            producers[producer_id].heard_seconds = heard_seconds
         self._count(Outcome.OUTSIDE_COMMIT, len(run.indices))
         self._count(Outcome.OUTSIDE_ALREADY_ACKED, run.duplicates)
         self._count(Outcome.UNKNOWN_FLAGS, run.unknown_flags)
@@ -230,11 +265,8 @@ class Sequencer:
 
     def _queue_pending(self, batch: MessageBatch, start: int) -> int:
         """Sequence a producer's messages that await an acknowledgement; return the index after them."""
-        producers = self._producers.setdefault(batch.journal, {})
-        producer_id, clock = batch.producers[start], batch.clocks[start]
-        producer = producers.get(producer_id)
-        if producer is None:
-            producer = producers[producer_id] = Producer(clock - 1)
+        clock = batch.clocks[start]
+        producer = self._heard(batch.journal, batch.producers[start], clock)
         if clock <= producer.max_clock:
             self._offsets[batch.journal] = batch.ends[start]
             self._note_duplicate_pending(producer, clock, batch.ends[start])
@@ -264,10 +296,7 @@ class Sequencer:
     def _queue_acknowledgement(self, message: MessageBatch) -> None:
         """Sequence one message, which is an acknowledgement."""
         journal, end, clock = message.journal, message.ends[0], message.clocks[0]
-        producers = self._producers.setdefault(journal, {})
-        producer = producers.get(message.producers[0])
-        if producer is None:
-            producer = producers[message.producers[0]] = Producer(clock - 1)
+        producer = self._heard(journal, message.producers[0], clock)
         if clock <= producer.min_clock:
             lost = clock < producer.min_clock
             self._count(Outcome.ACK_ROLLBACK_LOST_PROGRESS if lost else Outcome.ACK_ROLLBACK)
@@ -326,10 +355,11 @@ class Sequencer:
     def _consume_run(self, run: RunEmission, count: int) -> None:
         """Consume messages that commit by themselves: what their producers had pending is rolled back."""
         producers = self._producers[run.journal]
+        heard_seconds = self._reading_of(run.journal).seconds
         for producer_id, clock in run.take(count).items():
             producer = producers.get(producer_id)
             if producer is None:
-                producers[producer_id] = Producer(clock)
+                producers[producer_id] = Producer(clock, heard_seconds=heard_seconds)
             else:
                 self._reset(producer, clock=clock)
         self._offsets[run.journal] = run.offset

@@ -5,8 +5,9 @@ which it becomes committed: a message outside a transaction to the one that reac
 one that reaches its acknowledgement, however long before it was written. So each batch is a list of places in the
 journal, some of which may lie before the batch's own beginning.
 
-A `JournalState` says all that a later scan needs. It depends on nothing but the journal's bytes, so a batch that is
-planned again, elsewhere or years later, holds the same messages.
+A `JournalState` says all that a later scan needs. What a batch holds depends on nothing but the state that it begins
+with, the offset that it ends at and the journal's bytes, so a batch that is planned again, elsewhere or years later,
+holds the same messages. Only which silent producers the state at its end still knows depends on the time it took.
 
 The rules are those of `consumer.message.sequencer`, for stretches of messages instead of single ones.
 
@@ -17,7 +18,7 @@ Pure: the caller reads.
         scan.advance()
         if scan.replay: <read that range again>: scan.feed_replay(...), ...; scan.end_replay()
         elif not scan.full: <read from scan.position>: scan.feed(...), or stop
-    scan.finish()
+    scan.finish(now_seconds)
 """
 
 from __future__ import annotations
@@ -28,9 +29,8 @@ from typing import Final
 
 import numpy as np
 
-from consumer.message.clock import CLOCK_UNITS_PER_SECOND
+from consumer.message.ageing import PRUNE_HORIZON_SECONDS, ReadingTime, clock_cut
 from consumer.message.producers import NOTHING_PENDING
-from consumer.message.sequencer import PRUNE_HORIZON_SECONDS
 from consumer.message.uuid import Flags
 from spark_bridge.journal_source.journal_state import JournalState, ProducerState
 from spark_bridge.journal_source.message_table import MessageTable, Offsets
@@ -87,12 +87,13 @@ class Replay:
 
 
 class _Producer:
-    __slots__ = ("begin", "max_clock", "min_clock", "replayed", "span")
+    __slots__ = ("begin", "heard_ms", "max_clock", "min_clock", "replayed", "span")
 
     def __init__(self, state: ProducerState) -> None:
         self.min_clock = state.min_clock
         self.max_clock = max(state.min_clock, state.max_clock)
         self.begin = state.begin
+        self.heard_ms = state.heard_ms
         self.span = Span()
         self.replayed: list[Segment] | None = None
         """What was read again, before the span."""
@@ -100,7 +101,8 @@ class _Producer:
     def state(self) -> ProducerState:
         """Return what must be kept."""
         pending = self.begin != NOTHING_PENDING
-        return ProducerState(self.min_clock, self.begin, self.max_clock if pending else 0)
+        max_clock = self.max_clock if pending else 0
+        return ProducerState(self.min_clock, self.begin, max_clock, self.heard_ms)
 
 
 class CommitScan:
@@ -125,6 +127,9 @@ class CommitScan:
         self.replay: Replay | None = None
         """What must be read again before the scan can go on."""
         self._producers = {key: _Producer(kept) for key, kept in state.producers.items()}
+        self._reading = ReadingTime(state.read_ms / 1000)
+        self._heard: set[int] = set()
+        """Producers of which the micro-batch has read anything."""
         self._ring = PendingRing(pending_bytes)
         self._stretch_bytes = stretch_bytes
         self._offset = state.offset
@@ -145,6 +150,7 @@ class CommitScan:
         self.full = False
         """Whether a limit was reached."""
         self._held = None
+        self._heard.clear()
 
     def feed(self, table: MessageTable) -> None:
         """Take the messages from `position` on.
@@ -189,10 +195,18 @@ class CommitScan:
         """Say that the range was read to its end."""
         self.replay = None
 
-    def finish(self) -> ScannedBatch:
-        """End the micro-batch."""
-        self._prune()
-        state = JournalState(self._offset, {k: p.state() for k, p in self._producers.items()})
+    def finish(self, now_seconds: float | None = None) -> ScannedBatch:
+        """End the micro-batch.
+
+        Args:
+            now_seconds: By a clock of this process that never steps: silent producers age by it. None: nobody ages.
+        """
+        if (
+            self._offset > self._began_at
+        ):  # A state may not change while nothing is read, or the query never rests.
+            self._age(now_seconds)
+        producers = {key: producer.state() for key, producer in self._producers.items()}
+        state = JournalState(self._offset, producers, self._read_ms)
         begins, ends = zip(*self._found, strict=True) if self._found else ((), ())
         nothing = np.zeros(0, dtype=np.int64)
         return ScannedBatch(
@@ -213,6 +227,7 @@ class CommitScan:
             self._take_singles(table, start, stop)
             return
         key = int(table.producers[start])
+        self._heard.add(key)
         producer = self._producers.get(key)
         if flags == Flags.CONTINUE_TXN:
             self._hold_back(table, self._made(key, clock), start, stop)
@@ -301,15 +316,33 @@ class CommitScan:
         producer.min_clock = producer.max_clock = clock
         producer.begin = NOTHING_PENDING
 
-    def _prune(self) -> None:
-        """Forget producers that fell silent long before the journal's newest progress."""
-        if not self._producers:
+    @property
+    def _read_ms(self) -> int:
+        return round(self._reading.seconds * 1000)
+
+    def _age(self, now_seconds: float | None) -> None:
+        """Forget producers that have been silent for long, and have nothing pending (`consumer.message.ageing`)."""
+        if now_seconds is not None:
+            self._reading.advance(now_seconds)
+        for key in self._heard & self._producers.keys():
+            self._producers[key].heard_ms = self._read_ms
+        heard_cut = self._read_ms - int(PRUNE_HORIZON_SECONDS * 1000)
+        silent = [
+            key
+            for key, producer in self._producers.items()
+            if producer.heard_ms < heard_cut
+            and producer.begin == NOTHING_PENDING
+            and key != self._held
+        ]
+        if not silent:
             return
-        newest = max(producer.min_clock for producer in self._producers.values())
-        cut = newest - int(PRUNE_HORIZON_SECONDS * CLOCK_UNITS_PER_SECOND)
-        stale = [k for k, p in self._producers.items() if p.max_clock < cut and k != self._held]
-        for key in stale:
-            self._ring.release(self._producers.pop(key).span)
+        cut = clock_cut(
+            (producer.min_clock for producer in self._producers.values()),
+            horizon_seconds=PRUNE_HORIZON_SECONDS,
+        )
+        for key in silent:
+            if self._producers[key].max_clock < cut:
+                del self._producers[key]
 
 
 def _stretches(begins: Offsets, ends: Offsets, stretch_bytes: int) -> tuple[Offsets, Offsets]:

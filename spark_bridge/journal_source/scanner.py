@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Final
@@ -68,7 +69,7 @@ class JournalScanner:
                     scan.feed(table)
                     if not await self._advance():
                         break
-        batch = scan.finish()
+        batch = scan.finish(time.monotonic())
         self.state = batch.end
         return batch
 

@@ -58,6 +58,7 @@ class Twins:
 
     def restore(self, sources: dict[str, shard_pb2.Checkpoint.Source]) -> None:
         """Start both from a checkpoint."""
+        self.now: dict[str, float] = {}
         self.real = Sequencer(sources, ring_messages=self.ring_messages, ring_bytes=self.ring_bytes)
         self.naive = NaiveSequencer(
             sources,
@@ -69,9 +70,15 @@ class Twins:
     def run(self, log: Log, start: int, stop: int) -> None:
         """Sequence a batch with both and compare all that can be seen."""
         batch = log.batch(start, stop)
+        passed = self.data.draw(st.sampled_from([0.0, 3.0, 6.0])) / CLOCK_UNITS_PER_SECOND
+        if (
+            log.journal in self.now
+        ):  # Before its first message a journal's reading time has not begun.
+            self.naive.pass_time(log.journal, passed)
+        now = self.now[log.journal] = self.now.get(log.journal, 0.0) + passed
         index = 0
         while index < len(batch):
-            queued = self.real.queue(batch, index)
+            queued = self.real.queue(batch, index, now_seconds=now)
             todo = log.messages[start + index : start + queued.next_index]
             index = queued.next_index
             self._settle(log, todo)

@@ -28,6 +28,7 @@ def scan_on(
     head: int,
     limits: ScanLimits = NO_LIMITS,
     chunk_messages: int = 3,
+    now_seconds: float | None = None,
 ) -> ScannedBatch:
     """Return the next micro-batch of a journal whose write head is `head`, read in chunks."""
     scan.begin(limits)
@@ -41,7 +42,7 @@ def scan_on(
             if not len(rest):
                 break
             scan.feed(table_of_batch(rest.span(0, min(chunk_messages, len(rest)))))
-    return scan.finish()
+    return scan.finish(now_seconds) if now_seconds is not None else scan.finish()
 
 
 def plan_again(log: Log, start: JournalState, end: JournalState) -> ScannedBatch:

@@ -8,7 +8,7 @@ from tests.support.sequencing import Log, deliver_all
 
 OUTSIDE, CONTINUE, ACK = Flags.OUTSIDE_TXN, Flags.CONTINUE_TXN, Flags.ACK_TXN
 
-A, B = 0x0100000000AA, 0x0100000000BB
+A, B, C = 0x0100000000AA, 0x0100000000BB, 0x0100000000CC
 
 
 def log_of(*messages: tuple[int, int, int]) -> Log:

@@ -141,12 +141,19 @@ class NaiveSequencer:
         self.emitting: list[Message] = []
         self.emit_key: tuple[str, int] | None = None
         self.emit_end = 0
+        self.read_seconds: dict[str, float] = {}
+        """By journal; pauses are all short here."""
+        self.heard_seconds: dict[tuple[str, int], float] = {}
         for journal, source in sources.items():
             self.offsets[journal] = source.read_through
             for entry in source.producers:
                 clock = entry.state.last_ack
                 key = (journal, int.from_bytes(entry.id, "big"))
                 self.partials[key] = _Partial(clock, clock, entry.state.begin)
+
+    def pass_time(self, journal: str, seconds: float) -> None:
+        """Let reading time pass."""
+        self.read_seconds[journal] = self.read_seconds.get(journal, 0.0) + seconds
 
     def commits_by_itself(self, journal: str, message: Message) -> bool:
         """Return whether a message outside of transactions would be emitted."""
@@ -163,6 +170,7 @@ class NaiveSequencer:
             self._emit(None, journal, message, [message])
             return
         key = (journal, message.producer)
+        self.heard_seconds[key] = self.read_seconds.get(journal, 0.0)
         partial = self.partials.get(key)
         if partial is None:
             partial = _Partial(message.clock - 1, message.clock - 1, -1)
@@ -257,12 +265,18 @@ class NaiveSequencer:
         self.pending.clear()
         for journal in self.offsets:
             here = {key: p for key, p in self.partials.items() if key[0] == journal}
-            newest = max((p.min_clock for p in here.values()), default=0)
-            cut = newest - int(horizon_seconds * CLOCK_UNITS_PER_SECOND)
+            heard_cut = self.read_seconds.get(journal, 0.0) - horizon_seconds
             for key, partial in here.items():
-                if horizon_seconds and partial.max_clock < cut and key != self.emit_key:
+                others = [p.min_clock for other, p in here.items() if other != key]
+                younger = partial.max_clock + int(horizon_seconds * CLOCK_UNITS_PER_SECOND)
+                if (
+                    horizon_seconds
+                    and sum(clock > younger for clock in others) > 1
+                    and self.heard_seconds.get(key, 0.0) < heard_cut
+                    and partial.begin == -1
+                    and key != self.emit_key
+                ):
                     del self.partials[key]
-                    self._drop_from_ring(key)
         return {
             journal: (
                 offset,

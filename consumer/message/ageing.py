@@ -1,0 +1,65 @@
+"""When a silent producer may be forgotten: by what the reader itself has seen happen, never by one producer's clock.
+
+A producer must be known for as long as copies of its messages may still come: an append whose answer was lost is
+repeated, and a successor repeats the last acknowledgement. Two witnesses must agree that this time is over:
+
+    reading time       the reader's own clock, counted while the journal brings messages; a pause counts for a minute
+    clocks of others   at least two other producers have clocks past the producer's last, by the same horizon
+
+Reading time alone would err for a reader that lags, because an hour of journal may take it a day. Clocks alone would
+err for a producer whose wall clock is ahead: it would make every other one look old. That is also why the greatest
+clock does not count, but the second greatest.
+
+A producer with a pending span is never forgotten: its messages would be lost if it does acknowledge them.
+
+Source: gazette/core message/sequencer.go (Checkpoint: a horizon by the journal's greatest clock, which this replaces).
+
+Pure: time comes in as values.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import Final
+
+from consumer.message.clock import CLOCK_UNITS_PER_SECOND
+
+PRUNE_HORIZON_SECONDS: Final = 24 * 3600.0
+"""Gazette's. Longer than any client repeats an append."""
+PAUSE_SECONDS_MAX: Final = 60.0
+"""So much of a pause in a journal's messages counts as time of reading it: what stood still for a day, a reader or its
+writers, goes on where it stopped, with the repeats it owes."""
+
+
+class ReadingTime:
+    """How long one journal has been read, seconds."""
+
+    __slots__ = ("_looked_at", "seconds")
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self._looked_at: float | None = None
+
+    def advance(self, now_seconds: float) -> None:
+        """Take note that the journal brings messages now.
+
+        Args:
+            now_seconds: By a clock of this process that never steps.
+        """
+        if self._looked_at is not None:
+            self.seconds += min(max(0.0, now_seconds - self._looked_at), PAUSE_SECONDS_MAX)
+        self._looked_at = now_seconds
+
+
+def clock_cut(clocks: Iterable[int], *, horizon_seconds: float) -> int:
+    """Return the clock before which a producer's last one is old; 0 or less if none is.
+
+    Args:
+        clocks: Up to which each producer of a journal has committed.
+        horizon_seconds: How long before the second greatest of them it is.
+    """
+    newest = heapq.nlargest(2, clocks)
+    if len(newest) < 2:
+        return 0
+    return newest[-1] - int(horizon_seconds * CLOCK_UNITS_PER_SECOND)

@@ -7,17 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import structlog
+from google.protobuf.message import DecodeError
 from sortedcontainers import SortedDict
 
 from allocator.runtime.task_group import TaskGroup
-from consumer.errors import BrokerDataError
-from consumer.journal.broker.disk import Disk
-from consumer.journal.broker.frames import LogWriter, generation_path, generations, scan_file
+from consumer.journal.broker.disk import Disk, is_out_of_space
+from consumer.journal.broker.frames import (
+    LogWriter,
+    Scan,
+    Tail,
+    generation_path,
+    generations,
+    scan_file,
+)
 from consumer.journal.broker.signal import Signal
 from consumer.protocol.journal_pb2 import ApplyRequest, JournalSpec
 
@@ -25,6 +33,8 @@ LOG_STEM = "catalogue"
 LOG_BYTES_MAX = 16 << 20
 """A longer log is replaced by a checkpoint."""
 ANY_REVISION = -1
+
+logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +69,74 @@ class CatalogueUpdate:
     """Deleted journals, with their last spec."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCatalogue:
+    """A catalogue as its log has it."""
+
+    entries: Mapping[str, Entry]
+    revision: int
+    deleted: frozenset[tuple[str, int]] = frozenset()
+    """Name and create revision of journals whose deletion stands in the log."""
+    path: Path
+    """The log, or the directory where one is missing."""
+    problem: str = ""
+    """Why acknowledged transactions may be missing here, for people; empty if none are."""
+
+
+def initialize_catalogue(disk: Disk, directory: Path, revision: int) -> None:
+    """Write the first log of a catalogue, empty as of a revision. Blocking."""
+    path = generation_path(directory, LOG_STEM, 1)
+    LogWriter.create(disk, path, msgspec.msgpack.encode(_Txn(revision, True, (), ()))).close()
+
+
+def read_catalogue(directory: Path) -> StoredCatalogue:
+    """Read the specs from disk, as far as they verify. Changes nothing. Blocking."""
+    older_than = ""
+    for generation in reversed(generations(directory, LOG_STEM)):
+        path = generation_path(directory, LOG_STEM, generation)
+        scan = scan_file(path)
+        if scan is None or scan.torn_away:
+            # Earlier versions left such a file when the making of a generation was cut short.
+            older_than = older_than or f"{path.name} is empty or cut off"
+            continue
+        return _stored(path, scan)
+    problem = older_than or "there is no catalogue log"
+    return StoredCatalogue(entries={}, revision=0, path=directory, problem=problem)
+
+
+def _stored(path: Path, scan: Scan) -> StoredCatalogue:
+    entries: dict[str, Entry] = {}
+    deleted: set[tuple[str, int]] = set()
+    revision, problem = 0, _problem_of(scan)
+    for index, frame in enumerate(scan.frames):
+        try:
+            txn = msgspec.msgpack.decode(frame.body, type=_Txn)
+            specs = [JournalSpec.FromString(put.spec) for put in txn.puts]
+        except (msgspec.DecodeError, DecodeError) as error:
+            problem = f"transaction {index} is of another version: {error}"
+            break
+        if index == 0 and not txn.is_checkpoint:
+            problem = "its first transaction is no checkpoint"
+        for spec, put in zip(specs, txn.puts, strict=True):
+            entries[spec.name] = Entry(spec, put.create_revision, put.mod_revision)
+        for name in txn.deletes:
+            entry = entries.pop(name, None)
+            if entry is not None:
+                deleted.add((name, entry.create_revision))
+        revision = txn.revision
+    return StoredCatalogue(
+        entries=entries, revision=revision, deleted=frozenset(deleted), path=path, problem=problem
+    )
+
+
+def _problem_of(scan: Scan) -> str:
+    if scan.tail is Tail.DAMAGED:
+        return "its last transaction fails its checksum, though it was written whole"
+    if scan.damaged:
+        return "bad bytes stand before valid transactions"
+    return ""
+
+
 class Catalogue:
     """In-memory specs, written ahead to a log."""
 
@@ -76,55 +154,25 @@ class Catalogue:
         self.revision = 0
         self.changed = Signal()
 
-    def load(self, *, first_revision: int, never_served: bool) -> None:
-        """Read the specs from disk and begin a new log. Blocking.
+    def load(self, stored: StoredCatalogue) -> None:
+        """Take over what was read from disk and begin a new log. Blocking.
 
-        Args:
-            first_revision: Revision of a root that has none yet.
-            never_served: The root holds no journal, so a cut-off first log lost nothing.
-
-        Raises:
-            BrokerDataError: transactions that were acknowledged cannot be read.
+        A full disk does not matter before the first transaction: what was read is still there.
         """
-        known = generations(self._directory, LOG_STEM)
-        for generation in reversed(known):
-            if self._replay(generation_path(self._directory, LOG_STEM, generation)):
-                break
-        else:
-            if known and not (never_served and known == [1]):
-                raise BrokerDataError(
-                    str(self._directory),
-                    "no catalogue log starts with a valid checkpoint; restore one",
-                )
-            self.revision = first_revision
-        self._generation = max(known, default=0)
-        self._start_log()
-
-    def _replay(self, path: Path) -> bool:
-        scan = scan_file(path)
-        if scan is None or not scan.frames:
-            return False
-        if scan.damaged:
-            raise BrokerDataError(
-                str(path),
-                "bad bytes stand before valid transactions: the disk damaged acknowledged changes",
-            )
-        txns = [msgspec.msgpack.decode(frame.body, type=_Txn) for frame in scan.frames]
-        if not txns[0].is_checkpoint:
-            return False
-        for txn in txns:
-            for put in txn.puts:
-                spec = JournalSpec.FromString(put.spec)
-                self.entries[spec.name] = Entry(spec, put.create_revision, put.mod_revision)
-            for name in txn.deletes:
-                self.entries.pop(name, None)
-            self.revision = txn.revision
-        return True
+        self.entries.update(stored.entries)
+        self.revision = stored.revision
+        self._generation = max(generations(self._directory, LOG_STEM), default=0)
+        try:
+            self._start_log()
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            logger.warning("catalogue.read_only", directory=str(self._directory), detail=str(error))
 
     def _start_log(self) -> None:
         """Begin a generation with everything that is published, and drop the older ones."""
         older = generations(self._directory, LOG_STEM)
-        self._generation += 1
+        self._generation = max(older, default=self._generation) + 1
         puts = tuple(_put(entry) for entry in self.entries.values())
         body = msgspec.msgpack.encode(_Txn(self.revision, True, puts, ()))
         path = generation_path(self._directory, LOG_STEM, self._generation)

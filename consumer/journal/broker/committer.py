@@ -95,10 +95,13 @@ class _Plan:
 
 @dataclass(slots=True, eq=False)
 class _Drop:
-    """Spans of sealed fragments that somebody is about to remove."""
+    """Sealed fragments that somebody is about to remove."""
 
-    spans: Sequence[tuple[int, int]]
     declared: asyncio.Future[None]
+    spans: Sequence[tuple[int, int]] = ()
+    """Their bytes [begin, end), where others stay before them."""
+    first: int = 0
+    """Where the journal begins without them, bytes, if they are its first ones."""
 
 
 class Committer:
@@ -146,7 +149,18 @@ class Committer:
             StoreError: the disk failed, or the journal was deleted.
         """
         declared: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._drops.append(_Drop(spans, declared))
+        self._drops.append(_Drop(declared, spans=spans))
+        self._wake()
+        await asyncio.shield(declared)
+
+    async def declare_beginning(self, first: int) -> None:
+        """Note durably that the journal begins at an offset, bytes: the fragments before it may go then.
+
+        Raises:
+            StoreError: the disk failed, or the journal was deleted.
+        """
+        declared: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._drops.append(_Drop(declared, first=first))
         self._wake()
         await asyncio.shield(declared)
 
@@ -229,7 +243,9 @@ class Committer:
         drops, self._drops = self._drops, []
         spans = [span for drop in drops for span in drop.spans]
         try:
-            self._journal.note_rolled(await self._site.disk.run(store.roll, dropped=spans))
+            await self._site.disk.run(store.trim, max(drop.first for drop in drops))
+            if spans:
+                self._journal.note_rolled(await self._site.disk.run(store.roll, dropped=spans))
         except BaseException as error:
             _fail_drops(drops, error if isinstance(error, StoreError) else _stopped())
             raise

@@ -92,6 +92,8 @@ class BrokerConfig:
     """Commits that the event loop may make itself, while the disk is quick; 0 leaves all to threads."""
     spare_bytes_max: int = SPARE_BYTES_MAX
     """Files of removed fragments that are kept to be written over; given up when the disk is short of space."""
+    accept_catalogue_loss: bool = False
+    """Start although the catalogue lacks acknowledged changes; journals that it does not name are quarantined."""
     retention_enabled: bool = False
     """Delete sealed fragments older than their journal's retention."""
     maintenance_interval_seconds: float = 60.0

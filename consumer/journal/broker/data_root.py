@@ -9,36 +9,46 @@ journals/   one directory per journal incarnation
 spool/      staged content of large appends; emptied at start
 spare/      files of removed fragments, to be written over; emptied at start
 trash/      deleted incarnations awaiting removal
+quarantine/ what was found here and is not known, see `quarantine`
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
 import secrets
 import shutil
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from consumer.errors import BrokerDataError
-from consumer.journal.broker.disk import Disk, close_quietly
+from consumer.journal.broker.catalogue import initialize_catalogue
+from consumer.journal.broker.disk import Disk, close_quietly, is_out_of_space
 
 FORMAT_VERSION = "1"
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+T = TypeVar("T")
+
 ID_BITS = 62
 """Identities stay below 2^63 for tools that read JSON numbers as signed."""
 
 
-class _Identity(msgspec.Struct, frozen=True):
+class _Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cluster_id: int
     member_id: int
+    sum: int | None = None
+    """CRC-32 of the others; None in files of earlier versions."""
 
 
-class _Boot(msgspec.Struct, frozen=True):
+class _Boot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     term: int
+    sum: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,35 +92,34 @@ class DataRoot:
 
     def journal_directory(self, name: str, create_revision: int) -> Path:
         """Return the directory of one incarnation; names never become paths."""
-        digest = hashlib.sha256(name.encode()).hexdigest()[:16]
-        return self.journals / f"{create_revision}-{digest}"
-
-    def discard_strangers(self, known: set[Path]) -> None:
-        """Move directories of journals that are not in the catalogue to the trash."""
-        for path in self.journals.iterdir():
-            if path not in known:
-                path.replace(self.trash / f"{path.name}.{secrets.token_hex(4)}")
-
-    def empty_trash(self) -> None:
-        """Remove what was deleted. Blocking."""
-        for path in self.trash.iterdir():
-            shutil.rmtree(path, ignore_errors=True)
+        return self.journals / incarnation_name(name, create_revision)
 
     def release(self) -> None:
         """Let another process have the directory."""
         close_quietly(self.lock_fd)
 
 
-def open_data_root(disk: Disk, directory: Path) -> DataRoot:
+def incarnation_name(name: str, create_revision: int) -> str:
+    """Return the directory name of one incarnation of a journal."""
+    return f"{create_revision}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+
+
+def open_data_root(disk: Disk, directory: Path, *, first_revision: int) -> DataRoot:
     """Lock a data directory, making it if it is new. Blocking.
 
+    Args:
+        disk: File operations.
+        directory: The data directory.
+        first_revision: Catalogue revision of a new one.
+
     Raises:
-        BrokerDataError: another process has it, or it is of another version, or no data directory at all.
+        BrokerDataError: another process has it, or it is damaged, or of another version, or no data directory at all.
+        OSError: the disk failed.
     """
     directory.mkdir(parents=True, exist_ok=True)
     lock_fd = _lock(directory)
     try:
-        return _open_locked(disk, directory.resolve(), lock_fd)
+        return _open_locked(disk, directory.resolve(), lock_fd, first_revision)
     except BaseException:
         close_quietly(lock_fd)
         raise
@@ -127,62 +136,138 @@ def _lock(directory: Path) -> int:
             str(directory),
             f"another broker ({holder or 'of unknown pid'}) is using it; stop that one first",
         ) from error
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"pid {os.getpid()}".encode(), 0)
+    # Who holds it is for people; the lock itself needs no room on the disk.
+    with contextlib.suppress(OSError):
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"pid {os.getpid()}".encode(), 0)
     return fd
 
 
-def _open_locked(disk: Disk, directory: Path, lock_fd: int) -> DataRoot:
+def _open_locked(disk: Disk, directory: Path, lock_fd: int, first_revision: int) -> DataRoot:
     is_new = not (directory / "FORMAT").exists()
     if is_new:
-        _initialize(disk, directory)
-    version = (directory / "FORMAT").read_text().strip()
+        _initialize(disk, directory, first_revision)
+    version = (directory / "FORMAT").read_bytes().decode(errors="replace").strip()
     if version != FORMAT_VERSION:
         raise BrokerDataError(
-            str(directory), f"its format is {version!r}, expected {FORMAT_VERSION!r}"
+            str(directory / "FORMAT"), f"expected format {FORMAT_VERSION!r}, got {version!r}"
         )
-    for name in ("spool", "spare"):
-        shutil.rmtree(directory / name, ignore_errors=True)
-    for name in ("catalogue", "journals", "spool", "spare", "trash"):
-        (directory / name).mkdir(exist_ok=True)
-    disk.sync_directory(directory)
-    try:
-        identity = msgspec.json.decode((directory / "IDENTITY").read_bytes(), type=_Identity)
-        boot = msgspec.json.decode((directory / "BOOT").read_bytes(), type=_Boot)
-    except (OSError, msgspec.DecodeError) as error:
-        raise BrokerDataError(
-            str(directory), f"IDENTITY or BOOT cannot be read: {error}"
-        ) from error
-    disk.write_file(directory / "BOOT", msgspec.json.encode(_Boot(boot.term + 1)))
+    _make_directories(disk, directory)
+    identity = _read_identity(disk, directory / "IDENTITY")
+    term = _read_boot(directory / "BOOT").term + 1
+    _write_unless_full(disk, directory / "BOOT", _boot(term))
     return DataRoot(
         directory=directory,
         cluster_id=identity.cluster_id,
         member_id=identity.member_id,
-        term=boot.term + 1,
+        term=term,
         boot_id=_boot_id(),
         is_new=is_new,
         lock_fd=lock_fd,
     )
 
 
-def _initialize(disk: Disk, directory: Path) -> None:
-    journals = directory / "journals"
-    if journals.exists() and any(journals.iterdir()):
+def _make_directories(disk: Disk, directory: Path) -> None:
+    for name in ("spool", "spare"):
+        # Appends that were never answered, and files of fragments that were removed.
+        shutil.rmtree(directory / name, ignore_errors=True)
+    try:
+        for name in ("catalogue", "journals", "spool", "spare", "trash", "quarantine"):
+            (directory / name).mkdir(exist_ok=True)
+        disk.sync_directory(directory)
+    except OSError as error:
+        if not is_out_of_space(error):
+            raise
+
+
+def _write_unless_full(disk: Disk, path: Path, content: bytes) -> None:
+    try:
+        disk.write_file(path, content)
+    except OSError as error:
+        if not is_out_of_space(error):
+            raise
+
+
+def _read_identity(disk: Disk, path: Path) -> _Identity:
+    """Read the ids; those of an earlier version get their sum."""
+    identity = _decoded(path, _Identity)
+    whole = _identity(identity.cluster_id, identity.member_id)
+    if identity.sum is None:
+        _write_unless_full(disk, path, msgspec.json.encode(whole))
+    elif identity != whole:
+        raise _unreadable(path, "its checksum does not fit")
+    return whole
+
+
+def _read_boot(path: Path) -> _Boot:
+    boot = _decoded(path, _Boot)
+    if boot.sum is not None and boot.sum != _sum(boot.term):
+        raise _unreadable(path, "its checksum does not fit")
+    return boot
+
+
+def _decoded(path: Path, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _unreadable(path, str(error)) from error
+
+
+def _unreadable(path: Path, detail: str) -> BrokerDataError:
+    if path.name == "BOOT":
+        advice = 'write {"term": N} into it, N no less than the number of starts so far'
+    else:
+        advice = "put back what a backup has, or other ids, which make clients list journals anew"
+    return BrokerDataError(str(path), f"cannot be read: {detail}; {advice}")
+
+
+def _identity(cluster_id: int, member_id: int) -> _Identity:
+    return _Identity(cluster_id, member_id, _sum(cluster_id, member_id))
+
+
+def _boot(term: int) -> bytes:
+    return msgspec.json.encode(_Boot(term, _sum(term)))
+
+
+def _sum(*numbers: int) -> int:
+    return zlib.crc32(repr(numbers).encode())
+
+
+def _initialize(disk: Disk, directory: Path, first_revision: int) -> None:
+    """Make a new root; FORMAT comes last, so that a making that was cut short begins again."""
+    _require_unused(directory)
+    (directory / "catalogue").mkdir(exist_ok=True)
+    identity = _identity(secrets.randbits(ID_BITS) | 1, secrets.randbits(ID_BITS) | 1)
+    disk.write_file(directory / "BOOT", _boot(0))
+    disk.write_file(directory / "IDENTITY", msgspec.json.encode(identity))
+    initialize_catalogue(disk, directory / "catalogue", first_revision)
+    disk.write_file(directory / "FORMAT", FORMAT_VERSION.encode())
+
+
+def _require_unused(directory: Path) -> None:
+    """Refuse a directory that was used before, or is no data directory at all."""
+    boot = directory / "BOOT"
+    kept = [directory / name for name in ("journals", "trash", "quarantine")]
+    used = any(path.is_dir() and any(path.iterdir()) for path in kept)
+    if boot.exists():
+        used = used or _read_boot(boot).term > 0
+    elif (directory / "IDENTITY").exists():
+        # BOOT is written first.
+        used = True
+    if used:
         raise BrokerDataError(
-            str(directory), "it holds journals but no FORMAT file: it is damaged, restore that file"
+            str(directory / "FORMAT"),
+            f"it is missing, but the directory was used before: write {FORMAT_VERSION} into it if "
+            "this version of the broker wrote the directory",
         )
     strangers = {path.name for path in directory.iterdir()} - {
-        "LOCK", "IDENTITY", "BOOT", "catalogue", "journals", "spool", "spare", "trash",
+        "LOCK", "IDENTITY", "BOOT", "catalogue", "journals", "spool", "spare", "trash", "quarantine",
         ".IDENTITY.new", ".BOOT.new", ".FORMAT.new",
     }  # fmt: skip
     if strangers:
         raise BrokerDataError(
             str(directory), f"expected an empty directory, found {min(strangers)}"
         )
-    identity = _Identity(secrets.randbits(ID_BITS) | 1, secrets.randbits(ID_BITS) | 1)
-    disk.write_file(directory / "IDENTITY", msgspec.json.encode(identity))
-    disk.write_file(directory / "BOOT", msgspec.json.encode(_Boot(0)))
-    disk.write_file(directory / "FORMAT", FORMAT_VERSION.encode())
 
 
 def _boot_id() -> str:

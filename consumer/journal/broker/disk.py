@@ -133,6 +133,9 @@ class Disk:
         try:
             self.write_at(fd, [content], 0)
             os.fsync(fd)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
         finally:
             os.close(fd)
         temporary.replace(path)
@@ -168,6 +171,11 @@ def _note_retrieved(future: asyncio.Future[T]) -> None:
 def _give_back(opened: asyncio.Future[T], give_back: Callable[[T], None]) -> None:
     if not opened.cancelled() and opened.exception() is None:
         give_back(opened.result())
+
+
+def is_out_of_space(error: OSError) -> bool:
+    """Tell whether an operation failed because the disk, or somebody's share of it, is full."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def close_quietly(fd: int) -> None:

@@ -6,18 +6,21 @@ make the whole file unreadable; each frame is
     magic u32 | body length u32 | crc32 u32 of length and body, seeded with the id | body
 
 so a frame of an earlier file never verifies in a later one, even in recycled blocks. The first frame of a generation
-is a checkpoint of everything before it; the newest generation with a valid checkpoint counts. A bad tail with nothing
-valid behind it was never acknowledged; bad bytes *followed by* valid frames are damage, and are reported as such.
+is a checkpoint of everything before it; the newest generation with a valid checkpoint counts. A torn tail was never
+acknowledged; bad bytes *followed by* valid frames are damage, and so is a last frame that is there as a whole and does
+not verify. Both are reported as such.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import mmap
 import os
 import struct
 import zlib
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from consumer.journal.broker.disk import Disk, close_quietly
@@ -29,6 +32,10 @@ FRAME_HEADER = struct.Struct("<III")
 FRAME_MAGIC = 0x9E6C_57B1
 MAGIC_BYTES = struct.pack("<I", FRAME_MAGIC)
 GENERATION_DIGITS = 10
+SECTOR_BYTES = 512
+"""What a disk writes as a whole; larger sectors are multiples."""
+HIDDEN_ZEROS = 8
+"""So many zeros may end a body whose length is damaged, and it is still told from a torn one."""
 AHEAD_FRAMES = 16
 AHEAD_BYTES_MIN, AHEAD_BYTES_MAX = 64 << 10, 1 << 20
 """After so many frames, zeros are written ahead for as many like the last one, within these bounds. Of a growing file
@@ -44,6 +51,17 @@ class Frame:
     """Whether bytes that are no frame stand right before it."""
 
 
+class Tail(Enum):
+    """State of the bytes behind the last valid frame."""
+
+    CLEAN = "clean"
+    """Nothing but zeros written ahead."""
+    TORN = "torn"
+    """A part of a frame: its write was cut off, so that nobody was told of it."""
+    DAMAGED = "damaged"
+    """A whole frame that fails its checksum: no interrupted write leaves that."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scan:
     """What a log file holds."""
@@ -51,11 +69,19 @@ class Scan:
     frames: tuple[Frame, ...]
     torn_bytes: int
     """Bytes after the last valid frame that are none."""
+    tail: Tail = Tail.CLEAN
+    tail_body: bytes = b""
+    """Body of a damaged last frame, as it is."""
 
     @property
     def damaged(self) -> bool:
-        """Whether something acknowledged is gone: bad bytes stand before a valid frame."""
-        return any(frame.after_damage for frame in self.frames)
+        """Whether something acknowledged is gone."""
+        return self.tail is Tail.DAMAGED or any(frame.after_damage for frame in self.frames)
+
+    @property
+    def torn_away(self) -> bool:
+        """Whether the file ends within its first frame, as an interrupted creation leaves it."""
+        return not self.frames and self.tail is not Tail.DAMAGED
 
 
 def _seed(log_id: bytes) -> int:
@@ -64,10 +90,11 @@ def _seed(log_id: bytes) -> int:
 
 def encode_frame(seed: int, body: bytes) -> bytes:
     """Return the frame of a body for the log with this seed."""
-    length = struct.pack("<I", len(body))
-    return (
-        FRAME_HEADER.pack(FRAME_MAGIC, len(body), zlib.crc32(body, zlib.crc32(length, seed))) + body
-    )
+    return FRAME_HEADER.pack(FRAME_MAGIC, len(body), _crc(seed, body)) + body
+
+
+def _crc(seed: int, body: bytes | memoryview) -> int:
+    return zlib.crc32(body, zlib.crc32(struct.pack("<I", len(body)), seed))
 
 
 def _frame_at(data: memoryview, position: int, seed: int) -> bytes | None:
@@ -78,8 +105,7 @@ def _frame_at(data: memoryview, position: int, seed: int) -> bytes | None:
     if magic != FRAME_MAGIC or start + length > len(data):
         return None
     body = bytes(data[start : start + length])
-    expected = zlib.crc32(body, zlib.crc32(struct.pack("<I", length), seed))
-    return body if crc == expected else None
+    return body if crc == _crc(seed, body) else None
 
 
 def scan_file(path: Path) -> Scan | None:
@@ -111,7 +137,49 @@ def _scan(data: mmap.mmap, view: memoryview, seed: int) -> Scan:
             continue
         frames.append(Frame(body, after_damage=position != good_end))
         position = good_end = position + FRAME_HEADER.size + len(body)
-    return Scan(tuple(frames), len(view) - good_end)
+    return Scan(tuple(frames), len(view) - good_end, *_tail_of(view, good_end, seed))
+
+
+def _tail_of(view: memoryview, start: int, seed: int) -> tuple[Tail, bytes]:
+    """Tell a frame whose write was cut off from one that was written whole and damaged later; that one's body too."""
+    end = _without_zeros(view, start)
+    if end == start:
+        return Tail.CLEAN, b""
+    if end - start < FRAME_HEADER.size:
+        return Tail.TORN, b""
+    magic, length, crc = FRAME_HEADER.unpack_from(view, start)
+    body = start + FRAME_HEADER.size
+    if magic == FRAME_MAGIC and body + length <= len(view):
+        # A record ends with a byte that is not zero, and what was never written reads as zeros.
+        is_torn = end < body + length or _has_unwritten_sector(view, start, body + length)
+        return (Tail.TORN, b"") if is_torn else (Tail.DAMAGED, bytes(view[body : body + length]))
+    # Magic or length were damaged if the checksum holds for all that is there.
+    for size in {len(view) - body, *range(end - body, len(view) - body)[:HIDDEN_ZEROS]}:
+        found = bytes(view[body : body + size])
+        if _crc(seed, found) == crc:
+            return Tail.DAMAGED, found
+    return Tail.TORN, b""
+
+
+def _without_zeros(view: memoryview, start: int) -> int:
+    """Return where the zeros at the end begin."""
+    end = len(view)
+    while end > start:
+        begin = max(start, end - SECTOR_BYTES)
+        kept = len(bytes(view[begin:end]).rstrip(b"\0"))
+        if kept:
+            return begin + kept
+        end = begin
+    return start
+
+
+def _has_unwritten_sector(view: memoryview, start: int, end: int) -> bool:
+    """Tell whether a sector of a frame was never written: a disk writes each as a whole, in any order."""
+    first = -(-start // SECTOR_BYTES) * SECTOR_BYTES
+    bounds = [start, *range(first, end, SECTOR_BYTES), end]
+    return any(
+        begin < stop and not any(view[begin:stop]) for begin, stop in itertools.pairwise(bounds)
+    )
 
 
 def generations(directory: Path, stem: str) -> list[int]:
@@ -144,17 +212,23 @@ class LogWriter:
 
     @staticmethod
     def create(disk: Disk, path: Path, checkpoint: bytes) -> LogWriter:
-        """Start a generation with its checkpoint; it is durable when this returns."""
+        """Start a generation with its checkpoint; it is durable when this returns.
+
+        The file gets its name when its checkpoint is durable: one that lacks it was damaged, not cut off.
+        """
         log_id = os.urandom(ID_BYTES)
         seed = _seed(log_id)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        temporary = path.with_name(f".{path.name}.new")
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
         try:
             first = encode_frame(seed, checkpoint)
             size = disk.write_at(fd, [FILE_MAGIC, log_id, log_id, first], 0)
             disk.sync_data(fd)
+            temporary.replace(path)
             disk.sync_directory(path.parent)
         except BaseException:
             close_quietly(fd)
+            temporary.unlink(missing_ok=True)
             raise
         return LogWriter(disk, path, fd, seed=seed, size=size)
 

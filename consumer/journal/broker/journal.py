@@ -23,6 +23,7 @@ from consumer.journal.broker.flow_control import Throttle
 from consumer.journal.broker.fragments import FragmentIndex, SealedFragment
 from consumer.journal.broker.free_space import FreeSpace
 from consumer.journal.broker.preconditions import Position
+from consumer.journal.broker.quarantine import Quarantine
 from consumer.journal.broker.recovery import Opening, Recovered, open_journal
 from consumer.journal.broker.signal import Signal
 from consumer.journal.broker.spare_files import SpareFiles
@@ -78,6 +79,7 @@ class Site:
     free_space: FreeSpace
     direct: DirectCommits
     boot_id: str
+    quarantine: Quarantine
 
 
 class LiveJournal:
@@ -138,7 +140,12 @@ class LiveJournal:
 
     async def _open(self) -> None:
         synced = self._site.config.durability.mode is SyncMode.ALWAYS
-        opening = Opening(name=self.name, synced=synced, boot_id=self._site.boot_id)
+        opening = Opening(
+            name=self.name,
+            synced=synced,
+            boot_id=self._site.boot_id,
+            quarantine=self._site.quarantine,
+        )
         try:
             self._let_go()
             recovered = await self._site.disk.run(

@@ -6,13 +6,15 @@ Source: gazette/core broker/replica.go (the pulse), docs of JournalSpec.Fragment
 from __future__ import annotations
 
 import asyncio
+from itertools import takewhile
 
 import structlog
 
 from consumer.journal.broker.config import SyncMode
 from consumer.journal.broker.fragments import SealedFragment
 from consumer.journal.broker.journal import LiveJournal, Site
-from consumer.journal.broker.journals import Journals
+from consumer.journal.broker.journals import Journals, Served
+from consumer.journal.broker.store import StoreError
 
 logger = structlog.get_logger()
 
@@ -37,7 +39,7 @@ class Maintenance:
                 if self._is_flush_due(journal, since=last):
                     served.committer.request_roll()
                 if self._site.config.retention_enabled:
-                    await self._retire(journal)
+                    await self._retire(served)
 
     async def run_syncs(self) -> None:
         """Sync journals in the background, if that is the policy; returns never then."""
@@ -58,15 +60,24 @@ class Maintenance:
             return False
         return since // window != self._site.clock.wall_seconds() // window
 
-    async def _retire(self, journal: LiveJournal) -> None:
+    async def _retire(self, served: Served) -> None:
         """Delete sealed fragments that are older than the journal keeps, but never the newest."""
+        journal = served.journal
         retention = journal.entry.spec.fragment.retention.ToTimedelta().total_seconds()
         if retention <= 0:
             return
         horizon = self._site.clock.wall_seconds() - retention
-        for fragment in list(journal.index)[:-1]:
-            if fragment.mod_time > horizon:
-                break
+        fragments = list(journal.index)[:-1]
+        expired = list(takewhile(lambda fragment: fragment.mod_time <= horizon, fragments))
+        if not expired:
+            return
+        try:
+            # Without the note, the next start would take them for lost.
+            await served.committer.declare_beginning(expired[-1].end)
+        except StoreError as error:
+            logger.warning("fragments.not_expired", journal=journal.name, detail=str(error))
+            return
+        for fragment in expired:
             await self._delete(journal, fragment)
 
     async def _delete(self, journal: LiveJournal, fragment: SealedFragment) -> None:

@@ -23,6 +23,10 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, tag="k"):
     """Whether commits of this log are on the disk before they are acknowledged."""
     boot_id: str
     """Of the kernel that ran then: another one may have lost what was not synced."""
+    first: int | None = None
+    """Where the journal begins: what was before was removed on purpose, bytes. None in logs of earlier versions."""
+    ends: bool = True
+    """The record's last byte is never zero, which tells a whole one from one cut off before zeros."""
 
 
 class Commit(msgspec.Struct, frozen=True, array_like=True, tag="c"):
@@ -43,6 +47,7 @@ class Commit(msgspec.Struct, frozen=True, array_like=True, tag="c"):
     """The batch accepted the loss of earlier bytes."""
     content: bytes | None
     """The bytes themselves if they are few: then one sync makes content and record durable."""
+    ends: bool = True
 
 
 class Reserve(msgspec.Struct, frozen=True, array_like=True, tag="r"):
@@ -50,9 +55,18 @@ class Reserve(msgspec.Struct, frozen=True, array_like=True, tag="r"):
 
     sequence: int
     reserved: int
+    ends: bool = True
 
 
-Record = Checkpoint | Commit | Reserve
+class Trim(msgspec.Struct, frozen=True, array_like=True, tag="t"):
+    """Raises the offset at which the journal begins, before the fragments below it are removed."""
+
+    sequence: int
+    first: int
+    ends: bool = True
+
+
+Record = Checkpoint | Commit | Reserve | Trim
 
 _DECODER: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 _ENCODER = msgspec.msgpack.Encoder()

@@ -1,8 +1,8 @@
 """Opening a journal's directory: what survived, what is missing, and where to go on.
 
-A torn tail was never acknowledged and is dropped. Acknowledged bytes that are gone are *declared*: every span that
-verifies is served, the logged end stays the end of the index, and appends are refused until an operator's explicit
-offset accepts the loss.
+A torn tail was never acknowledged and is dropped. What cannot be used is moved to the quarantine. Acknowledged bytes
+that are gone are *declared*: every span that verifies is served, the logged end stays the end of the index, and appends
+are refused until an operator's explicit offset accepts the loss.
 
 Source: gazette/core broker/append_fsm.go (the INDEX_HAS_GREATER_OFFSET protocol), our own log.
 """
@@ -14,10 +14,10 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from consumer.journal.broker.content_file import ContentFile
 from consumer.journal.broker.disk import Disk
@@ -29,19 +29,21 @@ from consumer.journal.broker.fragments import (
 )
 from consumer.journal.broker.frames import generation_path, generations
 from consumer.journal.broker.open_fragment import open_path
+from consumer.journal.broker.quarantine import NAME_FILE, Quarantine
 from consumer.journal.broker.records import Checkpoint
 from consumer.journal.broker.replay import (
     READ_BYTES,
     Log,
     Replay,
     Span,
+    is_cut_off,
     read_log,
     replay,
     salvage_log,
 )
 from consumer.journal.broker.store import LOG_STEM, JournalStore
 
-NAME_FILE = "NAME"
+logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class Opening:
     synced: bool
     """Whether commits will be synced before they are acknowledged."""
     boot_id: str
+    quarantine: Quarantine | None = None
+    """Takes what cannot be used; one beside the journal's directory if None."""
 
 
 def open_journal(disk: Disk, directory: Path, opening: Opening) -> Recovered:
@@ -70,17 +74,34 @@ def open_journal(disk: Disk, directory: Path, opening: Opening) -> Recovered:
     Raises:
         OSError, StoreError: the disk failed; it may be tried again.
     """
-    if not (directory / NAME_FILE).exists():
+    aside = opening.quarantine or Quarantine(disk, directory.parent)
+    name = directory / NAME_FILE
+    if not name.exists() and not _was_used(directory, aside):
         return _create(disk, directory, opening)
-    return _Recovery(disk, directory, opening).run()
+    if not name.exists() or name.read_bytes() != opening.name.encode():
+        # The directory's own name has a hash of the journal's, so that this one is damaged.
+        logger.error("journal.name_restored", journal=opening.name, path=str(name))
+        disk.write_file(name, opening.name.encode())
+    return _Recovery(disk, directory, opening, aside).run()
+
+
+def _was_used(directory: Path, aside: Quarantine) -> bool:
+    """Tell whether a directory without a name file holds a journal; what its interrupted making left is moved away."""
+    if not directory.is_dir():
+        return False
+    left = [path for path in directory.iterdir() if path.suffix != ".new"]
+    logs = [generation_path(directory, LOG_STEM, each) for each in generations(directory, LOG_STEM)]
+    others = [path for path in left if path not in logs]
+    if not all(map(is_cut_off, logs)) or any(path.stat().st_size for path in others):
+        return True
+    if left:
+        aside.put(directory, why="the journal's making was cut short")
+    return False
 
 
 def _create(disk: Disk, directory: Path, opening: Opening) -> Recovered:
     directory.mkdir(parents=True, exist_ok=True)
-    for leftover in directory.iterdir():
-        # Without its name file the directory was never used: its making was cut short.
-        leftover.unlink()
-    checkpoint = Checkpoint(0, 0, b"", False, (), 0, opening.synced, opening.boot_id)
+    checkpoint = Checkpoint(0, 0, b"", False, (), 0, opening.synced, opening.boot_id, first=0)
     store = JournalStore(
         disk, directory, generation=1, checkpoint=checkpoint, boot_id=opening.boot_id
     )
@@ -95,10 +116,13 @@ def _create(disk: Disk, directory: Path, opening: Opening) -> Recovered:
 class _Recovery:
     """One run over a directory; its steps stand in `run`."""
 
-    def __init__(self, disk: Disk, directory: Path, opening: Opening) -> None:
+    def __init__(
+        self, disk: Disk, directory: Path, opening: Opening, quarantine: Quarantine
+    ) -> None:
         self._disk = disk
         self._directory = directory
         self._opening = opening
+        self._quarantine = quarantine
         self._generations = generations(directory, LOG_STEM)
         self._damage: list[str] = []
 
@@ -106,9 +130,10 @@ class _Recovery:
         log = self._newest_log()
         self._settle_older_files(log)
         current = open_path(self._directory, log.checkpoint.head)
-        replayed = self._replay_open(log, current)
+        replayed = self._with_later_fragments(self._replay_open(log, current))
         self._damage += replayed.damage
-        whole = not replayed.spans or replayed.spans == ((log.checkpoint.head, replayed.end),)
+        content = ((log.checkpoint.head, replayed.end),)
+        whole = not replayed.damage and replayed.spans in ((), content)
         if not whole:
             self._copy_spans(current, log.checkpoint.head, replayed.spans)
         expected_end = replayed.spans[-1][1] if whole and replayed.spans else None
@@ -117,25 +142,60 @@ class _Recovery:
             undo.callback(store.abandon)
             self._retire_open(current, store, whole=whole, replayed=replayed)
             for generation in self._generations:
-                generation_path(self._directory, LOG_STEM, generation).unlink(missing_ok=True)
+                self._retire_log(generation_path(self._directory, LOG_STEM, generation))
             self._disk.sync_directory(self._directory)
             self._skip_reserved(log, store)
             undo.pop_all()
         return Recovered(store, FragmentIndex(self._sealed()), tuple(self._damage))
 
     def _newest_log(self) -> Log:
+        damaged: Path | None = None
         for generation in reversed(self._generations):
-            log = read_log(generation_path(self._directory, LOG_STEM, generation))
+            path = generation_path(self._directory, LOG_STEM, generation)
+            log = read_log(path)
             if log is not None:
                 return log
+            if not is_cut_off(path):
+                # An older one does not know what followed this one's checkpoint.
+                damaged = path
+                break
         begins = [int(path.stem, 16) for path in self._directory.glob("*.open")]
         begin = max([*begins, *(fragment.end for fragment in self._sealed())], default=0)
-        newest = self._generations[-1] if self._generations else 0
-        path = generation_path(self._directory, LOG_STEM, newest)
-        if not path.exists():
-            path.touch()
-            self._generations.append(newest)
-        return salvage_log(path, open_begin=begin)
+        if damaged is None:
+            newest = self._generations[-1] if self._generations else 0
+            damaged = generation_path(self._directory, LOG_STEM, newest)
+            if not damaged.exists():
+                damaged.touch()
+                self._generations.append(newest)
+        return salvage_log(damaged, open_begin=begin)
+
+    def _lost_power(self, log: Log) -> bool:
+        """Tell whether commits that were never synced may be gone."""
+        return not log.checkpoint.synced and log.checkpoint.boot_id != self._opening.boot_id
+
+    def _retire_log(self, path: Path) -> None:
+        """Remove a log whose journal is whole; a damaged one is kept aside for who looks into it."""
+        if self._damage and path.exists() and path.stat().st_size:
+            self._set_aside(path)
+        else:
+            path.unlink(missing_ok=True)
+
+    def _set_aside(self, path: Path, why: str = "") -> None:
+        why = why or "; ".join(self._damage) or "it is not what the journal's log says"
+        self._quarantine.put(path, why=why, journal=self._opening.name)
+
+    def _with_later_fragments(self, replayed: Replay) -> Replay:
+        """Take in sealed fragments beyond the logged end: they are there, so that the log went back."""
+        later = [fragment for fragment in self._sealed() if fragment.begin >= replayed.end]
+        if not later:
+            return replayed
+        if len(later) == 1 and later[0].begin == replayed.end and not replayed.damage:
+            # A staged file that was renamed, but whose commit never became durable.
+            self._set_aside(later[0].path, "its append was never acknowledged")
+            return replayed
+        begin, end = later[0].begin, later[-1].end
+        damage = f"fragments [{begin}, {end}) stand beyond the logged end {replayed.end}"
+        return replace(replayed, end=end, unconfirmed=True, damage=(*replayed.damage, damage))
 
     def _settle_older_files(self, log: Log) -> None:
         """Finish what a crash interrupted: seal open files that end where the checkpoint begins."""
@@ -146,7 +206,7 @@ class _Recovery:
             if path.stat().st_size == 0:
                 path.unlink()
             elif begin > log.checkpoint.head or self._is_covered(begin, log.checkpoint):
-                path.rename(path.with_suffix(".damaged"))
+                self._set_aside(path)
             else:
                 self._seal_file(path, begin, log.checkpoint.head)
 
@@ -167,11 +227,13 @@ class _Recovery:
     def _replay_open(self, log: Log, current: Path) -> Replay:
         file = ContentFile.open_growing(current)
         try:
-            replayed = replay(self._disk, log, file)
+            replayed = replay(self._disk, log, file, lost_power=self._lost_power(log))
             if log.salvaged:
                 length = os.fstat(file.fd).st_size
                 replayed = replace(replayed, end=replayed.end + length)
-            os.ftruncate(file.fd, replayed.end - log.checkpoint.head)
+            if not replayed.damage:
+                # What follows was never acknowledged, or was there before the file was written over.
+                os.ftruncate(file.fd, replayed.end - log.checkpoint.head)
             self._disk.sync_data(file.fd)
         finally:
             file.release()
@@ -210,13 +272,12 @@ class _Recovery:
         self, log: Log, replayed: Replay, *, pending: tuple[int, int | None]
     ) -> JournalStore:
         """Begin a new log at the end; `pending` is the span that the open file is about to be sealed as."""
-        self._drop_uncommitted(replayed.end)
         spans = [(fragment.begin, fragment.end) for fragment in self._sealed()]
         if pending[1] is not None:
             spans.append((pending[0], pending[1]))
-        declared = _after_first(log.checkpoint.holes, spans)
-        fresh = _gaps([*spans, *declared], replayed.end)
-        holes = sorted([*declared, *fresh])
+        first, holes = _beginning(log, spans)
+        fresh = _gaps(first, [*spans, *holes], replayed.end)
+        holes = sorted([*holes, *fresh])
         self._damage += [f"bytes [{begin}, {end}) are in no fragment" for begin, end in fresh]
         checkpoint = Checkpoint(
             sequence=log.sequence + 1,
@@ -228,6 +289,7 @@ class _Recovery:
             reserved=max(log.reserved, replayed.end),
             synced=log.checkpoint.synced,
             boot_id=log.checkpoint.boot_id,
+            first=first,
         )
         return JournalStore(
             self._disk,
@@ -237,19 +299,13 @@ class _Recovery:
             boot_id=self._opening.boot_id,
         )
 
-    def _drop_uncommitted(self, end: int) -> None:
-        """Remove a staged file that was renamed but whose commit never became durable."""
-        for fragment in self._sealed():
-            if fragment.begin >= end:
-                fragment.path.unlink()
-
     def _retire_open(
         self, current: Path, store: JournalStore, *, whole: bool, replayed: Replay
     ) -> None:
         if not current.exists() or int(current.stem, 16) == store.open_begin:
             return
-        if not whole or (not replayed.spans and current.stat().st_size):
-            current.rename(current.with_suffix(".damaged"))
+        if current.stat().st_size and (not whole or not replayed.spans):
+            self._set_aside(current)
         elif replayed.spans:
             self._seal_file(current, *replayed.spans[0])
         else:
@@ -257,7 +313,7 @@ class _Recovery:
 
     def _skip_reserved(self, log: Log, store: JournalStore) -> None:
         """After a power loss without syncs, go on beyond every offset that a reader may have seen."""
-        lost = not log.checkpoint.synced and log.checkpoint.boot_id != self._opening.boot_id
+        lost = self._lost_power(log)
         begin = max(log.reserved, store.head) if lost else store.head
         old = store.state
         if lost or old.synced != self._opening.synced or old.boot_id != self._opening.boot_id:
@@ -267,16 +323,32 @@ class _Recovery:
             store.state = msgspec.structs.replace(old, reserved=max(old.reserved, old.head))
 
 
-def _after_first(holes: Iterable[Span], spans: Sequence[Span]) -> list[Span]:
-    """Return the holes that do not lie before all content: what surrounded the others was removed by retention."""
-    first = min((begin for begin, _ in spans), default=0)
-    return [hole for hole in holes if hole[1] > first]
+def _beginning(log: Log, spans: Sequence[Span]) -> tuple[int, list[Span]]:
+    """Return where a journal begins, and the known holes behind that, bytes.
 
-
-def _gaps(spans: list[Span], end: int) -> list[Span]:
-    """Return what lies between spans, and between the last one and the end, bytes.
-
-    What lies before the first one was removed by retention; but that never removes everything.
+    What is missing before it was removed on purpose. Logs of earlier versions do not tell: there, the first content
+    is the beginning, and from now on the log says so.
     """
-    bounds = [*(sorted(spans) or [(0, 0)]), (end, end)]
-    return [(before[1], after[0]) for before, after in pairwise(bounds) if before[1] < after[0]]
+    first = log.first
+    if first is None:
+        first = min((begin for begin, _ in spans), default=0)
+    holes: list[Span] = []
+    for begin, end in sorted(log.checkpoint.holes):
+        if begin <= first:
+            first = max(first, end)
+        else:
+            holes.append((begin, end))
+    return first, holes
+
+
+def _gaps(first: int, spans: Iterable[Span], end: int) -> list[Span]:
+    """Return what no span covers from the journal's beginning to its end, bytes."""
+    gaps: list[Span] = []
+    cursor = first
+    for begin, stop in sorted(spans):
+        if begin > cursor:
+            gaps.append((cursor, begin))
+        cursor = max(cursor, stop)
+    if cursor < end:
+        gaps.append((cursor, end))
+    return gaps

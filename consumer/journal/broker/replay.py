@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,8 +18,15 @@ from xxhash import xxh3_128
 
 from consumer.journal.broker.content_file import ContentFile
 from consumer.journal.broker.disk import Disk
-from consumer.journal.broker.frames import Scan, scan_file
-from consumer.journal.broker.records import Checkpoint, Commit, Record, Reserve, decode_record
+from consumer.journal.broker.frames import Scan, Tail, scan_file
+from consumer.journal.broker.records import (
+    Checkpoint,
+    Commit,
+    Record,
+    Reserve,
+    Trim,
+    decode_record,
+)
 
 Span = tuple[int, int]
 
@@ -47,6 +56,10 @@ class Log:
     """What is wrong with the log, for people; empty if nothing."""
     salvaged: bool = False
     """The checkpoint is lost, and with no record left the open file's length bounds what there was."""
+    first: int | None = None
+    """Where the journal begins, bytes; None if the log does not tell."""
+    lost: bytes | None = None
+    """Body of a last record that was written whole and damaged later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +76,13 @@ class Replay:
 
 
 def read_log(path: Path) -> Log | None:
-    """Read a log that starts with a valid checkpoint; None if it does not."""
+    """Read a log that starts with a valid checkpoint; None if it does not.
+
+    Raises:
+        OSError: the disk failed, or the log is of a later version.
+    """
     scan = scan_file(path)
-    records = _records(scan) if scan else []
+    records = _records(scan, path) if scan else []
     if scan is None or not records or not isinstance(records[0], Checkpoint):
         return None
     return None if scan.frames[0].after_damage else _log_of(records[0], records[1:], scan, path)
@@ -75,7 +92,9 @@ def salvage_log(path: Path, *, open_begin: int) -> Log:
     """Read what is left of a log whose checkpoint is lost: registers and earlier holes are not known."""
     scan = scan_file(path)
     records = [
-        record for record in (_records(scan) if scan else []) if not isinstance(record, Checkpoint)
+        record
+        for record in (_records(scan, path) if scan else [])
+        if not isinstance(record, Checkpoint)
     ]
     sequence = records[0].sequence - 1 if records else 0
     checkpoint = Checkpoint(sequence, open_begin, b"", True, (), open_begin, True, "")
@@ -87,20 +106,33 @@ def salvage_log(path: Path, *, open_begin: int) -> Log:
         sequence=log.sequence,
         damage=(f"{path.name}: the checkpoint is lost", *log.damage),
         salvaged=not log.commits,
+        first=log.first,
+        lost=log.lost,
     )
 
 
-def _records(scan: Scan) -> list[Record]:
+def is_cut_off(path: Path) -> bool:
+    """Tell whether a log ends before its first record does, as an interrupted creation leaves it."""
+    scan = scan_file(path)
+    return scan is None or scan.torn_away
+
+
+def _records(scan: Scan, path: Path) -> list[Record]:
     try:
         return [decode_record(frame.body) for frame in scan.frames]
-    except msgspec.DecodeError:
-        return []
+    except msgspec.DecodeError as error:
+        # Their checksums hold, so that they are not damaged.
+        raise OSError(
+            errno.EPROTONOSUPPORT,
+            f"{path.name} has records of another version ({error}): open the journal with the version that wrote it",
+        ) from error
 
 
 def _log_of(checkpoint: Checkpoint, records: Sequence[Record], scan: Scan, path: Path) -> Log:
-    damage = [f"{path.name}: bad bytes before valid records"] if scan.damaged else []
+    before = any(frame.after_damage for frame in scan.frames)
+    damage = [f"{path.name}: bad bytes before valid records"] if before else []
     commits: list[Commit] = []
-    sequence, reserved = checkpoint.sequence, checkpoint.reserved
+    sequence, reserved, first = checkpoint.sequence, checkpoint.reserved, checkpoint.first
     for record in records:
         if record.sequence != sequence + 1:
             damage.append(f"{path.name}: record {sequence + 1} is missing")
@@ -109,20 +141,30 @@ def _log_of(checkpoint: Checkpoint, records: Sequence[Record], scan: Scan, path:
             commits.append(record)
         elif isinstance(record, Reserve):
             reserved = record.reserved
+        elif isinstance(record, Trim):
+            first = max(first or 0, record.first)
     return Log(
         checkpoint=checkpoint,
         commits=tuple(commits),
         reserved=reserved,
         sequence=sequence,
         damage=tuple(damage),
+        first=first,
+        lost=scan.tail_body if scan.tail is Tail.DAMAGED else None,
     )
 
 
-def replay(disk: Disk, log: Log, file: ContentFile) -> Replay:
+def replay(disk: Disk, log: Log, file: ContentFile, *, lost_power: bool) -> Replay:
     """Restore what the log carries into the open file and verify the rest there.
 
-    Only the last batch can lack its bytes after a crash, because the next one starts when it is durable; where
-    commits are not synced, a whole tail can. Such a tail is dropped. Bytes missing *before* valid ones are damage.
+    Content is written before its record. So only a machine that lost power before a sync can have records without
+    their content: such a tail is dropped. Anything else that is missing or does not verify is damage.
+
+    Args:
+        disk: File operations.
+        log: What the journal's log says.
+        file: The open fragment.
+        lost_power: Whether commits of this log were not synced, and the machine was started again since.
 
     Raises:
         OSError: the disk failed, or the log is of a later version, which alone can tell what is there.
@@ -130,7 +172,7 @@ def replay(disk: Disk, log: Log, file: ContentFile) -> Replay:
     _require_known(log)
     begin = log.checkpoint.head
     good = [_verified(disk, commit, file, begin) for commit in log.commits]
-    kept = _without_tail(good, synced=log.checkpoint.synced)
+    kept = _without_tail(good) if lost_power else len(good)
     commits = log.commits[:kept]
     spans: list[Span] = []
     damage, cursor, unconfirmed = list(log.damage), begin, log.checkpoint.unconfirmed
@@ -145,6 +187,10 @@ def replay(disk: Disk, log: Log, file: ContentFile) -> Replay:
             _extend(spans, (commit.begin, commit.end))
         registers = registers if commit.registers is None else commit.registers
         cursor = commit.end
+    if log.lost is not None and not lost_power:
+        end = _end_of_lost(log.lost, cursor, begin + os.fstat(file.fd).st_size)
+        damage.append(f"bytes [{cursor}, {end}) are in a record that fails its checksum")
+        cursor = end
     return Replay(
         end=cursor,
         spans=tuple(spans),
@@ -165,13 +211,25 @@ def _require_known(log: Log) -> None:
                 )
 
 
-def _without_tail(good: list[bool], *, synced: bool) -> int:
+def _without_tail(good: list[bool]) -> int:
     """Return how many records remain after dropping the bad tail that was never durable."""
     kept = len(good)
     while kept and not good[kept - 1]:
         kept -= 1
-    # Synced commits can lose the last one only; two bad ones in a row are damage to acknowledged bytes.
-    return len(good) if synced and len(good) - kept > 1 else kept
+    return kept
+
+
+def _end_of_lost(lost: bytes, cursor: int, file_end: int) -> int:
+    """Return where the content of a damaged last record ended, or an offset beyond, bytes."""
+    with contextlib.suppress(msgspec.DecodeError):
+        record = decode_record(lost)
+        if not isinstance(record, Commit):
+            return cursor
+        longest = file_end if record.content is None else cursor + len(record.content)
+        if record.begin == cursor <= record.end <= longest:
+            return record.end
+    # No offset that a reader may have seen is given out again.
+    return max(cursor + len(lost), file_end)
 
 
 def _verified(disk: Disk, commit: Commit, file: ContentFile, begin: int) -> bool:

@@ -16,7 +16,7 @@ from allocator.runtime.task_group import TaskGroup
 from consumer.errors import EndpointError
 from consumer.journal.broker.append import AppendHandler
 from consumer.journal.broker.append_stream import AppendStreamHandler
-from consumer.journal.broker.catalogue import Catalogue
+from consumer.journal.broker.catalogue import Catalogue, read_catalogue
 from consumer.journal.broker.config import BrokerConfig
 from consumer.journal.broker.data_root import DataRoot, open_data_root
 from consumer.journal.broker.delete_fragments import DeletionHandler
@@ -29,6 +29,7 @@ from consumer.journal.broker.journal import Site
 from consumer.journal.broker.journals import Journals
 from consumer.journal.broker.list_apply import ApplyHandler, ListHandler
 from consumer.journal.broker.maintenance import Maintenance
+from consumer.journal.broker.quarantine import Quarantine
 from consumer.journal.broker.read import ReadHandler
 from consumer.journal.broker.resolution import Resolver
 from consumer.journal.broker.service import (
@@ -39,6 +40,7 @@ from consumer.journal.broker.service import (
 )
 from consumer.journal.broker.spare_files import SpareFiles
 from consumer.journal.broker.staging import StagingArea
+from consumer.journal.broker.strangers import settle_root
 from consumer.protocol.auth import KeyedAuth, NoAuth
 
 PING_INTERVAL_MIN_MS = 5_000
@@ -84,7 +86,14 @@ class Broker:
     async def __aenter__(self) -> Self:
         try:
             self._root = await self._disk.run_owned(
-                lambda: open_data_root(self._disk, self._config.data_dir), DataRoot.release
+                lambda: open_data_root(
+                    self._disk,
+                    self._config.data_dir,
+                    # Even a new root outranks the revisions that watchers of a wiped predecessor
+                    # resume with.
+                    first_revision=int(self._clock.wall_seconds()),
+                ),
+                DataRoot.release,
             )
             await self._group.__aenter__()
             await self._start(self._root)
@@ -105,6 +114,7 @@ class Broker:
             free_space=FreeSpace(self._disk, self._clock, root.journals, spares, floor_bytes=floor),
             direct=DirectCommits(self._clock, bytes_max=self._config.direct_commit_bytes_max),
             boot_id=root.boot_id,
+            quarantine=Quarantine(self._disk, root.directory),
         )
         self._catalogue = Catalogue(self._disk, root.catalogue, self._group)
         self._logs.callback(self._catalogue.close)
@@ -152,18 +162,14 @@ class Broker:
 
     def _load(self, root: DataRoot) -> None:
         """Read the catalogue and put what it does not know out of the way. Blocking."""
-        # A new root starts at the present second: even then it outranks the revisions that
-        # watchers of a wiped predecessor resume with.
-        self._catalogue.load(
-            first_revision=int(self._clock.wall_seconds()),
-            never_served=not any(root.journals.iterdir()),
+        stored = settle_root(
+            root,
+            Quarantine(self._disk, root.directory),
+            read_catalogue(root.catalogue),
+            accepts_loss=self._config.accept_catalogue_loss,
+            wall_seconds=int(self._clock.wall_seconds()),
         )
-        known = {
-            root.journal_directory(entry.spec.name, entry.create_revision)
-            for entry in self._catalogue.entries.values()
-        }
-        root.discard_strangers(known)
-        root.empty_trash()
+        self._catalogue.load(stored)
 
     def _handlers(self, root: DataRoot, site: Site) -> Handlers:
         identity = Identity(

@@ -26,7 +26,7 @@ from consumer.journal.broker.disk import Disk
 from consumer.journal.broker.fragments import SealedFragment, fragment_name, joined_spans
 from consumer.journal.broker.frames import LogWriter, generation_path
 from consumer.journal.broker.open_fragment import OpenFragment
-from consumer.journal.broker.records import Checkpoint, Commit, Reserve, encode_record
+from consumer.journal.broker.records import Checkpoint, Commit, Reserve, Trim, encode_record
 from consumer.journal.broker.spare_files import SpareFiles
 
 LOG_STEM = "commit"
@@ -231,6 +231,26 @@ class JournalStore:
             self.state, sequence=record.sequence, reserved=record.reserved
         )
 
+    def trim(self, first: int) -> None:
+        """Note durably that the journal begins at an offset, bytes: the fragments before it may go then.
+
+        Raises:
+            StoreError: the disk failed; the store is unusable from here on.
+        """
+        if first <= (self.state.first or 0):
+            return
+        record = Trim(self.state.sequence + 1, first)
+        log_size = self._log.size
+        try:
+            self._log.append(encode_record(record))
+            self._log.sync()
+        except OSError as error:
+            self.failed = True
+            raise StoreError(error, rolled_back=self._roll_back(log_size)) from error
+        self.state = msgspec.structs.replace(
+            self.state, sequence=record.sequence, first=record.first
+        )
+
     def sync(self) -> None:
         """Force unsynced commits to the disk.
 
@@ -250,8 +270,9 @@ class JournalStore:
     def _roll_back(self, log_size: int) -> bool:
         try:
             self._log.truncate(log_size)
-            self._open.truncate(self.open_bytes)
+            # Before the content goes: a record without it would count as damage.
             self._log.sync()
+            self._open.truncate(self.open_bytes)
         except OSError:
             return False
         return True

@@ -11,6 +11,7 @@ import pytest
 
 from consumer.errors import (
     EndpointError,
+    IndexHasGreaterOffsetError,
     JournalNotFoundError,
     NotAuthorizedError,
     UnauthenticatedError,
@@ -85,8 +86,8 @@ async def test_holes_stay_holes_over_restarts(tmp_path: Path) -> None:
     assert set(begins) <= set(expected)
 
 
-async def test_retention_behind_holes_is_not_damage(tmp_path: Path) -> None:
-    """Holes are declared, then everything around them goes, as retention has it: the next start finds no loss."""
+async def test_first_fragments_that_are_gone_without_a_note_are_declared(tmp_path: Path) -> None:
+    """Retention notes where a journal begins before it removes anything: files that just went are lost bytes."""
     async with running(tmp_path / "b") as (_, client):
         listed = await fill(client, 6)
         await client.delete_fragments(JOURNAL, [listed[1], listed[2]])
@@ -94,8 +95,10 @@ async def test_retention_behind_holes_is_not_damage(tmp_path: Path) -> None:
         if int(path.name[:16], 16) < 4 * BLOCK:
             path.unlink()
     async with running(tmp_path / "b") as (_, client):
-        assert (await client.append(JOURNAL, b"!")).commit.begin == 6 * BLOCK
+        with pytest.raises(IndexHasGreaterOffsetError):
+            await client.append(JOURNAL, b"!")
         assert min(await content(client)) == 4
+        assert (await client.append(JOURNAL, b"!", offset=6 * BLOCK)).commit.begin == 6 * BLOCK
 
 
 async def test_only_what_is_as_described_goes(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def file(tmp_path: Path) -> ContentFile:
 )
 def test_bytes_with_their_checksum_are_there(file: ContentFile, checksum: bytes) -> None:
     """A broker opens what an earlier version wrote."""
-    found = replay(Disk(), _log(checksum), file)
+    found = replay(Disk(), _log(checksum), file, lost_power=False)
 
     assert found.spans == ((100, 100 + len(CONTENT)),)
     assert (found.end, found.registers, found.damage) == (100 + len(CONTENT), b"r", ())
@@ -47,18 +47,20 @@ def test_bytes_with_their_checksum_are_there(file: ContentFile, checksum: bytes)
     [xxh3_128_digest(b"others"), bytes(20)],
     ids=["of other bytes", "no SHA-1"],
 )
-def test_bytes_with_another_checksum_are_a_tail_that_never_was(
-    file: ContentFile, checksum: bytes
-) -> None:
-    """The last batch, which nobody may have been told of, is dropped."""
-    found = replay(Disk(), _log(checksum), file)
+def test_bytes_with_another_checksum_are_not_served(file: ContentFile, checksum: bytes) -> None:
+    """After a loss of power, what was not synced may be gone and is dropped; else its loss is declared."""
+    dropped = replay(Disk(), _log(checksum), file, lost_power=True)
+    declared = replay(Disk(), _log(checksum), file, lost_power=False)
 
-    assert (found.spans, found.end, found.registers) == ((), 100, b"")
+    assert (dropped.spans, dropped.end, dropped.registers) == ((), 100, b"")
+    assert (declared.spans, declared.end) == ((), 100 + len(CONTENT))
+    assert declared.damage == (f"bytes [100, {100 + len(CONTENT)}) fail their checksum",)
+    assert declared.unconfirmed
 
 
 def test_a_log_of_a_later_version_is_left_alone(file: ContentFile) -> None:
     """It is not known whether its bytes are there: to drop them might drop what was acknowledged."""
     with pytest.raises(OSError, match=r"batch 2 has a checksum of 32 bytes, .* version that wrote"):
-        replay(Disk(), _log(bytes(32)), file)
+        replay(Disk(), _log(bytes(32)), file, lost_power=False)
 
     assert file.read(len(CONTENT), 0) == CONTENT

@@ -179,6 +179,39 @@ def read_journal(
     run_command(work())
 
 
+@journals.command("quarantined")
+@click.option("--purge", metavar="ID", help="Remove this entry for ever instead.")
+@connection_options
+def quarantined(connection: Connection, purge: str | None) -> None:
+    """List what the broker did not know and moved aside.
+
+    To put an entry back, stop the broker and run it once with --restore-quarantined ID.
+
+    \b
+    Examples:
+      shardctl journals quarantined
+      shardctl journals quarantined --purge 20260102T030405Z-0a1b2c3d-NAME
+    """
+
+    async def work() -> None:
+        async with connection.journals() as client:
+            if purge is not None:
+                await client.purge_quarantine(purge)
+                say(f"removed {purge}")
+                return
+            entries = await client.list_quarantine()
+            if not entries:
+                say("nothing is quarantined")
+                return
+            rows = [
+                [each.id, str(each.bytes), each.journal or "<none>", each.path, each.why]
+                for each in entries
+            ]
+            print_table(["ID", "BYTES", "JOURNAL", "WAS", "WHY"], rows)
+
+    run_command(work())
+
+
 def read_journal_changes(text: str, source: str) -> list[journal_pb2.ApplyRequest.Change]:
     """Return the changes that a file asks for, checked as far as that can be done without a server.
 

@@ -34,12 +34,14 @@ from consumer.journal.listing import (
     list_journals,
     watch_journals,
 )
+from consumer.journal.quarantine import list_quarantine, purge_quarantine
 from consumer.journal.read_progress import ReadSpan as ReadSpan
 from consumer.journal.reader import Reader
 from consumer.journal.routes import RouteCache
 from consumer.journal.transport import JournalTransport
 from consumer.protocol.alphabet import split_journal
 from consumer.protocol.auth import ClientAuth, NoAuth
+from consumer.protocol.fragments_pb2 import QuarantineEntry
 from consumer.protocol.journal_pb2 import (
     AppendRequest,
     AppendResponse,
@@ -359,3 +361,21 @@ class JournalClient:
             EndpointError: no broker could be reached, or its answer was lost.
         """
         return await delete_fragments(self._transport, journal, fragments)
+
+    async def list_quarantine(self) -> Sequence[QuarantineEntry]:
+        """Return what the broker did not know and moved aside, oldest first; only brokers of this project have such.
+
+        Raises:
+            RpcFailedError: the broker has no quarantine.
+            EndpointError: no broker could be reached.
+        """
+        return await list_quarantine(self._transport)
+
+    async def purge_quarantine(self, entry: str) -> None:
+        """Remove one entry of the broker's quarantine for ever.
+
+        Raises:
+            RpcFailedError: there is no such entry, or the broker has no quarantine.
+            EndpointError: no broker could be reached, or its answer was lost.
+        """
+        await purge_quarantine(self._transport, entry)

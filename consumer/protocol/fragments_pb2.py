@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from consumer.protocol import journal_pb2 as consumer_dot_protocol_dot_journal__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!consumer/protocol/fragments.proto\x12\rbroadsheet.v1\x1a\x1f\x63onsumer/protocol/journal.proto\"P\n\x16\x44\x65leteFragmentsRequest\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12%\n\tfragments\x18\x02 \x03(\x0b\x32\x12.protocol.Fragment\"\x82\x01\n\x17\x44\x65leteFragmentsResponse\x12 \n\x06status\x18\x01 \x01(\x0e\x32\x10.protocol.Status\x12 \n\x06header\x18\x02 \x01(\x0b\x32\x10.protocol.Header\x12#\n\x07\x64\x65leted\x18\x03 \x03(\x0b\x32\x12.protocol.Fragment2s\n\x0f\x46ragmentService\x12`\n\x0f\x44\x65leteFragments\x12%.broadsheet.v1.DeleteFragmentsRequest\x1a&.broadsheet.v1.DeleteFragmentsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!consumer/protocol/fragments.proto\x12\rbroadsheet.v1\x1a\x1f\x63onsumer/protocol/journal.proto\"P\n\x16\x44\x65leteFragmentsRequest\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12%\n\tfragments\x18\x02 \x03(\x0b\x32\x12.protocol.Fragment\"\x82\x01\n\x17\x44\x65leteFragmentsResponse\x12 \n\x06status\x18\x01 \x01(\x0e\x32\x10.protocol.Status\x12 \n\x06header\x18\x02 \x01(\x0b\x32\x10.protocol.Header\x12#\n\x07\x64\x65leted\x18\x03 \x03(\x0b\x32\x12.protocol.Fragment\"\x17\n\x15ListQuarantineRequest\"k\n\x16ListQuarantineResponse\x12 \n\x06header\x18\x01 \x01(\x0b\x32\x10.protocol.Header\x12/\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x1e.broadsheet.v1.QuarantineEntry\"d\n\x0fQuarantineEntry\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0b\n\x03why\x18\x03 \x01(\t\x12\n\n\x02\x61t\x18\x04 \x01(\t\x12\x0f\n\x07journal\x18\x05 \x01(\t\x12\r\n\x05\x62ytes\x18\x06 \x01(\x03\"$\n\x16PurgeQuarantineRequest\x12\n\n\x02id\x18\x01 \x01(\t\";\n\x17PurgeQuarantineResponse\x12 \n\x06header\x18\x01 \x01(\x0b\x32\x10.protocol.Header2\xb4\x02\n\x0f\x46ragmentService\x12`\n\x0f\x44\x65leteFragments\x12%.broadsheet.v1.DeleteFragmentsRequest\x1a&.broadsheet.v1.DeleteFragmentsResponse\x12]\n\x0eListQuarantine\x12$.broadsheet.v1.ListQuarantineRequest\x1a%.broadsheet.v1.ListQuarantineResponse\x12`\n\x0fPurgeQuarantine\x12%.broadsheet.v1.PurgeQuarantineRequest\x1a&.broadsheet.v1.PurgeQuarantineResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,6 +36,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DELETEFRAGMENTSREQUEST']._serialized_end=165
   _globals['_DELETEFRAGMENTSRESPONSE']._serialized_start=168
   _globals['_DELETEFRAGMENTSRESPONSE']._serialized_end=298
-  _globals['_FRAGMENTSERVICE']._serialized_start=300
-  _globals['_FRAGMENTSERVICE']._serialized_end=415
+  _globals['_LISTQUARANTINEREQUEST']._serialized_start=300
+  _globals['_LISTQUARANTINEREQUEST']._serialized_end=323
+  _globals['_LISTQUARANTINERESPONSE']._serialized_start=325
+  _globals['_LISTQUARANTINERESPONSE']._serialized_end=432
+  _globals['_QUARANTINEENTRY']._serialized_start=434
+  _globals['_QUARANTINEENTRY']._serialized_end=534
+  _globals['_PURGEQUARANTINEREQUEST']._serialized_start=536
+  _globals['_PURGEQUARANTINEREQUEST']._serialized_end=572
+  _globals['_PURGEQUARANTINERESPONSE']._serialized_start=574
+  _globals['_PURGEQUARANTINERESPONSE']._serialized_end=633
+  _globals['_FRAGMENTSERVICE']._serialized_start=636
+  _globals['_FRAGMENTSERVICE']._serialized_end=944
 # @@protoc_insertion_point(module_scope)

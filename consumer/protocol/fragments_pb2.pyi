@@ -76,3 +76,129 @@ class DeleteFragmentsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeleteFragmentsResponse: _TypeAlias = DeleteFragmentsResponse  # noqa: Y015
+
+@_typing.final
+class ListQuarantineRequest(_message.Message):
+    """ListQuarantineRequest asks for all entries whose journals the caller may see."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListQuarantineRequest: _TypeAlias = ListQuarantineRequest  # noqa: Y015
+
+@_typing.final
+class ListQuarantineResponse(_message.Message):
+    """ListQuarantineResponse has the entries, oldest first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> _journal_pb2.Header: ...
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuarantineEntry]: ...
+    def __init__(
+        self,
+        *,
+        header: _journal_pb2.Header | None = ...,
+        entries: _abc.Iterable[Global___QuarantineEntry] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "header", b"header"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListQuarantineResponse: _TypeAlias = ListQuarantineResponse  # noqa: Y015
+
+@_typing.final
+class QuarantineEntry(_message.Message):
+    """QuarantineEntry is a file or directory that was moved aside."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    JOURNAL_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    path: _builtins.str
+    """Where it was, relative to the data directory."""
+    why: _builtins.str
+    at: _builtins.str
+    """Time of the move, RFC 3339."""
+    journal: _builtins.str
+    """The journal that it belongs to; empty if that is not known."""
+    bytes: _builtins.int
+    """Size of all its files."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        path: _builtins.str = ...,
+        why: _builtins.str = ...,
+        at: _builtins.str = ...,
+        journal: _builtins.str = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "bytes", b"bytes", "id", b"id", "journal", b"journal", "path", b"path", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QuarantineEntry: _TypeAlias = QuarantineEntry  # noqa: Y015
+
+@_typing.final
+class PurgeQuarantineRequest(_message.Message):
+    """PurgeQuarantineRequest names one entry."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PurgeQuarantineRequest: _TypeAlias = PurgeQuarantineRequest  # noqa: Y015
+
+@_typing.final
+class PurgeQuarantineResponse(_message.Message):
+    """PurgeQuarantineResponse is sent once the entry is gone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> _journal_pb2.Header: ...
+    def __init__(
+        self,
+        *,
+        header: _journal_pb2.Header | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PurgeQuarantineResponse: _TypeAlias = PurgeQuarantineResponse  # noqa: Y015

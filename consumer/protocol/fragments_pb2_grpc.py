@@ -40,6 +40,16 @@ class FragmentServiceStub(object):
                 request_serializer=consumer_dot_protocol_dot_fragments__pb2.DeleteFragmentsRequest.SerializeToString,
                 response_deserializer=consumer_dot_protocol_dot_fragments__pb2.DeleteFragmentsResponse.FromString,
                 _registered_method=True)
+        self.ListQuarantine = channel.unary_unary(
+                '/broadsheet.v1.FragmentService/ListQuarantine',
+                request_serializer=consumer_dot_protocol_dot_fragments__pb2.ListQuarantineRequest.SerializeToString,
+                response_deserializer=consumer_dot_protocol_dot_fragments__pb2.ListQuarantineResponse.FromString,
+                _registered_method=True)
+        self.PurgeQuarantine = channel.unary_unary(
+                '/broadsheet.v1.FragmentService/PurgeQuarantine',
+                request_serializer=consumer_dot_protocol_dot_fragments__pb2.PurgeQuarantineRequest.SerializeToString,
+                response_deserializer=consumer_dot_protocol_dot_fragments__pb2.PurgeQuarantineResponse.FromString,
+                _registered_method=True)
 
 
 class FragmentServiceServicer(object):
@@ -54,6 +64,20 @@ class FragmentServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListQuarantine(self, request, context):
+        """ListQuarantine returns the files and directories that the broker did not know, and moved aside.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PurgeQuarantine(self, request, context):
+        """PurgeQuarantine removes one of them, for ever.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FragmentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -61,6 +85,16 @@ def add_FragmentServiceServicer_to_server(servicer, server):
                     servicer.DeleteFragments,
                     request_deserializer=consumer_dot_protocol_dot_fragments__pb2.DeleteFragmentsRequest.FromString,
                     response_serializer=consumer_dot_protocol_dot_fragments__pb2.DeleteFragmentsResponse.SerializeToString,
+            ),
+            'ListQuarantine': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQuarantine,
+                    request_deserializer=consumer_dot_protocol_dot_fragments__pb2.ListQuarantineRequest.FromString,
+                    response_serializer=consumer_dot_protocol_dot_fragments__pb2.ListQuarantineResponse.SerializeToString,
+            ),
+            'PurgeQuarantine': grpc.unary_unary_rpc_method_handler(
+                    servicer.PurgeQuarantine,
+                    request_deserializer=consumer_dot_protocol_dot_fragments__pb2.PurgeQuarantineRequest.FromString,
+                    response_serializer=consumer_dot_protocol_dot_fragments__pb2.PurgeQuarantineResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -91,6 +125,60 @@ class FragmentService(object):
             '/broadsheet.v1.FragmentService/DeleteFragments',
             consumer_dot_protocol_dot_fragments__pb2.DeleteFragmentsRequest.SerializeToString,
             consumer_dot_protocol_dot_fragments__pb2.DeleteFragmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQuarantine(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/broadsheet.v1.FragmentService/ListQuarantine',
+            consumer_dot_protocol_dot_fragments__pb2.ListQuarantineRequest.SerializeToString,
+            consumer_dot_protocol_dot_fragments__pb2.ListQuarantineResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PurgeQuarantine(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/broadsheet.v1.FragmentService/PurgeQuarantine',
+            consumer_dot_protocol_dot_fragments__pb2.PurgeQuarantineRequest.SerializeToString,
+            consumer_dot_protocol_dot_fragments__pb2.PurgeQuarantineResponse.FromString,
             options,
             channel_credentials,
             insecure,

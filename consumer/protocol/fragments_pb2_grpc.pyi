@@ -37,6 +37,10 @@ class FragmentServiceStub:
     """DeleteFragments removes sealed fragments of one journal, for ever. What is not as described is passed over, and so
     is the newest fragment, which tells where the journal ends.
     """
+    ListQuarantine: _grpc.UnaryUnaryMultiCallable[_fragments_pb2.ListQuarantineRequest, _fragments_pb2.ListQuarantineResponse]
+    """ListQuarantine returns the files and directories that the broker did not know, and moved aside."""
+    PurgeQuarantine: _grpc.UnaryUnaryMultiCallable[_fragments_pb2.PurgeQuarantineRequest, _fragments_pb2.PurgeQuarantineResponse]
+    """PurgeQuarantine removes one of them, for ever."""
 
 @_typing.type_check_only
 class FragmentServiceAsyncStub(FragmentServiceStub):
@@ -47,6 +51,10 @@ class FragmentServiceAsyncStub(FragmentServiceStub):
     """DeleteFragments removes sealed fragments of one journal, for ever. What is not as described is passed over, and so
     is the newest fragment, which tells where the journal ends.
     """
+    ListQuarantine: _aio.UnaryUnaryMultiCallable[_fragments_pb2.ListQuarantineRequest, _fragments_pb2.ListQuarantineResponse]  # type: ignore[assignment]
+    """ListQuarantine returns the files and directories that the broker did not know, and moved aside."""
+    PurgeQuarantine: _aio.UnaryUnaryMultiCallable[_fragments_pb2.PurgeQuarantineRequest, _fragments_pb2.PurgeQuarantineResponse]  # type: ignore[assignment]
+    """PurgeQuarantine removes one of them, for ever."""
 
 class FragmentServiceServicer(metaclass=_abc_1.ABCMeta):
     """FragmentService removes content that nobody will read again."""
@@ -60,5 +68,21 @@ class FragmentServiceServicer(metaclass=_abc_1.ABCMeta):
         """DeleteFragments removes sealed fragments of one journal, for ever. What is not as described is passed over, and so
         is the newest fragment, which tells where the journal ends.
         """
+
+    @_abc_1.abstractmethod
+    def ListQuarantine(
+        self,
+        request: _fragments_pb2.ListQuarantineRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fragments_pb2.ListQuarantineResponse, _abc.Awaitable[_fragments_pb2.ListQuarantineResponse]]:
+        """ListQuarantine returns the files and directories that the broker did not know, and moved aside."""
+
+    @_abc_1.abstractmethod
+    def PurgeQuarantine(
+        self,
+        request: _fragments_pb2.PurgeQuarantineRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fragments_pb2.PurgeQuarantineResponse, _abc.Awaitable[_fragments_pb2.PurgeQuarantineResponse]]:
+        """PurgeQuarantine removes one of them, for ever."""
 
 def add_FragmentServiceServicer_to_server(servicer: FragmentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

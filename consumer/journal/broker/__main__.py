@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -18,7 +20,11 @@ from consumer.journal.broker.config import (
     BrokerConfig,
     Durability,
 )
+from consumer.journal.broker.disk import Disk
+from consumer.journal.broker.quarantine import Quarantine
+from consumer.journal.broker.restoring import locked_quarantine, restore_entry
 from consumer.journal.broker.server import Broker
+from consumer.journal.broker.strangers import ACCEPT_OPTION
 
 
 @click.command()
@@ -46,6 +52,14 @@ from consumer.journal.broker.server import Broker
     help="Commits of so many bytes that may wait for a quick disk without a thread; 0: none.",
 )
 @click.option("--retention", is_flag=True, help="Delete fragments older than their retention.")
+@click.option(
+    ACCEPT_OPTION,
+    is_flag=True,
+    help="Start although the catalogue lost changes; journals that it lacks are quarantined.",
+)
+@click.option("--list-quarantine", is_flag=True, help="List what was moved aside, and end.")
+@click.option("--restore-quarantined", metavar="ID", help="Put an entry back, and end.")
+@click.option("--purge-quarantined", metavar="ID", help="Remove an entry for ever, and end.")
 def main(
     data_dir: Path,
     listen: str,
@@ -55,12 +69,20 @@ def main(
     spare_bytes: int,
     direct_commit_bytes: int,
     retention: bool,
+    accept_catalogue_loss: bool,
+    list_quarantine: bool,
+    restore_quarantined: str | None,
+    purge_quarantined: str | None,
 ) -> None:
     """Serve journals from one directory. One copy of the data: on this disk."""
+    if list_quarantine or restore_quarantined or purge_quarantined:
+        with _errors_in_one_line(data_dir):
+            _tend_quarantine(data_dir, restore=restore_quarantined, purge=purge_quarantined)
+        return
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal():
         raise click.BadParameter(f"expected HOST:PORT, got {listen!r}", param_hint="--listen")
-    try:
+    with _errors_in_one_line(data_dir):
         config = BrokerConfig(
             data_dir=data_dir,
             host=host.strip("[]"),
@@ -70,11 +92,36 @@ def main(
             allow_unauthenticated=allow_unauthenticated,
             spare_bytes_max=spare_bytes,
             direct_commit_bytes_max=direct_commit_bytes,
+            accept_catalogue_loss=accept_catalogue_loss,
             retention_enabled=retention,
         )
         run(_serve(config))
+
+
+@contextmanager
+def _errors_in_one_line(data_dir: Path) -> Iterator[None]:
+    try:
+        yield
     except (AllocatorError, ConsumerError) as error:
         raise click.ClickException(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(f"the disk of {data_dir} failed: {error}") from error
+
+
+def _tend_quarantine(data_dir: Path, *, restore: str | None, purge: str | None) -> None:
+    """Change or list the quarantine of a broker that does not run."""
+    if restore:
+        click.echo(f"restored to {restore_entry(data_dir, restore)}")
+    elif purge:
+        with locked_quarantine(data_dir) as quarantine:
+            quarantine.purge(purge)
+        click.echo(f"purged {purge}")
+    else:
+        for entry in Quarantine(Disk(), data_dir).entries():
+            reason = entry.reason
+            click.echo(
+                f"{entry.id}  {entry.bytes}  {reason.journal or '-'}  {reason.path}: {reason.why}"
+            )
 
 
 async def _serve(config: BrokerConfig) -> None:

@@ -117,7 +117,7 @@ def open_data_root(disk: Disk, directory: Path, *, first_revision: int) -> DataR
         OSError: the disk failed.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    lock_fd = _lock(directory)
+    lock_fd = lock_root(directory)
     try:
         return _open_locked(disk, directory.resolve(), lock_fd, first_revision)
     except BaseException:
@@ -125,7 +125,12 @@ def open_data_root(disk: Disk, directory: Path, *, first_revision: int) -> DataR
         raise
 
 
-def _lock(directory: Path) -> int:
+def lock_root(directory: Path) -> int:
+    """Lock a data directory; return the descriptor that holds the lock until it is closed.
+
+    Raises:
+        BrokerDataError: another process has it.
+    """
     fd = os.open(directory / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -30,6 +30,7 @@ from consumer.journal.broker.journals import Journals
 from consumer.journal.broker.list_apply import ApplyHandler, ListHandler
 from consumer.journal.broker.maintenance import Maintenance
 from consumer.journal.broker.quarantine import Quarantine
+from consumer.journal.broker.quarantine_api import QuarantineHandler
 from consumer.journal.broker.read import ReadHandler
 from consumer.journal.broker.resolution import Resolver
 from consumer.journal.broker.service import (
@@ -193,6 +194,7 @@ class Broker:
             applies=ApplyHandler(resolver, self._catalogue, journals_max=self._config.journals_max),
             fragments=FragmentsHandler(resolver, self._disk, root.spool),
             deletions=DeletionHandler(resolver, site),
+            quarantine=QuarantineHandler(resolver, self._disk, site.quarantine),
         )
 
     async def __aexit__(

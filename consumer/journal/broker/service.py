@@ -16,9 +16,14 @@ from consumer.journal.broker.append_stream import AppendStreamHandler
 from consumer.journal.broker.delete_fragments import DeletionHandler
 from consumer.journal.broker.fragments_api import FragmentsHandler
 from consumer.journal.broker.list_apply import ApplyHandler, ListHandler
+from consumer.journal.broker.quarantine_api import QuarantineHandler
 from consumer.journal.broker.read import ReadHandler
 from consumer.journal.wire import APPEND_SERVICE, serialize
-from consumer.protocol.fragments_pb2 import DeleteFragmentsRequest
+from consumer.protocol.fragments_pb2 import (
+    DeleteFragmentsRequest,
+    ListQuarantineRequest,
+    PurgeQuarantineRequest,
+)
 from consumer.protocol.journal_pb2 import (
     ApplyRequest,
     FragmentsRequest,
@@ -42,14 +47,24 @@ class Handlers:
     applies: ApplyHandler
     fragments: FragmentsHandler
     deletions: DeletionHandler
+    quarantine: QuarantineHandler
 
 
 def fragment_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
     """Return the service of what Gazette's brokers do not have, for a server."""
-    delete = grpc.unary_unary_rpc_method_handler(
-        handlers.deletions.delete, DeleteFragmentsRequest.FromString, serialize
-    )
-    return grpc.method_handlers_generic_handler(FRAGMENT_SERVICE, {"DeleteFragments": delete})
+    # `Any`: the methods differ in their messages.
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "DeleteFragments": grpc.unary_unary_rpc_method_handler(
+            handlers.deletions.delete, DeleteFragmentsRequest.FromString, serialize
+        ),
+        "ListQuarantine": grpc.unary_unary_rpc_method_handler(
+            handlers.quarantine.list, ListQuarantineRequest.FromString, serialize
+        ),
+        "PurgeQuarantine": grpc.unary_unary_rpc_method_handler(
+            handlers.quarantine.purge, PurgeQuarantineRequest.FromString, serialize
+        ),
+    }
+    return grpc.method_handlers_generic_handler(FRAGMENT_SERVICE, methods)
 
 
 def append_stream_handler(handlers: Handlers) -> grpc.GenericRpcHandler:

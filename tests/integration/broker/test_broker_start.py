@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from consumer.errors import BrokerDataError
+from consumer.errors import BrokerDataError, RpcFailedError
+from consumer.journal.broker.__main__ import main
 from consumer.journal.broker.config import BrokerConfig
 from consumer.journal.broker.disk import Disk
 from consumer.journal.broker.quarantine import Quarantine
+from consumer.journal.broker.restoring import restore_entry
 from consumer.journal.broker.server import Broker
+from consumer.journal.client import JournalClient
 from consumer.protocol.journal_pb2 import ApplyRequest, ListRequest
 from tests.support.broker import append, apply_specs, broker_stub, journal_spec, read
+from tests.support.shardctl_runs import shardctl
 
 JOURNAL = "a/journal"
 
@@ -57,7 +63,7 @@ async def test_damaged_catalogue_refuses_and_removes_nothing(tmp_path: Path, dam
     else:
         shutil.rmtree(path.parent)
 
-    with pytest.raises(BrokerDataError, match="catalogue.* --accept-catalogue-loss") as caught:
+    with pytest.raises(BrokerDataError, match=r"catalogue.* --accept-catalogue-loss") as caught:
         await _written(tmp_path)
 
     assert "\n" not in str(caught.value)
@@ -151,3 +157,43 @@ async def test_missing_or_damaged_root_files_are_named(tmp_path: Path, name: str
         async with Broker(BrokerConfig(data_dir=tmp_path)):
             pass
     assert _content(tmp_path) == [b"acknowledged"]
+
+
+async def test_quarantined_journal_is_listed_restored_and_served(tmp_path: Path) -> None:
+    """An operator who lost the catalogue gets every journal back: accept, apply its spec, stop, restore."""
+    await _written(tmp_path)
+    _catalogue(tmp_path).write_bytes(b"")
+    async with (
+        Broker(BrokerConfig(data_dir=tmp_path, accept_catalogue_loss=True)) as broker,
+        broker_stub(broker.address) as stub,
+        JournalClient(broker.address) as client,
+    ):
+        entries = await client.list_quarantine()
+        listed = await asyncio.to_thread(
+            shardctl, f"shardctl journals quarantined --broker {broker.address}"
+        )
+        (catalogue,) = [each.id for each in entries if each.path == "catalogue"]
+        await client.purge_quarantine(catalogue)
+        with pytest.raises(RpcFailedError, match="there is no"):
+            await client.purge_quarantine(catalogue)
+        # A running broker holds the lock.
+        with pytest.raises(BrokerDataError, match="stop that one first"):
+            restore_entry(tmp_path, entries[0].id)
+        await apply_specs(stub, journal_spec(JOURNAL))
+        await append(stub, JOURNAL, b"since")
+    (entry,) = [each for each in entries if each.journal == JOURNAL]
+    listing = CliRunner().invoke(main, ["--data-dir", str(tmp_path), "--list-quarantine"])
+    restored = CliRunner().invoke(
+        main, ["--data-dir", str(tmp_path), "--restore-quarantined", entry.id]
+    )
+
+    async with (
+        Broker(BrokerConfig(data_dir=tmp_path)) as broker,
+        broker_stub(broker.address) as stub,
+    ):
+        assert (await read(stub, JOURNAL)).content == b"acknowledged"
+    assert entry.id in listed.stdout
+    assert entry.id in listing.stdout
+    assert restored.exit_code == 0
+    # What was at its place is aside now.
+    assert b"since" in _content(tmp_path / "quarantine")

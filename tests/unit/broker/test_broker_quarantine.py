@@ -35,8 +35,8 @@ def _sealed(directory: Path, *parts: bytes) -> None:
 
 def test_missing_or_damaged_name_file_costs_nothing(tmp_path: Path) -> None:
     """A directory's own name proves whose it is: its content is served, and its name file comes back."""
-    for damage in (None, b"b/journal"):
-        directory = tmp_path / f"1-{damage}"
+    for number, damage in enumerate((None, b"b/journal")):
+        directory = tmp_path / str(number)
         _sealed(directory, b"acknowledged")
         name = directory / "NAME"
         if damage is None:

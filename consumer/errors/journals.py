@@ -133,9 +133,11 @@ class FramingError(JournalError):
 
     problem = "holds bytes that are no message"
 
-    def __init__(self, journal: str, *, offset: int, detail: str) -> None:
+    def __init__(self, journal: str, *, offset: int, detail: str, end: int | None = None) -> None:
         super().__init__(journal, f"at offset {offset}: {detail}")
         self.offset = offset
+        self.end = end
+        """Where what follows them begins, if that is known."""
 
 
 class PublishError(JournalError):

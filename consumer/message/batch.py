@@ -10,7 +10,18 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from consumer.errors import FramingError
+from consumer.message.uuid import FLAGS_MAX
+
+UNREADABLE: Final = FLAGS_MAX + 1
+"""In a batch's column of flags: not a message, but bytes of the journal that are none. They have no UUID, so they are
+outside sequencing; only shards with a dead-letter journal see them, and no application does."""
+_UNCHECKED_NESTING_MAX: Final = 256
+"""Brackets of a JSON message that need no look at how they are nested."""
 
 
 class MessageType(Protocol):
@@ -26,7 +37,7 @@ class MessageType(Protocol):
         """Return the message of one unframed payload.
 
         Raises:
-            ValueError: the payload is no such message.
+            ValueError: the payload is no such message. What else it raises is taken for the same.
         """
         ...
 
@@ -133,13 +144,22 @@ class MessageBatch:
         )
 
     def messages(self) -> Iterator[Any]:
-        """Decode and yield each message."""
+        """Decode and yield each message.
+
+        Raises:
+            FramingError: the message type cannot decode one; it names the message's place.
+        """
         decode = self.message_type.decode
-        for payload in self.payloads:
-            yield decode(payload)
+        for index, payload in enumerate(self.payloads):
+            try:
+                message = decode(payload)
+            # Of any kind: a message type is the application's, and its libraries raise what they like.
+            except Exception as error:
+                raise undecodable(self, index, error) from error
+            yield message
 
     def envelopes(self) -> Iterator[Envelope]:
-        """Decode and yield each message with its place."""
+        """Decode and yield each message with its place. Raises as `messages` does."""
         for index, message in enumerate(self.messages()):
             yield Envelope(
                 self.journal,
@@ -155,11 +175,41 @@ class MessageBatch:
         """Return the messages as a `pyarrow.Table`, parsed in one pass where they are JSON lines.
 
         Raises:
+            FramingError: a message cannot be decoded.
             ImportError: pyarrow is missing; install `broadsheet[spark]`.
         """
         import pyarrow as pa
         import pyarrow.json as pa_json
 
+        for index, payload in enumerate(self.payloads):
+            # Arrow's parser has no bound for nesting but the thread's stack, whose end is the end of the process.
+            if payload.count(b"[") + payload.count(b"{") > _UNCHECKED_NESTING_MAX:
+                self._check_nesting(index)
         if self.message_type.content_type != "application/x-ndjson":
             return pa.Table.from_pylist(list(self.messages()))
         return pa_json.read_json(io.BytesIO(b"\n".join(self.payloads)))
+
+    def _check_nesting(self, index: int) -> None:
+        try:
+            msgspec.json.decode(self.payloads[index])
+        except RecursionError as error:
+            raise undecodable(self, index, error) from error
+        except msgspec.MsgspecError:
+            pass  # no JSON: it has no nesting, and is refused by whoever parses it
+
+
+def undecodable(batch: MessageBatch, index: int, cause: Exception) -> FramingError:
+    """Return the error that says which message of a batch could not be decoded, and why."""
+    return FramingError(
+        batch.journal,
+        offset=batch.begins[index],
+        end=batch.ends[index],
+        detail=f"cannot be decoded: {said_by(cause)}",
+    )
+
+
+def said_by(cause: Exception) -> str:
+    """Return what the error of a decoder says: `ValueError` is its documented way to say it, others are named."""
+    if isinstance(cause, ValueError) and str(cause):
+        return str(cause)
+    return f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__

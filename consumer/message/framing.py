@@ -52,6 +52,8 @@ class Frames:
     """Ranges [begin, end) of bytes that belong to no frame."""
     skipped_content: tuple[bytes, ...] = ()
     """The bytes of each, where they are read around."""
+    error: FramingError | None = None
+    """What is wrong behind these frames, where damage is not read around; there is no feeding more then."""
 
 
 class Unframer(Protocol):
@@ -65,8 +67,8 @@ class Unframer(Protocol):
     def feed(self, content: bytes) -> Frames:
         """Take the bytes that follow those fed before, and return the frames that end in them.
 
-        Raises:
-            FramingError: a frame is longer than `FRAME_BYTES_MAX`, and damage is not read around.
+        If a frame is longer than `FRAME_BYTES_MAX`, and damage is not read around, `Frames.error` says so: what
+        precedes it can still be used.
         """
         ...
 
@@ -230,8 +232,8 @@ class _LineUnframer:
         lines = content.split(b"\n")
         rest = lines.pop()
         if not lines:
-            self._keep(rest)
-            return Frames([], [], [], *self._skipped.take())
+            error = self._keep(rest)
+            return Frames([], [], [], *self._skipped.take(), error)
         if self._within_damage:
             self._end_damage(lines.pop(0))
         # Only the first line can have a beginning that came earlier: joining it alone spares a copy of the chunk.
@@ -246,25 +248,27 @@ class _LineUnframer:
         # Also a line that arrived whole, so that what counts as damage does not depend on how bytes arrive.
         if self._read_around and max(map(len, lines), default=0) > FRAME_BYTES_MAX:
             begins, ends, lines = self._without_damage(begins, ends, lines)
-        self._keep(rest)
-        return Frames(begins, ends, lines, *self._skipped.take())
+        error = self._keep(rest)
+        return Frames(begins, ends, lines, *self._skipped.take(), error)
 
-    def _keep(self, part: bytes) -> None:
+    def _keep(self, part: bytes) -> FramingError | None:
+        """Keep the beginning of a line; return what is wrong with it."""
         if not part:
-            return
+            return None
         if self._within_damage:
             self._skip(part)
-            return
+            return None
         self._pending.append(part)
         self._pending_bytes += len(part)
         if self._pending_bytes <= FRAME_BYTES_MAX:
-            return
+            return None
         if not self._read_around:
-            raise _too_long(self._journal, self._offset, self._pending_bytes)
+            return _too_long(self._journal, self._offset, self._pending_bytes)
         self._within_damage = True
         self._skip(b"".join(self._pending))
         self._pending.clear()
         self._pending_bytes = 0
+        return None
 
     def _skip(self, content: bytes) -> None:
         self._skipped.add(self._offset, content)
@@ -311,10 +315,14 @@ class _CsvUnframer:
         if not self._open and not any(b'"' in line for line in lines.payloads):
             return lines
         found = Frames([], [], [])
+        error = lines.error
         for begin, end, line in zip(lines.begins, lines.ends, lines.payloads, strict=True):
             if self._open and self._read_around and self._is_damaged(begin, line):
                 self._skip_open()
             self._take(found, begin, end, line)
+            if self._open_bytes > FRAME_BYTES_MAX and not self._read_around:
+                error = _too_long(self._journal, self._begin, self._open_bytes)
+                break
         ranges, contents = self._skipped.take()
         ordered = sorted(
             zip((*ranges, *lines.skipped), (*contents, *lines.skipped_content), strict=False)
@@ -325,6 +333,7 @@ class _CsvUnframer:
             found.payloads,
             tuple(place for place, _ in ordered),
             tuple(content for _, content in ordered),
+            error,
         )
 
     def _take(self, found: Frames, begin: int, end: int, line: bytes) -> None:
@@ -336,8 +345,6 @@ class _CsvUnframer:
             return
         self._open.append(line)
         self._open_bytes += end - begin
-        if self._open_bytes > FRAME_BYTES_MAX and not self._read_around:
-            raise _too_long(self._journal, self._begin, self._open_bytes)
 
     def _is_damaged(self, begin: int, line: bytes) -> bool:
         """Tell whether the open record lost its closing quote: the next record begins, or a skipped line lies within,
@@ -400,6 +407,7 @@ class _FixedUnframer:
         base, header, size = self._offset, _FIXED_HEADER.size, len(buffer)
         at = 0
         wanted = header
+        error: FramingError | None = None
         while size - at >= header:
             magic, length = _FIXED_HEADER.unpack_from(buffer, at)
             if magic != FIXED_MAGIC or (length > FRAME_BYTES_MAX and self._read_around):
@@ -408,7 +416,8 @@ class _FixedUnframer:
                 at = resumed
                 continue
             if length > FRAME_BYTES_MAX:
-                raise _too_long(self._journal, base + at, length)
+                error = _too_long(self._journal, base + at, length)
+                break
             end = at + header + length
             if end > size:
                 wanted = end - at
@@ -422,7 +431,8 @@ class _FixedUnframer:
         if not self._read_around:
             self._skipped.close()  # told at once, though the range may go on
         ranges, contents = self._skipped.take()
-        return Frames(begins, ends, payloads, ranges, contents if self._read_around else ()), at
+        kept = contents if self._read_around else ()
+        return Frames(begins, ends, payloads, ranges, kept, error), at
 
 
 def _next_magic(buffer: bytes, start: int) -> int:

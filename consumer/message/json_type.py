@@ -15,6 +15,8 @@ from consumer.message.uuid import NIL_UUID, format_uuid
 
 _UUID_CHARACTERS: Final = 36
 _HYPHENS: Final = (8, 13, 18, 23)
+_ERRORS: Final = (msgspec.MsgspecError, RecursionError, ValueError)
+"""Of msgspec's decoders: brackets that are nested too deep for Python's stack are not among those that it documents."""
 
 
 class Meta(msgspec.Struct):
@@ -45,7 +47,7 @@ def json_uuid_of(payload: bytes) -> bytes:
     """
     try:
         meta = _probe(payload).meta
-    except msgspec.MsgspecError as error:
+    except _ERRORS as error:
         raise ValueError(f"not a JSON message: {error}") from error
     if meta is None or not meta.uuid:
         return NIL_UUID
@@ -65,7 +67,7 @@ def json_uuids_of(payloads: Sequence[bytes]) -> bytes:
         # An absent `_meta` or UUID is rare, and raises here; the slow path below tells what it was.
         texts: list[str] = [_probe(payload).meta.uuid for payload in payloads]  # type: ignore[union-attr,misc]
         return _from_texts(texts)
-    except (msgspec.MsgspecError, AttributeError, TypeError, ValueError):
+    except (*_ERRORS, AttributeError, TypeError):
         return b"".join([json_uuid_of(payload) for payload in payloads])
 
 
@@ -94,7 +96,7 @@ class JsonType:
         """Return the JSON value of a payload."""
         try:
             return msgspec.json.decode(payload)
-        except msgspec.MsgspecError as error:
+        except _ERRORS as error:
             raise ValueError(f"not a JSON message: {error}") from error
 
     def encode(self, message: Any) -> bytes:
@@ -157,7 +159,7 @@ class JsonStructType:
         """Return the Struct of a payload."""
         try:
             return self._decode(payload)
-        except msgspec.MsgspecError as error:
+        except _ERRORS as error:
             raise ValueError(f"not a {self._struct_class.__name__}: {error}") from error
 
     def encode(self, message: Any) -> bytes:

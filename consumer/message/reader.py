@@ -20,7 +20,7 @@ from consumer.errors import ContentTypeError, FramingError
 from consumer.journal.client import JournalClient
 from consumer.journal.read_progress import ReadSpan
 from consumer.message.batch import MessageBatch, MessageType
-from consumer.message.columns import batch_of
+from consumer.message.columns import batch_around_damage, batch_of
 from consumer.message.framing import Framing, Unframer, framing_for
 from consumer.message.sequencer import RING_BYTES, RING_MESSAGES, Sequencer
 from consumer.protocol.journal_pb2 import JournalSpec
@@ -52,6 +52,7 @@ class MessageSource:
         spec: JournalSpec,
         message_type: MessageType,
         limits: BatchLimits = DEFAULT_LIMITS,
+        read_around: bool = False,
     ) -> None:
         """Agree on how the journal is framed.
 
@@ -61,6 +62,7 @@ class MessageSource:
             spec: The journal's, which tells its content type.
             message_type: How its messages are encoded.
             limits: Of each batch.
+            read_around: Have what is no message in the batches too, marked `UNREADABLE`, instead of failing at it.
 
         Raises:
             ContentTypeError: the journal's content type is missing, has no framing, or is not the message type's.
@@ -69,6 +71,8 @@ class MessageSource:
         self.message_type = message_type
         self._client = client
         self._limits = limits
+        self.read_around = read_around
+        """Whether damage is told of in the batches."""
         self._framing = _framing_of(spec, message_type)
 
     async def batches(
@@ -100,7 +104,9 @@ class MessageSource:
 
     def unframer(self, offset: int) -> Unframer:
         """Return an unframer of this journal from `offset` on, bytes."""
-        return self._framing.unframer(journal=self.journal, offset=offset)
+        return self._framing.unframer(
+            journal=self.journal, offset=offset, read_around=self.read_around
+        )
 
 
 async def open_source(
@@ -216,7 +222,10 @@ class _Spans:
             _log.warning(
                 "framing.desynchronized", journal=self._source.journal, begin=begin, end=end
             )
-        return batch_of(self._source.journal, frames, self._source.message_type)
+        journal, message_type = self._source.journal, self._source.message_type
+        if self._source.read_around:
+            return batch_around_damage(journal, frames, message_type), None
+        return batch_of(journal, frames, message_type)
 
     def finish(self) -> None:
         """Refuse a frame that the read's end cut off."""

@@ -23,14 +23,15 @@ from consumer.application import (
 )
 from consumer.core.supervision import Place
 from consumer.core.transaction_events import Finalize
-from consumer.errors import ApplicationError, ConsumerError, FramingError
-from consumer.message.batch import Envelope, MessageBatch
+from consumer.errors import ApplicationError, ConsumerError
+from consumer.message.batch import MessageBatch
 from consumer.message.clock import MessageClock
+from consumer.message.columns import unreadable_apart, why_unreadable
 from consumer.message.publisher import PendingAppend, Publisher
 from consumer.message.rollback import Rollback
 from consumer.op_future import OpFuture, failed
 from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.shard.dead_letters import DeadLetters, publish_dead_letter
+from consumer.shard.dead_letters import DeadLetters, dead_letter_journal, publish_dead_letter
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ class Callbacks:
         clock_delta_seconds: float,
         carried_bytes_max: int,
         dead_letters: DeadLetters,
+        count_unreadable: Callable[[], None] = lambda: None,
     ) -> None:
         """Bind the callbacks.
 
@@ -92,6 +94,7 @@ class Callbacks:
             clock_delta_seconds: Added to wall time in the UUIDs of published messages.
             carried_bytes_max: How much of a transaction's messages its acknowledgement intents may carry, bytes.
             dead_letters: What to leave out and what to consume with care.
+            count_unreadable: Called for each stretch of bytes that is left out because it is no message.
         """
         self.failed_at: Place | None = None
         """What the application was consuming when it failed; None if it did not, or failed elsewhere."""
@@ -106,6 +109,7 @@ class Callbacks:
         self._clock = clock
         self._clock_delta_seconds = clock_delta_seconds
         self._dead_letters = dead_letters
+        self._count_unreadable = count_unreadable
         self._message_clock = MessageClock()
         self._publisher = Publisher(
             self._message_clock, producer_id, carried_bytes_max=carried_bytes_max
@@ -129,7 +133,7 @@ class Callbacks:
     def deliver(self, batch: MessageBatch, first: bool) -> Delivered:
         """Have the application consume `batch`; at least one message if it is the `first` of its transaction."""
         consumed = 0
-        for part, poison in self._dead_letters.parts(batch):
+        for part, poison in self._parts(batch):
             taken = self._consume(part) if poison is None else self._leave_out(part, poison)
             consumed += taken
             if taken < len(part):
@@ -199,6 +203,19 @@ class Callbacks:
         if self._begun:
             self.finish(failed(cause))
 
+    def _parts(self, batch: MessageBatch) -> Iterator[tuple[MessageBatch, str | None]]:
+        """Yield the parts of a batch that the application takes at once, and what is left out, with why."""
+        # Only then do readers let bytes that are no message through.
+        if not dead_letter_journal(self._shard.spec):
+            yield from self._dead_letters.parts(batch)
+            return
+        for part, unreadable in unreadable_apart(batch):
+            if not unreadable:
+                yield from self._dead_letters.parts(part)
+                continue
+            self._count_unreadable()
+            yield part, why_unreadable(part.payloads[0], part.message_type)
+
     def _leave_out(self, message: MessageBatch, cause: str) -> int:
         self.deliveries += 1
         publish_dead_letter(self._publisher, self._shard.spec, message, cause, self._clock)
@@ -230,7 +247,7 @@ class Callbacks:
         consumed = 0
         try:
             with self._named("consume_message"):
-                for envelope in _decoded(batch):
+                for envelope in batch.envelopes():
                     try:
                         consume(self._shard, self._store, envelope, self._publisher)
                     except DeferToNextTxnError:
@@ -257,15 +274,3 @@ class Callbacks:
 
 def _place_of(batch: MessageBatch) -> Place:
     return Place(batch.journal, batch.begins[0], batch.ends[-1], messages=len(batch))
-
-
-def _decoded(batch: MessageBatch) -> Iterator[Envelope]:
-    envelopes = batch.envelopes()
-    for begin in batch.begins:
-        try:
-            envelope = next(envelopes)
-        except ValueError as error:
-            raise FramingError(
-                batch.journal, offset=begin, detail=f"cannot be decoded: {error}"
-            ) from error
-        yield envelope

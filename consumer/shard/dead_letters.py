@@ -10,12 +10,13 @@ from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Final
 
 import structlog
 
 from allocator.runtime.clock import Clock
 from consumer.core.supervision import Place
-from consumer.message.batch import MessageBatch
+from consumer.message.batch import UNREADABLE, MessageBatch
 from consumer.message.framing import NDJSON
 from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
@@ -25,6 +26,10 @@ from consumer.protocol.labels import DEAD_LETTER_JOURNAL, values_of
 from consumer.protocol.shard_pb2 import ShardSpec
 
 _log = structlog.get_logger()
+
+PAYLOAD_BYTES_MAX: Final = 16 << 20
+"""Of a letter, before base 64: so a letter stays far below the longest message that can be read. What is cut off is
+still in the source journal, at the letter's offsets."""
 
 _JSON = JsonType()
 
@@ -98,18 +103,28 @@ def publish_dead_letter(
         clock: Tells when.
     """
     journal, begin, end = message.journal, message.begins[0], message.ends[0]
+    payload = message.payloads[0]
     at = datetime.fromtimestamp(clock.wall_seconds(), UTC).isoformat(timespec="milliseconds")
-    letter = {
+    letter: dict[str, object] = {
         "shard": spec.id,
         "journal": journal,
         "begin": begin,
         "end": end,
-        "uuid": format_uuid(build_uuid(message.producers[0], message.clocks[0], message.flags[0])),
+        "uuid": _uuid_text(message),
         "cause": cause,
         "at": at,
-        "payload_base64": b64encode(message.payloads[0]).decode(),
+        "payload_base64": b64encode(payload[:PAYLOAD_BYTES_MAX]).decode(),
     }
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        letter["payload_bytes"] = len(payload)
     publisher.publish_uncommitted(MappedJournal(dead_letter_journal(spec), NDJSON), letter, _JSON)
     _log.warning(
         "shard.dead_letter", shard=spec.id, journal=journal, begin=begin, end=end, cause=cause
     )
+
+
+def _uuid_text(message: MessageBatch) -> str:
+    """Return the UUID of the one message; empty if the bytes are none, and so have none."""
+    if message.flags[0] == UNREADABLE:
+        return ""
+    return format_uuid(build_uuid(message.producers[0], message.clocks[0], message.flags[0]))

@@ -28,7 +28,7 @@ from allocator.core.load.lag import Lag
 from allocator.core.model import Assignment, ItemId
 from allocator.runtime.task_group import TaskGroup
 from consumer.core.failure_kind import FailureKind, failure_kind
-from consumer.core.failure_trace import text_of, trace_of
+from consumer.core.failure_trace import text_of, trace_of, way_past
 from consumer.core.hint_keys import has_recovery_log
 from consumer.core.replica_status import failed_status
 from consumer.core.supervision import Supervision, Verdict
@@ -392,7 +392,7 @@ class LiveShard:
     async def _back_off(self, cause: BaseException) -> None:
         """Say FAILED and why; wait for the next attempt, or for another spec if only that can help."""
         verdict = self._judge(cause)
-        outlook = self._outlook(verdict)
+        outlook = self._outlook(verdict, cause)
         # Whoever mends the application needs the place in its code; what happens elsewhere is said by its message.
         trace = {"exception": trace_of(cause)} if verdict.kind is FailureKind.APPLICATION else {}
         _log.warning("shard.failed", shard=self.id, error=str(cause), outlook=outlook, **trace)
@@ -405,7 +405,7 @@ class LiveShard:
                     await self._spec_changed.wait()
             group.stop()
 
-    def _outlook(self, verdict: Verdict) -> str:
+    def _outlook(self, verdict: Verdict, cause: BaseException) -> str:
         """Return what a status says of what comes next."""
         kind = f"attempt {verdict.attempt} failed ({verdict.kind.value})"
         place = self._attempt.failed_at
@@ -413,6 +413,11 @@ class LiveShard:
             kind += f" at offset {place.begin} of {place.journal}"
         if verdict.poison is not None:
             kind += "; the message goes to the dead-letter journal"
+        kind += way_past(
+            cause,
+            sources=[source.journal for source in self._spec.sources],
+            can_skip=bool(dead_letter_journal(self._spec)),
+        )
         quarantined = "; QUARANTINED" if verdict.quarantined else ""
         if verdict.delay_seconds is None:
             return f"{kind}{quarantined}; not retried before the spec changes"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeAlias
 
 import structlog
@@ -301,6 +302,7 @@ class PrimaryAttempt:
             clock_delta_seconds=environment.config.publish_clock_delta_seconds,
             carried_bytes_max=environment.config.carried_bytes_max,
             dead_letters=self._dead_letters,
+            count_unreadable=partial(environment.metrics.record_dead_letter, self._shard.fqn),
         )
 
     async def _restored(

@@ -23,6 +23,7 @@ from consumer.message.batch import MessageBatch, MessageType
 from consumer.message.reader import MessageSource
 from consumer.protocol.journal_pb2 import JournalSpec
 from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.shard.dead_letters import dead_letter_journal
 from consumer.shard.transaction import TransactionLoop
 from consumer.shard.worker import ShardWorker
 
@@ -151,7 +152,14 @@ class Sources:
         if known is None:
             spec = await self._spec(journal)
             message_type = await self._worker.run(self._ask_message_type, spec)
-            known = MessageSource(self._journals, journal, spec=spec, message_type=message_type)
+            known = MessageSource(
+                self._journals,
+                journal,
+                spec=spec,
+                message_type=message_type,
+                # Without a dead-letter journal, what is no message would vanish without a trace.
+                read_around=bool(dead_letter_journal(self._shard.spec)),
+            )
             self._sources[journal] = known
         return known
 

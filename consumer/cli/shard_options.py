@@ -122,6 +122,18 @@ _OPTIONS = (
         help="When a primary undoes once more what former ones left; longer than a lease lasts.",
     ),
     _option(
+        "--clock-ahead-seconds",
+        envvar="CONSUMER_CLOCK_AHEAD_SECONDS",
+        default=_DEFAULTS.clock_ahead_seconds,
+        help="A message stamped so far ahead of this process's clock is warned of.",
+    ),
+    _option(
+        "--refuse-clocks-ahead/--accept-clocks-ahead",
+        envvar="CONSUMER_REFUSE_CLOCKS_AHEAD",
+        default=_DEFAULTS.refuse_clocks_ahead,
+        help="Whether it is refused as poison is: left out to the dead-letter journal, or the shard fails.",
+    ),
+    _option(
         "--watch-peers/--no-watch-peers",
         envvar="CONSUMER_WATCH_PEERS",
         default=True,
@@ -161,4 +173,6 @@ def shard_config(options: Mapping[str, Any]) -> ShardConfig:
         hints_seconds=options["hints_seconds"],
         hints_bytes=options["hints_bytes"],
         rollback_again_seconds=options["rollback_again_seconds"],
+        clock_ahead_seconds=options["clock_ahead_seconds"],
+        refuse_clocks_ahead=options["refuse_clocks_ahead"],
     )

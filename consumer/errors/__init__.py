@@ -61,6 +61,7 @@ ConsumerError
     ├── OffsetNotYetAvailableError(offset, write_head)
     ├── AppendOutcomeUnknownError(detail)   the commit was sent, its answer was lost
     ├── JournalProtocolError(detail)        the broker broke the protocol
+    ├── ClockAheadError(offset, producer)   the message's clock is too far ahead, and such are refused
     ├── FramingError(offset, detail)        bytes that are no message of the journal's content type
     ├── PublishError(content_type, detail)  a message cannot be written there
     └── ReplayError(detail)                 re-reading gave other messages than those asked for
@@ -73,6 +74,9 @@ from consumer.errors.journals import (
 )
 from consumer.errors.journals import (
     BrokerDataError as BrokerDataError,
+)
+from consumer.errors.journals import (
+    ClockAheadError as ClockAheadError,
 )
 from consumer.errors.journals import (
     ContentTypeError as ContentTypeError,

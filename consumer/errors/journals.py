@@ -140,6 +140,23 @@ class FramingError(JournalError):
         """Where what follows them begins, if that is known."""
 
 
+class ClockAheadError(JournalError):
+    """The clock of the message at `offset` is further ahead than is allowed, and such are refused."""
+
+    problem = "holds a message from the future"
+
+    def __init__(self, journal: str, *, offset: int, producer: str, ahead_seconds: float) -> None:
+        super().__init__(
+            journal,
+            f"at offset {offset}: the clock of producer {producer} is {ahead_seconds:.0f} s ahead of this process's; "
+            "set the clock of the machine that wrote it, or of this one. To go on with the message, accept such clocks "
+            "(refuse_clocks_ahead; refuseClocksAhead in Spark); without it, give the shard a dead-letter journal",
+        )
+        self.offset = offset
+        self.producer = producer
+        self.ahead_seconds = ahead_seconds
+
+
 class PublishError(JournalError):
     """A message cannot be written to the journal it was mapped to."""
 

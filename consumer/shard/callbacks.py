@@ -26,6 +26,7 @@ from consumer.core.transaction_events import Finalize
 from consumer.errors import ApplicationError, ConsumerError
 from consumer.message.batch import MessageBatch
 from consumer.message.clock import MessageClock
+from consumer.message.clock_watch import clock_ahead, first_ahead, latest_clock
 from consumer.message.columns import unreadable_apart, why_unreadable
 from consumer.message.publisher import PendingAppend, Publisher
 from consumer.message.rollback import Rollback
@@ -82,6 +83,7 @@ class Callbacks:
         carried_bytes_max: int,
         dead_letters: DeadLetters,
         count_unreadable: Callable[[], None] = lambda: None,
+        ahead_seconds_max: float | None = None,
     ) -> None:
         """Bind the callbacks.
 
@@ -95,6 +97,7 @@ class Callbacks:
             carried_bytes_max: How much of a transaction's messages its acknowledgement intents may carry, bytes.
             dead_letters: What to leave out and what to consume with care.
             count_unreadable: Called for each stretch of bytes that is left out because it is no message.
+            ahead_seconds_max: Messages whose clock is further ahead of wall time are refused; None: none are.
         """
         self.failed_at: Place | None = None
         """What the application was consuming when it failed; None if it did not, or failed elsewhere."""
@@ -110,6 +113,7 @@ class Callbacks:
         self._clock_delta_seconds = clock_delta_seconds
         self._dead_letters = dead_letters
         self._count_unreadable = count_unreadable
+        self._ahead_seconds_max = ahead_seconds_max
         self._message_clock = MessageClock()
         self._publisher = Publisher(
             self._message_clock, producer_id, carried_bytes_max=carried_bytes_max
@@ -134,7 +138,10 @@ class Callbacks:
         """Have the application consume `batch`; at least one message if it is the `first` of its transaction."""
         consumed = 0
         for part, poison in self._parts(batch):
-            taken = self._consume(part) if poison is None else self._leave_out(part, poison)
+            if poison is None:
+                taken = self._consume_if_timely(part, first=first and not consumed)
+            else:
+                taken = self._leave_out(part, poison)
             consumed += taken
             if taken < len(part):
                 break
@@ -220,6 +227,26 @@ class Callbacks:
         self.deliveries += 1
         publish_dead_letter(self._publisher, self._shard.spec, message, cause, self._clock)
         return len(message)
+
+    def _consume_if_timely(self, batch: MessageBatch, *, first: bool) -> int:
+        """Have the application consume a part up to the first message that is refused.
+
+        It is refused only as the first of a transaction, so that what comes before it is committed whatever is done
+        about it.
+        """
+        if self._ahead_seconds_max is None:
+            return self._consume(batch)
+        wall_seconds = self._clock.wall_seconds()
+        latest = latest_clock(wall_seconds, ahead_seconds=self._ahead_seconds_max)
+        stop = first_ahead(batch, latest)
+        if stop is None:
+            return self._consume(batch)
+        if stop > 0:
+            return self._consume(batch.span(0, stop))
+        if not first:
+            return 0
+        self.failed_at = _place_of(batch.span(0, 1))
+        raise clock_ahead(batch, 0, wall_seconds=wall_seconds).error
 
     def _consume(self, batch: MessageBatch) -> int:
         """Have the application consume a part."""

@@ -22,6 +22,7 @@ from consumer.journal.append_service import AppendService
 from consumer.journal.client import JournalClient
 from consumer.journal.in_turn import TurnNames
 from consumer.journal.late_copies import CopyRegister
+from consumer.message.clock_watch import CLOCK_AHEAD_SECONDS
 from consumer.message.publisher import CARRIED_BYTES_MAX
 from consumer.shard.death_records import DeathRecords
 from consumer.shard.metrics import ShardMetrics
@@ -78,6 +79,11 @@ class ShardConfig:
     process that slept may publish before it learns that its lease is over."""
     publish_clock_delta_seconds: float = 0.0
     """Added to the wall clock that stamps published messages. Only tests and recoveries of old data change it."""
+    clock_ahead_seconds: float = CLOCK_AHEAD_SECONDS
+    """A message that is stamped with a time so far ahead of this process's clock is told of: its producer's clock is
+    wrong."""
+    refuse_clocks_ahead: bool = False
+    """Whether it is refused, too, like a message at which the application fails."""
     input_bytes_max: int = 32 << 20
     """What a shard may read ahead, bytes of journal; the spec's `read_channel_size` bounds the messages."""
     publish_bytes_max: int = 64 << 20

@@ -38,6 +38,7 @@ from consumer.local_state import LocalState
 from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
 from consumer.recoverylog.playback_progress import PlaybackProgress
 from consumer.shard.availability import Availability
+from consumer.shard.clock_reports import ClockReports
 from consumer.shard.dead_letters import DeadLetters, dead_letter_journal
 from consumer.shard.environment import ShardEnvironment
 from consumer.shard.primary import PrimaryAttempt
@@ -80,6 +81,12 @@ class LiveShard:
         )
         self._supervision = Supervision(environment.config.restarts)
         self._dead_letters = DeadLetters()
+        self._clocks = ClockReports(
+            self._fqn,
+            ahead_seconds=environment.config.clock_ahead_seconds,
+            clock=environment.clock,
+            metrics=environment.metrics,
+        )
         self._promoted = asyncio.Event()
         self._spec_changed = asyncio.Event()
         self._stopping = False
@@ -265,7 +272,13 @@ class LiveShard:
     # -- life
 
     def _new_attempt(self) -> PrimaryAttempt:
-        return PrimaryAttempt(self, lambda: self._assignment, self._environment, self._dead_letters)
+        return PrimaryAttempt(
+            self,
+            lambda: self._assignment,
+            self._environment,
+            self._dead_letters,
+            on_read=self._clocks.on_read,
+        )
 
     async def _run(self) -> None:
         # Whatever is logged below here, the application's lines included, tells of which shard.

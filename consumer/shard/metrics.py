@@ -126,6 +126,12 @@ class ShardMetrics:
             ("shard",),
             registry=registry,
         )
+        self._clocks_ahead = Counter(
+            "broadsheet_shard_clocks_ahead",
+            "Messages read whose clock was further ahead of this process's than clock_ahead_seconds allows.",
+            ("shard",),
+            registry=registry,
+        )
         self._txn_counters = lru_cache(maxsize=_SHARDS_MAX)(self._new_txn_counters)
 
     def record_stalled(self, shard: str, stalled: bool) -> None:
@@ -139,6 +145,10 @@ class ShardMetrics:
     def record_dead_letter(self, shard: str) -> None:
         """Count a message that is left out."""
         self._dead_letters.labels(shard).inc()
+
+    def record_clocks_ahead(self, shard: str, messages: int) -> None:
+        """Count messages whose clock is ahead."""
+        self._clocks_ahead.labels(shard).inc(messages)
 
     def record_sequenced(self, record: RecordSequenced) -> None:
         """Count what became of the messages of one batch."""

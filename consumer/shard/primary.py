@@ -27,6 +27,7 @@ from consumer.core.supervision import Place
 from consumer.core.transaction import TransactionMachine
 from consumer.errors import ApplicationError, ConsumerError, ShardStoppedError
 from consumer.journal.append_service import AppendService
+from consumer.message.batch import MessageBatch
 from consumer.message.sequencer import RING_MESSAGES, Sequencer
 from consumer.message.uuid import new_producer_id
 from consumer.protocol.shard_pb2 import Checkpoint
@@ -64,6 +65,8 @@ class PrimaryAttempt:
         assignment: Callable[[], Assignment],
         environment: ShardEnvironment,
         dead_letters: DeadLetters,
+        *,
+        on_read: Callable[[MessageBatch], None],
     ) -> None:
         """Create an attempt; it can be referenced and waited for before it runs.
 
@@ -72,12 +75,14 @@ class PrimaryAttempt:
             assignment: Ours as last observed.
             environment: Services and limits.
             dead_letters: Messages to leave out, and to consume with care.
+            on_read: Told of each batch that is read from the sources.
         """
         loop = asyncio.get_running_loop()
         self._shard = shard
         self._assignment = assignment
         self._environment = environment
         self._dead_letters = dead_letters
+        self._on_read = on_read
         self._references = Holds()
         self._worker: ShardWorker | None = None
         self._callbacks: Callbacks | None = None
@@ -222,7 +227,11 @@ class PrimaryAttempt:
         deaths = await environment.deaths.admit(shard.id)
         worker = self._worker = environment.new_worker(shard.id)
         sources = Sources(
-            shard, environment.application, worker=worker, journals=environment.journals
+            shard,
+            environment.application,
+            worker=worker,
+            journals=environment.journals,
+            on_read=self._on_read,
         )
         appends = self._appends = environment.new_appends(shard.fqn)
         recovered = environment.new_plain_appends()
@@ -292,17 +301,18 @@ class PrimaryAttempt:
         The acknowledgements of that checkpoint are written again, beside what is published next. Were both of one
         producer, an acknowledgement that comes second would roll back messages that came first.
         """
-        environment = self._environment
+        environment, config = self._environment, self._environment.config
         return Callbacks(
             self._shard,
             environment.application,
             store,
             producer_id=producer,
             clock=environment.clock,
-            clock_delta_seconds=environment.config.publish_clock_delta_seconds,
-            carried_bytes_max=environment.config.carried_bytes_max,
+            clock_delta_seconds=config.publish_clock_delta_seconds,
+            carried_bytes_max=config.carried_bytes_max,
             dead_letters=self._dead_letters,
             count_unreadable=partial(environment.metrics.record_dead_letter, self._shard.fqn),
+            ahead_seconds_max=config.clock_ahead_seconds if config.refuse_clocks_ahead else None,
         )
 
     async def _restored(

@@ -45,6 +45,7 @@ class Sources:
         *,
         worker: ShardWorker,
         journals: JournalClient,
+        on_read: Callable[[MessageBatch], None],
     ) -> None:
         """Bind the sources.
 
@@ -53,12 +54,14 @@ class Sources:
             application: Knows the message types, or brings the messages itself.
             worker: Runs the application's callbacks.
             journals: Reads.
+            on_read: Told of each batch that is read for the first time.
         """
         self._shard = shard
         self._application = application
         self._store: Store | None = None
         self._worker = worker
         self._journals = journals
+        self._on_read = on_read
         self._specs: dict[str, JournalSpec] = {}
         self._sources: dict[str, MessageSource] = {}
         self._pause = Backoff(max_seconds=FRUITLESS_PAUSE_SECONDS_MAX)
@@ -93,7 +96,7 @@ class Sources:
         for source in self._shard.spec.sources:
             offset = start_offset(checkpoint, source.journal, source.min_offset)
             batches = self._read(source.journal, offset=offset)
-            group.start_soon(_feed(loop, batches), name=f"read {source.journal}")
+            group.start_soon(self._feed(loop, batches), name=f"read {source.journal}")
 
     def replay(self, order: tx.StartReplay) -> AsyncGenerator[MessageBatch, None]:
         """Return the batches of a range, once more."""
@@ -118,8 +121,22 @@ class Sources:
             await self._pause.sleep()
         else:
             self._pause.reset()
-        await _feed(loop, batches)
+        await self._feed(loop, batches)
         loop.end_input()
+
+    async def _feed(
+        self, loop: TransactionLoop, batches: AsyncGenerator[MessageBatch, None]
+    ) -> None:
+        """Hand batches to the loop until they end, fail, or are not wanted any more."""
+        try:
+            async with aclosing(batches):
+                async for batch in batches:
+                    self._on_read(batch)
+                    await loop.input.put(batch)
+                    if loop.input.closed:
+                        return
+        except Exception as error:
+            loop.end_input(error)
 
     async def _owned(
         self, operation: str, read: Callable[[], AsyncIterator[MessageBatch]]
@@ -174,15 +191,3 @@ class Sources:
             return self._application.message_type(spec)
         except BaseException as error:  # e.g. sys.exit(): only this shard fails
             raise ApplicationError(self._shard.id, "message_type", error) from error
-
-
-async def _feed(loop: TransactionLoop, batches: AsyncGenerator[MessageBatch, None]) -> None:
-    """Hand batches to the loop until they end, fail, or are not wanted any more."""
-    try:
-        async with aclosing(batches):
-            async for batch in batches:
-                await loop.input.put(batch)
-                if loop.input.closed:
-                    return
-    except Exception as error:
-        loop.end_input(error)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from allocator.errors import ValidationError
+from consumer.message.clock_watch import CLOCK_AHEAD_SECONDS
 from consumer.protocol.selector_text import parse_selector
 from spark_bridge.format_options import FormatOptions, OptionError
 from spark_bridge.journal_source.places import EARLIEST, LATEST, Place, parse_place
@@ -22,6 +23,7 @@ _SELECTOR: Final = (
 )
 _ROWS: Final = "a number of rows, at least 1"
 _BYTES: Final = "a number of bytes, at least 1"
+_SECONDS: Final = "a number of seconds, at least 1"
 _PARTITIONS: Final = "a number of partitions, at least 1"
 _MODES: Final = ("FAILFAST", "PERMISSIVE")
 _KNOWN: Final = (
@@ -33,6 +35,8 @@ _KNOWN: Final = (
     "mode",
     "includeMetadata",
     "failOnDataLoss",
+    "clockAheadSeconds",
+    "refuseClocksAhead",
     "start",
     "end",
     "maxRowsPerTrigger",
@@ -73,6 +77,10 @@ class ReadOptions:
     include_metadata: bool = False
     fail_on_data_loss: bool = True
     """Whether bytes that are gone before they were read end the read."""
+    clock_ahead_seconds: int = int(CLOCK_AHEAD_SECONDS)
+    """A message that is stamped with a time so far ahead of the driver's clock is warned of."""
+    refuse_clocks_ahead: bool = False
+    """Whether it ends the read, too."""
     start: Place = EARLIEST
     start_text: str = "earliest"
     """As it was given."""
@@ -110,6 +118,9 @@ def read_options(options: Mapping[str, Any]) -> ReadOptions:
         schema=given.text_or_none("schema"),
         include_metadata=given.flag("includeMetadata"),
         fail_on_data_loss=given.flag("failOnDataLoss", default=True),
+        clock_ahead_seconds=given.count_or_none("clockAheadSeconds", _SECONDS)
+        or int(CLOCK_AHEAD_SECONDS),
+        refuse_clocks_ahead=given.flag("refuseClocksAhead"),
         start=parse_place("start", start_text),
         start_text=start_text,
         end=_end(given),

@@ -25,6 +25,7 @@ from spark_bridge.journal_source.journals import named_offsets, write_heads
 from spark_bridge.journal_source.offsets import BatchSpan, States
 from spark_bridge.journal_source.options import ReadOptions
 from spark_bridge.journal_source.scanner import JournalScanner
+from spark_bridge.journal_source.table_clocks import TableClocks
 
 _STRETCHES: Final = 16
 """Of which a partition is put together, or more."""
@@ -58,6 +59,7 @@ class Planner:
         self._content_types: Mapping[str, str] = {}
         self._scanners: dict[str, JournalScanner] = {}
         self._planned: dict[str, _Planned] = {}
+        self._clocks = TableClocks(options)
         self._first = 0
 
     def select(self, content_types: Mapping[str, str]) -> None:
@@ -168,6 +170,7 @@ class Planner:
                 state=state,
                 gaps_allowed=not self._options.fail_on_data_loss,
                 stretch_bytes=_stretch_bytes(self._options),
+                on_table=self._clocks.on_table,
             )
             self._scanners[name] = scanner
         return scanner

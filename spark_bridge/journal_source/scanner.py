@@ -30,6 +30,7 @@ class JournalScanner:
         state: JournalState,
         gaps_allowed: bool,
         stretch_bytes: int,
+        on_table: Callable[[str, MessageTable], None],
     ) -> None:
         """Go on from a state.
 
@@ -40,11 +41,13 @@ class JournalScanner:
             state: Where an earlier scan ended, or a bare offset.
             gaps_allowed: Whether bytes may be gone that were not seen yet.
             stretch_bytes: Of the stretches of messages that are found.
+            on_table: Told of the journal's messages as they are read for the first time; what it raises ends the read.
         """
         self._client = client
         self._journal = journal
         self._new_tables = new_tables
         self._gaps_allowed = gaps_allowed
+        self._on_table = on_table
         self._scan = CommitScan(state, stretch_bytes=stretch_bytes)
         self.state = state
         """Where the next micro-batch begins."""
@@ -66,6 +69,7 @@ class JournalScanner:
         if await self._advance() and scan.position < head:
             async with aclosing(self._read(scan.position, head)) as tables:
                 async for table in tables:
+                    self._on_table(self._journal, table)
                     scan.feed(table)
                     if not await self._advance():
                         break

@@ -122,10 +122,10 @@ async def create_journals(journals: JournalClient, *names: str) -> None:
 class Producer:
     """Publishes messages that are committed by themselves."""
 
-    def __init__(self, journals: JournalClient) -> None:
+    def __init__(self, journals: JournalClient, *, ahead_seconds: float = 0.0) -> None:
         self._journals = journals
         self._clock = MessageClock()
-        self._clock.update(time.time())
+        self._clock.update(time.time() + ahead_seconds)
         self._publisher = Publisher(self._clock, new_producer_id())
         self._published = 0
 

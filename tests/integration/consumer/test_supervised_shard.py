@@ -108,6 +108,56 @@ async def test_poison_message_goes_to_the_dead_letter_journal_once(
     )
 
 
+@pytest.mark.parametrize("application", [Counting, _BatchCounting])
+async def test_message_from_the_future_is_refused_as_poison_is(
+    host: ShardHost, journals: JournalClient, tmp_path: Path, application: type[Counting]
+) -> None:
+    """A producer's clock is two days ahead and such are refused: its message alone goes to the dead letters, with what
+    is wrong with it, though the application would have taken it.
+    """
+    spec = _with_dead_letters()
+    await host.assign(spec)
+    right, wrong = Producer(journals), Producer(journals, ahead_seconds=2 * 86_400)
+    await right.publish(SOURCE, ["a", "b"])
+    await wrong.publish(SOURCE, ["late"])
+    end = await right.publish(SOURCE, ["c", "a"])
+    config = replace(QUICK, refuse_clocks_ahead=True)
+
+    shard = host.start(spec, application(tmp_path), config=config)
+
+    await read_through(shard, source=end)
+    assert await counts(shard) == {"a": 2, "b": 1, "c": 1}
+    (letter,) = await _dead_letters(journals)
+    assert JsonType().decode(b64decode(letter["payload_base64"]))["key"] == "late"
+    assert f"journal {SOURCE} holds a message from the future: at offset" in letter["cause"]
+    assert "s ahead of this process's" in letter["cause"]
+
+
+async def test_message_from_the_future_is_taken_with_one_warning(
+    host: ShardHost, journals: JournalClient, tmp_path: Path
+) -> None:
+    """By default such messages count, and an operator is told once who writes them, where, and how far it is ahead."""
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec)
+    wrong = Producer(journals, ahead_seconds=2 * 86_400)
+    with structlog.testing.capture_logs() as logs:
+        await wrong.publish(SOURCE, ["a"])
+        end = await wrong.publish(SOURCE, ["a"])
+        shard = host.start(spec, Counting(tmp_path))
+        await read_through(shard, source=end)
+
+    assert await counts(shard) == {"a": 2}
+    (told,) = [line for line in logs if line["event"] == "sequencer.clock_ahead"]
+    assert told["journal"] == SOURCE
+    assert told["offset"] == 0
+    assert len(told["producer"]) == 12
+    assert 2 * 86_400 - 3600 < told["ahead_seconds"] <= 2 * 86_400
+    assert (
+        host.registry.get_sample_value("broadsheet_shard_clocks_ahead_total", {"shard": shard.fqn})
+        == 2
+    )
+
+
 class _CommitsAtSecondTry(Counting):
     """The same counts; the first commit fails, after all that it must wait for is written."""
 

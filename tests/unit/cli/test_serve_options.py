@@ -35,6 +35,7 @@ SHARD_OPTIONS: dict[str, Any] = {
     "hints_seconds": 60.0,
     "hints_bytes": 1000,
     "rollback_again_seconds": 90.0,
+    "clock_ahead_seconds": 60.0,
 }
 """A value other than the default for each option that has the name of its field."""
 
@@ -68,7 +69,7 @@ def test_serve_without_options_does_what_a_member_does_by_itself() -> None:
 
 def test_serve_has_an_option_for_every_limit_of_a_shard() -> None:
     """A limit that is added must be given an option, or be left out on purpose."""
-    named = SHARD_OPTIONS.keys() | {"stall_hand_over"} | WITHOUT_OPTION
+    named = SHARD_OPTIONS.keys() | {"stall_hand_over", "refuse_clocks_ahead"} | WITHOUT_OPTION
 
     assert named == {each.name for each in fields(ShardConfig)}
 
@@ -100,6 +101,9 @@ def test_serve_switches_and_members_own_settings(monkeypatch: pytest.MonkeyPatch
 
     assert not _config().watch_peers
     assert _config("--watch-peers").watch_peers
+    monkeypatch.setenv("CONSUMER_REFUSE_CLOCKS_AHEAD", "true")
+    assert _config().shards.refuse_clocks_ahead
+    assert not _config("--accept-clocks-ahead").shards.refuse_clocks_ahead
     assert _config().shards.stall_hand_over
     assert not _config("--no-stall-hand-over").shards.stall_hand_over
     config = _config("--capacity", "8", "--bind-host", "0.0.0.0", "--state-dir", "/data")  # noqa: S104 - only parsed

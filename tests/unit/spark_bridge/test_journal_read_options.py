@@ -34,6 +34,8 @@ NEEDED = {"address": "http://127.0.0.1:8081", "selector": "name=a/journal"}
         ("maxBytesPerPartition", "-1", "a number of bytes"),
         ("minPartitions", "0", "a number of partitions"),
         ("includeMetadata", "yes", "true or false"),
+        ("clockAheadSeconds", "0", "a number of seconds"),
+        ("refuseClocksAhead", "1", "true or false"),
         ("messageType", "Flight", "module:attribute"),
         ("mode", "DROPMALFORMED", "FAILFAST or PERMISSIVE"),
     ],

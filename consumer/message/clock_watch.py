@@ -1,0 +1,109 @@
+"""Messages whose clocks are ahead of the reader's wall clock: told of once a producer, and refused if one wants that.
+
+Such a clock loses nothing by itself, but the machine that wrote it keeps wrong time.
+
+Pure: times come in as values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from consumer.errors import ClockAheadError
+from consumer.message.batch import MessageBatch
+from consumer.message.clock import clock_at, unix_seconds_of
+
+CLOCK_AHEAD_SECONDS: Final = 3600.0
+"""By how much a clock may be ahead by default: machines with a time service differ by less than a second."""
+WARNING_REST_SECONDS: Final = 1.0
+"""Between two warnings: a fleet of producers with wrong clocks must not fill the log."""
+TOLD_PRODUCERS_MAX: Final = 10_000
+"""Producers remembered as told of, some hundred bytes each; beyond that all are told of once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockAhead:
+    """A message from the future."""
+
+    journal: str
+    offset: int
+    """Of its first byte."""
+    producer: int
+    """48-bit id."""
+    ahead_seconds: float
+
+    @property
+    def producer_hex(self) -> str:
+        """The producer's id as 12 hexadecimal digits."""
+        return f"{self.producer:012x}"
+
+    @property
+    def fields(self) -> dict[str, str | int | float]:
+        """What a warning names."""
+        return {
+            "journal": self.journal,
+            "producer": self.producer_hex,
+            "offset": self.offset,
+            "ahead_seconds": round(self.ahead_seconds, 3),
+        }
+
+    @property
+    def error(self) -> ClockAheadError:
+        """What refuses it."""
+        return ClockAheadError(
+            self.journal,
+            offset=self.offset,
+            producer=self.producer_hex,
+            ahead_seconds=self.ahead_seconds,
+        )
+
+
+def latest_clock(wall_seconds: float, *, ahead_seconds: float) -> int:
+    """Return the greatest clock that is no further ahead of a wall time than a bound."""
+    return clock_at(int((wall_seconds + ahead_seconds) * 1e9))
+
+
+def first_ahead(batch: MessageBatch, latest: int) -> int | None:
+    """Return the index of the first message whose clock is past `latest`; None if there is none."""
+    if not batch.clocks or max(batch.clocks) <= latest:
+        return None
+    return next((i for i in range(len(batch)) if batch.clocks[i] > latest), None)
+
+
+def clock_ahead(batch: MessageBatch, index: int, *, wall_seconds: float) -> ClockAhead:
+    """Return how far the clock of one message is ahead."""
+    return ClockAhead(
+        batch.journal,
+        batch.begins[index],
+        batch.producers[index],
+        unix_seconds_of(batch.clocks[index]) - wall_seconds,
+    )
+
+
+class ToldProducers:
+    """Those whose clocks an operator was told of."""
+
+    def __init__(self) -> None:
+        self._told: set[tuple[str, int]] = set()
+        self._not_before_seconds = float("-inf")
+
+    def to_tell(self, found: Iterable[ClockAhead], *, now_seconds: float) -> ClockAhead | None:
+        """Return the one to tell of now, if any: of a producer not told of yet. The others' turn comes with their next.
+
+        Args:
+            found: Messages of producers whose clocks are ahead.
+            now_seconds: By a clock that never steps.
+        """
+        if now_seconds < self._not_before_seconds:
+            return None
+        for each in found:
+            key = (each.journal, each.producer)
+            if key not in self._told:
+                if len(self._told) >= TOLD_PRODUCERS_MAX:
+                    self._told.clear()
+                self._told.add(key)
+                self._not_before_seconds = now_seconds + WARNING_REST_SECONDS
+                return each
+        return None

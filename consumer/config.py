@@ -11,7 +11,7 @@ from allocator.core.policy import AllocationPolicy
 from allocator.errors import ValidationError
 from allocator.etcd.config import EtcdConfig
 from consumer.core.load_message import CAPACITY_MAX
-from consumer.journal.channels import parse_endpoint
+from consumer.journal.channels import parse_endpoints
 from consumer.protocol.alphabet import validate_token
 from consumer.protocol.auth import KeyedAuth
 from consumer.protocol.validation_terms import SUFFIX_BYTES, ZONE_BYTES
@@ -141,7 +141,7 @@ def _require_text(value: str, name: str) -> None:
 
 def _require_address(address: str) -> None:
     try:
-        parse_endpoint(address)
+        parse_endpoints(address)
     except ValidationError as error:
         raise ValidationError("broker_address", error.problem) from error
 

@@ -12,14 +12,16 @@ from typing import Any, TypeVar
 import click
 
 from allocator.errors import AllocatorError
+from consumer.cli.output import say
 from consumer.client import AllocationClient, RecoveryClient, ShardClient
-from consumer.errors import ConsumerError, RpcFailedError
+from consumer.errors import ConsumerError, EndpointError, RpcFailedError
 from consumer.journal.client import JournalClient
 from consumer.protocol.auth import ClientAuth, KeyedAuth
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
-CONSUMER_ADDRESS_DEFAULT = "http://localhost:8080"
+CONSUMER_ADDRESS_DEFAULT = "http://localhost:8080,http://localhost:8082"
+"""Where `shardctl dev` has its first two members."""
 BROKER_ADDRESS_DEFAULT = "http://localhost:8081"
 
 
@@ -34,15 +36,21 @@ class Connection:
 
     def shards(self) -> ShardClient:
         """Return a client of the members' Shard service."""
-        return ShardClient(self.address, auth=_auth(self.auth_keys))
+        return ShardClient(
+            self.address, auth=_auth(self.auth_keys), on_passed_over=_tell_passed_over
+        )
 
     def allocation(self) -> AllocationClient:
         """Return a client of the members' Allocation service."""
-        return AllocationClient(self.address, auth=_auth(self.auth_keys))
+        return AllocationClient(
+            self.address, auth=_auth(self.auth_keys), on_passed_over=_tell_passed_over
+        )
 
     def recovery(self) -> RecoveryClient:
         """Return a client of the members' Recovery service."""
-        return RecoveryClient(self.address, auth=_auth(self.auth_keys))
+        return RecoveryClient(
+            self.address, auth=_auth(self.auth_keys), on_passed_over=_tell_passed_over
+        )
 
     def journals(self) -> JournalClient:
         """Return a client of the brokers' Journal service."""
@@ -58,7 +66,7 @@ def connection_options(command: CommandT) -> CommandT:
         default=CONSUMER_ADDRESS_DEFAULT,
         show_default=True,
         show_envvar=True,
-        help="Any member of the consumer group.",
+        help="Any member of the consumer group; several, separated by commas, in case one is gone.",
     )
     @click.option(
         "--broker",
@@ -66,7 +74,7 @@ def connection_options(command: CommandT) -> CommandT:
         default=BROKER_ADDRESS_DEFAULT,
         show_default=True,
         show_envvar=True,
-        help="Any journal broker.",
+        help="Any journal broker; several, separated by commas, in case one is gone.",
     )
     @click.option(
         "--auth-keys",
@@ -114,6 +122,11 @@ def _line_of(error: Exception) -> str:
     if isinstance(error, RpcFailedError) and error.code == "UNIMPLEMENTED":
         return f"{line}: is it a server of this kind? --address is a member's, --broker a broker's"
     return line
+
+
+def _tell_passed_over(error: EndpointError) -> None:
+    """Say on stderr that an address is of no use, because the answer comes from another one."""
+    say(f"{error.address} cannot be reached ({error.detail}); asking another member")
 
 
 def _auth(keys: str) -> ClientAuth | None:

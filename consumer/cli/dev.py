@@ -8,7 +8,7 @@ import signal
 import socket
 import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -34,8 +34,12 @@ from consumer.journal.client import JournalClient
 from consumer.protocol import journal_pb2, shard_pb2
 
 MEMBERS_DEFAULT = 2
+SECOND_MEMBER_PORT_STEP = 2
+"""From the first member's port to the second's; the broker's is between them."""
 WATCH_SECONDS = 0.5
 """Pause between two looks at whether every member still runs."""
+PRIMARIES_SECONDS_MAX = 30.0
+PRIMARIES_LOOK_SECONDS = 0.05
 LISTEN_HOST = "127.0.0.1"
 STATE_DIRECTORY_VARIABLE = "BROADSHEET_STATE_DIR"
 """Tells members where local state may be: beside the journals, so that neither outlives the other."""
@@ -53,7 +57,7 @@ _specs = click.Path(path_type=Path, exists=True, dir_okay=False)
     envvar="CONSUMER_PORT",
     show_envvar=True,
     default=8080,
-    help="Of the first member; the others take any. 0: any.",
+    help="Of the first member; the second takes the one after the next, if it is free, the others any. 0: any.",
 )
 @click.option(
     "--broker-port",
@@ -139,17 +143,17 @@ class DevCluster:
         self._ports: list[int] = []
         self._lives: list[int] = []
         self.address = ""
-        """Of the first member."""
+        """Of the first two members: either answers for all."""
 
     def start_members(self, count: int, port: int) -> None:
         """Start members and wait until all serve; the first listens on `port`."""
-        for index in range(count):
+        for index, own_port in enumerate(_member_ports(count, port)):
             self._lives.append(0)
-            self._ports.append(port if index == 0 else 0)
+            self._ports.append(own_port)
             self._members.append(self._start_member(index))
         self._stack.callback(self._stop_members)
         addresses = [member.wait_until_ready() for member in self._members]
-        self.address = addresses[0]
+        self.address = ",".join(addresses[:2])
         # A member that is started again is found where it was.
         self._ports = [int(address.rpartition(":")[2]) for address in addresses]
 
@@ -225,6 +229,19 @@ class DevCluster:
                     with errors_name_places(declared.shards_source, places_of(declared.shards)):
                         await shards.verify_referenced_journals(declared.shards, journals)
                     await shards.apply(declared.shards)
+                    await _wait_for_primaries(shards)
+
+
+async def _wait_for_primaries(shards: ShardClient) -> None:
+    """Let shards begin before the user is told to try them; not for ever, because one may fail."""
+    begun = {shard_pb2.ReplicaStatus.PRIMARY, shard_pb2.ReplicaStatus.FAILED}
+    with suppress(TimeoutError):
+        async with asyncio.timeout(PRIMARIES_SECONDS_MAX):
+            while True:
+                listed = (await shards.list()).shards
+                if all(begun & {status.code for status in shard.status} for shard in listed):
+                    return
+                await asyncio.sleep(PRIMARIES_LOOK_SECONDS)
 
 
 def _read(journals: Path | None, specs: Path | None) -> Declared:
@@ -233,6 +250,16 @@ def _read(journals: Path | None, specs: Path | None) -> Declared:
         shards=() if specs is None else read_shard_changes(*read_text(specs)),
         shards_source=str(specs),
     )
+
+
+def _member_ports(count: int, first: int) -> list[int]:
+    """Return the ports of members, 0 for any: of the second, where `shardctl` looks if the first is gone."""
+    ports = [first, *([0] * (count - 1))]
+    if count > 1 and first:
+        with suppress(ValidationError):
+            _require_free(first + SECOND_MEMBER_PORT_STEP, "--port")
+            ports[1] = first + SECOND_MEMBER_PORT_STEP
+    return ports
 
 
 def _require_free(port: int, option: str) -> None:

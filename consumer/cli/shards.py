@@ -180,7 +180,11 @@ def stat_shard(
     async def work() -> None:
         async with connection.shards() as client:
             offsets = _offsets(read_through)
-            answer = await client.stat(shard, read_through=offsets, timeout_seconds=timeout)
+            if offsets:
+                # Also over a hand-over, or the death of the primary: the caller waits for the shard, not for a process.
+                answer = await client.wait_read_through(shard, offsets, timeout_seconds=timeout)
+            else:
+                answer = await client.stat(shard, timeout_seconds=timeout)
             if output != OutputFormat.TABLE.value:
                 print_message(answer, OutputFormat(output))
                 return

@@ -7,7 +7,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
-from consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc
+from consumer.client.endpoints import Addresses
+from consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc, PassedOver
 from consumer.errors import PlanNotAppliedError, ShardNotFoundError
 from consumer.protocol.allocation_pb2 import AllocationStatus as Status
 from consumer.protocol.allocation_pb2 import (
@@ -50,19 +51,28 @@ class AllocationClient:
     """Plans, applies plans, and explains. Any member will do: it asks the leader."""
 
     def __init__(
-        self, address: str, *, auth: ClientAuth | None = None, timeout_seconds: float = 10.0
+        self,
+        address: Addresses,
+        *,
+        auth: ClientAuth | None = None,
+        timeout_seconds: float = 10.0,
+        on_passed_over: PassedOver | None = None,
     ) -> None:
         """Create a client; `async with` connects and closes it.
 
         Args:
-            address: Of any member: `http://host:port` or `host:port`.
+            address: Of any member, or of several: `http://host:port` or `host:port`, separated by commas. One that
+                cannot be reached is passed over.
             auth: Signs each request; None attaches nothing.
             timeout_seconds: Deadline of each request but those that plan.
+            on_passed_over: Called when a member cannot be reached and another is asked; None: a log event.
 
         Raises:
             ValidationError: `address` is no address.
         """
-        self._rpc = MemberRpc(address, auth=auth, timeout_seconds=timeout_seconds)
+        self._rpc = MemberRpc(
+            address, auth=auth, timeout_seconds=timeout_seconds, on_passed_over=on_passed_over
+        )
 
     async def plan(
         self,

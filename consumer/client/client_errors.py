@@ -19,6 +19,7 @@ from consumer.errors import (
     ShardStoppedError,
     UnauthenticatedError,
 )
+from consumer.journal.outcomes import never_connected
 from consumer.protocol.journal_pb2 import Header
 from consumer.protocol.shard_pb2 import Status
 
@@ -53,7 +54,7 @@ def error_of_rpc(
     code, detail = error.code(), error.details() or "no details"
     match code:
         case grpc.StatusCode.UNAVAILABLE:
-            return EndpointError(address, detail)
+            return EndpointError(address, detail, never_connected=never_connected(detail))
         case grpc.StatusCode.CANCELLED:
             # By the server, which is stopping: our own cancellation is CancelledError.
             return EndpointError(address, f"it ended the call: {detail}")

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 import grpc
+import structlog
 from google.protobuf.message import Message
 
 from consumer.client.client_errors import error_of_rpc
+from consumer.client.endpoints import Addresses, KnownEndpoints
 from consumer.errors import EndpointError
-from consumer.journal.channels import parse_endpoint
+from consumer.journal.channels import FAILING_STATES, parse_endpoint, parse_endpoints
 from consumer.protocol.actor import ACTOR, local_actor
-from consumer.protocol.auth import Claims, ClientAuth, NoAuth
+from consumer.protocol.auth import Capability, Claims, ClientAuth, NoAuth
+from consumer.protocol.journal_pb2 import Route
 from consumer.resolver.peers import CHANNEL_OPTIONS
 from consumer.rpc.grpc_status import CAUSE_METADATA
 
@@ -22,34 +26,79 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 
 TOKEN_LIFE_SECONDS = 60.0
 """Life of the token made for one request; the server ends a longer one with it."""
+CONNECT_SECONDS_MAX = 2.0
+"""How long a member may take to be connected before another is asked."""
+CONNECT_LOOK_SECONDS = 0.01
+"""Between two looks whether it is."""
+
+_READY = grpc.ChannelConnectivity.READY
+
+PassedOver: TypeAlias = Callable[[EndpointError], None]
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """One request, whichever member it goes to."""
+
+    # `Any`: a service's stub, whose methods differ in their types alone, which the response's type restores.
+    stub: Callable[[grpc.aio.Channel], Any]
+    method: str
+    message: Message
+    claims: Claims
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether it changes nothing, so that another member may be asked although one may have performed it."""
+        return not self.claims.capability & Capability.APPLY
 
 
 class MemberRpc:
-    """Sends requests to one member. `async with` connects and closes it."""
+    """Sends requests to one of the members that it knows. `async with` connects and closes it.
+
+    A member that cannot be reached is passed over within the request's deadline. A request that changes something is
+    sent to another member only if the first one cannot have got it.
+    """
 
     def __init__(
-        self, address: str, *, auth: ClientAuth | None = None, timeout_seconds: float = 10.0
+        self,
+        address: Addresses,
+        *,
+        auth: ClientAuth | None = None,
+        timeout_seconds: float = 10.0,
+        on_passed_over: PassedOver | None = None,
     ) -> None:
         """Prepare.
 
         Args:
-            address: Of any member: `http://host:port` or `host:port`.
+            address: Of any member, or of several: `http://host:port` or `host:port`, separated by commas.
             auth: Signs each request with no wider claims than it needs; None attaches nothing.
             timeout_seconds: Deadline of each request, unless a call says otherwise.
+            on_passed_over: Called when a member cannot be reached and another is asked in its place; None: a log event.
 
         Raises:
             ValidationError: `address` is no address.
         """
-        self.address = address
-        self._target = parse_endpoint(address).address
+        self._on_passed_over = on_passed_over or _log_passed_over
+        self._known = KnownEndpoints(parse_endpoints(address))
         self._auth = auth or NoAuth()
         self._timeout_seconds = timeout_seconds
         self._actor = local_actor()
-        self._channel: grpc.aio.Channel | None = None
+        self._channels: dict[str, grpc.aio.Channel] | None = None
+
+    @property
+    def address(self) -> str:
+        """The member that is asked first."""
+        return self._known.current
+
+    def learn(self, routes: Iterable[Route]) -> None:
+        """Keep the members that an answer names as a reserve."""
+        self._known.learn(endpoint for route in routes for endpoint in route.endpoints)
 
     async def request(
         self,
-        # `Any`: a service's stub, whose methods differ in their types alone, which `response_type` restores.
+        # `Any`: as in `_Request`.
         stub: Callable[[grpc.aio.Channel], Any],
         method: str,
         request: Message,
@@ -61,29 +110,31 @@ class MemberRpc:
         """Perform one RPC; return its answer and the cause that a stopped shard gave.
 
         Raises:
-            EndpointError: the member cannot be reached.
+            EndpointError: no member can be reached; or the one that was asked is gone, and may have made the change.
             TimeoutError: the deadline passed.
             ConsumerError, AllocatorError: what the server met.
         """
-        assert self._channel is not None, "use the client in `async with`"
-        perform: Callable[..., Any] = getattr(stub(self._channel), method)
-        call = perform(
-            request,
-            timeout=timeout_seconds or self._timeout_seconds,
-            metadata=self._metadata(claims),
-        )
-        try:
-            response = await call
-        except grpc.aio.AioRpcError as error:
-            raise error_of_rpc(self.address, error) from error
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and not task.cancelling():
-                # Nobody cancelled us: gRPC's way to say that the channel was closed under the call.
-                raise EndpointError(self.address, "the client was closed") from None
-            raise
-        assert isinstance(response, response_type), "a stub returns its method's response"
-        return response, _cause_in(await call.trailing_metadata() or ())
+        wanted = _Request(stub, method, request, claims)
+        deadline = _now() + (timeout_seconds or self._timeout_seconds)
+        endpoints = self._known.in_turn()
+        for number, endpoint in enumerate(endpoints, start=1):
+            is_last = number == len(endpoints)
+            try:
+                if not is_last:
+                    await self._connect(endpoint, deadline)
+                call = self._call(endpoint, wanted, deadline)
+                response = await self._answer(endpoint, call)
+            except EndpointError as error:
+                if is_last:
+                    raise _of_all(endpoints, error) from error
+                if self._channels is None or not (error.never_connected or wanted.may_repeat):
+                    raise
+                self._on_passed_over(error)
+                continue
+            assert isinstance(response, response_type), "a stub returns its method's response"
+            self._known.answered(endpoint)
+            return response, _cause_in(await call.trailing_metadata() or ())
+        raise AssertionError("a client knows at least one member")
 
     async def stream(
         self,
@@ -99,27 +150,87 @@ class MemberRpc:
         """Perform one RPC that answers with a stream; yield what it sends.
 
         Raises:
-            EndpointError: the member cannot be reached.
+            EndpointError: no member can be reached, or the one that was asked is gone.
             TimeoutError: the deadline passed.
             ConsumerError, AllocatorError: what the server met.
         """
-        assert self._channel is not None, "use the client in `async with`"
-        perform: Callable[..., Any] = getattr(stub(self._channel), method)
-        call = perform(request, timeout=timeout_seconds, metadata=self._metadata(claims))
+        wanted = _Request(stub, method, request, claims)
+        deadline = _now() + timeout_seconds
+        endpoint = await self._connected(deadline)
+        call = self._call(endpoint, wanted, deadline)
         try:
             async for response in call:
                 assert isinstance(response, response_type), "a stub returns its method's response"
                 yield response
         except grpc.aio.AioRpcError as error:
-            raise error_of_rpc(self.address, error) from error
+            raise error_of_rpc(endpoint, error) from error
         finally:
             call.cancel()
+
+    async def _connected(self, deadline: float) -> str:
+        """Return the first member that can be reached, or the last one."""
+        *others, last = self._known.in_turn()
+        for endpoint in others:
+            try:
+                await self._connect(endpoint, deadline)
+            except EndpointError as error:
+                self._on_passed_over(error)
+                continue
+            self._known.answered(endpoint)
+            return endpoint
+        return last
+
+    async def _connect(self, endpoint: str, deadline: float) -> None:
+        """Wait until a member is connected that another could be asked in place of.
+
+        A request to the last one needs no such wait: gRPC says why it could not be sent.
+
+        Raises:
+            EndpointError: it cannot be reached.
+        """
+        channel = self._channel(endpoint)
+        ends = min(deadline, _now() + CONNECT_SECONDS_MAX)
+        while (state := channel.get_state(try_to_connect=True)) is not _READY:
+            if state in FAILING_STATES or _now() >= ends:
+                raise EndpointError(endpoint, "no connection", never_connected=True)
+            # gRPC's own watches outlive a cancelled wait.
+            await asyncio.sleep(CONNECT_LOOK_SECONDS)
+
+    def _call(self, endpoint: str, wanted: _Request, deadline: float) -> Any:
+        perform: Callable[..., Any] = getattr(wanted.stub(self._channel(endpoint)), wanted.method)
+        return perform(
+            wanted.message,
+            timeout=max(0.0, deadline - _now()),
+            metadata=self._metadata(wanted.claims),
+        )
+
+    async def _answer(self, endpoint: str, call: Any) -> object:
+        """Return a call's answer, or raise what became of it."""
+        try:
+            return await call
+        except grpc.aio.AioRpcError as error:
+            raise error_of_rpc(endpoint, error) from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and not task.cancelling():
+                # Nobody cancelled us: gRPC's way to say that the channel was closed under the call.
+                raise EndpointError(endpoint, "the client was closed") from None
+            raise
+
+    def _channel(self, endpoint: str) -> grpc.aio.Channel:
+        assert self._channels is not None, "use the client in `async with`"
+        channel = self._channels.get(endpoint)
+        if channel is None:
+            target = parse_endpoint(endpoint).address
+            channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+            self._channels[endpoint] = channel
+        return channel
 
     def _metadata(self, claims: Claims) -> Sequence[tuple[str, str]]:
         return (*self._auth.metadata(claims), (ACTOR, self._actor))
 
     async def __aenter__(self) -> Self:
-        self._channel = grpc.aio.insecure_channel(self._target, options=CHANNEL_OPTIONS)
+        self._channels = {}
         return self
 
     async def __aexit__(
@@ -128,10 +239,26 @@ class MemberRpc:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._channel is not None:
-            await self._channel.close(None)
+        channels, self._channels = self._channels or {}, None
+        for channel in channels.values():
+            await channel.close(None)
 
 
 def _cause_in(metadata: Any) -> str:
     values = [value for key, value in metadata if key == CAUSE_METADATA]
     return values[0].decode(errors="replace") if values else ""
+
+
+def _of_all(endpoints: Sequence[str], last: EndpointError) -> EndpointError:
+    """Return the error of the member that was asked last, which names all that were asked."""
+    if len(endpoints) == 1:
+        return last
+    return EndpointError(", ".join(endpoints), last.detail, never_connected=last.never_connected)
+
+
+def _log_passed_over(error: EndpointError) -> None:
+    _log.warning("client.member_unreachable", address=error.address, cause=error.detail)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
-from consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc
+from consumer.client.endpoints import Addresses
+from consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc, PassedOver
 from consumer.errors import RewindRefusedError, ShardNotFoundError
 from consumer.protocol.auth import Capability, Claims, ClientAuth, expiring
 from consumer.protocol.labels import ID, label_set, selector
@@ -35,19 +36,28 @@ class RecoveryClient:
     """Prunes and rewinds. Any member will do."""
 
     def __init__(
-        self, address: str, *, auth: ClientAuth | None = None, timeout_seconds: float = 10.0
+        self,
+        address: Addresses,
+        *,
+        auth: ClientAuth | None = None,
+        timeout_seconds: float = 10.0,
+        on_passed_over: PassedOver | None = None,
     ) -> None:
         """Create a client; `async with` connects and closes it.
 
         Args:
-            address: Of any member: `http://host:port` or `host:port`.
+            address: Of any member, or of several: `http://host:port` or `host:port`, separated by commas. One that
+                cannot be reached is passed over.
             auth: Signs each request; None attaches nothing.
             timeout_seconds: Deadline of each request but those of prunes.
+            on_passed_over: Called when a member cannot be reached and another is asked; None: a log event.
 
         Raises:
             ValidationError: `address` is no address.
         """
-        self._rpc = MemberRpc(address, auth=auth, timeout_seconds=timeout_seconds)
+        self._rpc = MemberRpc(
+            address, auth=auth, timeout_seconds=timeout_seconds, on_passed_over=on_passed_over
+        )
 
     async def plan_prune(self, *, delay_seconds: float = DELAY_SECONDS) -> AsyncIterator[PrunedLog]:
         """Yield, log by log, what a prune would remove and why the rest stays; change nothing.

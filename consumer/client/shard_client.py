@@ -19,7 +19,8 @@ from google.protobuf.message import Message
 from allocator.core.ops import TXN_OPERATIONS_MAX
 from allocator.runtime.backoff import Backoff
 from consumer.client.client_errors import error_of_status
-from consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc
+from consumer.client.endpoints import Addresses
+from consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc, PassedOver
 from consumer.client.referenced_journals import verify_referenced_journals
 from consumer.errors import (
     ApplyConflictError,
@@ -65,19 +66,28 @@ class ShardClient:
     """Lists, inspects and changes shards."""
 
     def __init__(
-        self, address: str, *, auth: ClientAuth | None = None, timeout_seconds: float = 10.0
+        self,
+        address: Addresses,
+        *,
+        auth: ClientAuth | None = None,
+        timeout_seconds: float = 10.0,
+        on_passed_over: PassedOver | None = None,
     ) -> None:
         """Create a client; `async with` connects and closes it.
 
         Args:
-            address: Of any member: `http://host:port` or `host:port`.
+            address: Of any member, or of several: `http://host:port` or `host:port`, separated by commas. One that
+                cannot be reached is passed over.
             auth: Signs each request with no wider claims than it needs; None attaches nothing.
             timeout_seconds: Deadline of each request, unless a call says otherwise.
+            on_passed_over: Called when a member cannot be reached and another is asked; None: a log event.
 
         Raises:
             ValidationError: `address` is no address.
         """
-        self._rpc = MemberRpc(address, auth=auth, timeout_seconds=timeout_seconds)
+        self._rpc = MemberRpc(
+            address, auth=auth, timeout_seconds=timeout_seconds, on_passed_over=on_passed_over
+        )
 
     @property
     def address(self) -> str:
@@ -90,6 +100,7 @@ class ShardClient:
         claims = expiring(Capability.LIST, request.selector, life_seconds=TOKEN_LIFE_SECONDS)
         response, _ = await self._request("List", request, claims, ListResponse)
         validate_shard_list_response(response)
+        self._rpc.learn(shard.route for shard in response.shards)
         return response
 
     async def stat(
@@ -121,6 +132,7 @@ class ShardClient:
         if response.status != Status.OK:
             raise error_of_status(shard_id, response.status, response.header, cause)
         validate_stat_response(response)
+        self._rpc.learn((response.header.route,))
         return response
 
     async def wait_read_through(

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from allocator.core.ops import TXN_OPERATIONS_MAX
+from consumer.client.endpoints import Addresses
 from consumer.client.loop_thread import LoopThread
 from consumer.client.referenced_journals import verify_referenced_journals
 from consumer.client.shard_client import ShardClient
@@ -30,12 +31,13 @@ class SyncShardClient:
     """
 
     def __init__(
-        self, address: str, *, auth: ClientAuth | None = None, timeout_seconds: float = 10.0
+        self, address: Addresses, *, auth: ClientAuth | None = None, timeout_seconds: float = 10.0
     ) -> None:
         """Connect.
 
         Args:
-            address: Of any member: `http://host:port` or `host:port`.
+            address: Of any member, or of several: `http://host:port` or `host:port`, separated by commas. One that
+                cannot be reached is passed over.
             auth: Signs each request; None attaches nothing.
             timeout_seconds: Deadline of each request.
 

@@ -58,6 +58,11 @@ _OPTIONS: Sequence[tuple[str, int]] = (
     # Each cache connects on its own: one client's failed attempts must not delay another's.
     ("grpc.use_local_subchannel_pool", 1),
 )
+FAILING_STATES = (
+    grpc.ChannelConnectivity.TRANSIENT_FAILURE,
+    grpc.ChannelConnectivity.SHUTDOWN,
+)
+"""Of a channel whose endpoint cannot be reached at the moment."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -90,6 +95,23 @@ def parse_endpoint(endpoint: str) -> Target:
         raise ValidationError("address", f"{expected}, got {shown(endpoint)}")
     bracketed = f"[{host}]" if ":" in host else host
     return Target(f"{bracketed}:{port or _DEFAULT_PORTS[url.scheme]}", tls=url.scheme == "https")
+
+
+def parse_endpoints(addresses: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the endpoints of an address, which may name several, separated by commas; each once, in order.
+
+    Raises:
+        ValidationError: one is no endpoint, or there is none.
+    """
+    texts = addresses.split(",") if isinstance(addresses, str) else addresses
+    endpoints = tuple(dict.fromkeys(text.strip() for text in texts if text.strip()))
+    if not endpoints:
+        raise ValidationError(
+            "address", "expected http://host:port, several of them separated by commas, got none"
+        )
+    for endpoint in endpoints:
+        parse_endpoint(endpoint)
+    return endpoints
 
 
 class Tracked(Protocol):
@@ -182,7 +204,11 @@ class _Entry:
 class Channels(Protocol):
     """What a client needs of its channels: `ChannelCache`, or another way to brokers."""
 
-    default_endpoint: str
+    @property
+    def default_endpoint(self) -> str:
+        """Where requests go for which no member is known."""
+        ...
+
     closed: bool
 
     def channel(self, endpoint: str = "") -> grpc.aio.Channel:
@@ -231,20 +257,35 @@ class ChannelCache:
         """Take the default endpoint; nothing is opened yet.
 
         Args:
-            default_endpoint: Where requests go for which no member is known.
+            default_endpoint: Where requests go for which no member is known; several, separated by commas, of which the
+                next is asked when one cannot be reached.
             ca_file: Root certificates for https endpoints; the system's if absent.
             clock: Tells how long a channel has been idle.
 
         Raises:
             ValidationError: the endpoint is malformed.
         """
-        parse_endpoint(default_endpoint)
-        self.default_endpoint = default_endpoint
+        self._defaults = parse_endpoints(default_endpoint)
+        self._default = 0
         self._root_certificates = ca_file.read_bytes() if ca_file else None
         self._clock = clock or SystemClock()
         self._entries: dict[str, _Entry] = {}
         self.closed = False
         """No channel is opened any more."""
+
+    @property
+    def default_endpoint(self) -> str:
+        """Where requests go for which no member is known: the present one, unless it cannot be reached.
+
+        If none can, each call returns another, so that all are tried.
+        """
+        for step in range(len(self._defaults)):
+            number = (self._default + step) % len(self._defaults)
+            if self.state(self._defaults[number]) not in FAILING_STATES:
+                self._default = number
+                return self._defaults[number]
+        self._default = (self._default + 1) % len(self._defaults)
+        return self._defaults[self._default]
 
     def channel(self, endpoint: str = "") -> grpc.aio.Channel:
         """Return the channel to an endpoint, or to the default one."""
@@ -304,7 +345,7 @@ class ChannelCache:
             for endpoint, entry in self._entries.items()
             if not entry.calls
             and entry.used_monotonic_seconds < horizon
-            and endpoint != self.default_endpoint
+            and endpoint not in self._defaults
         ]
         # Taken out before the first await, so that nobody is handed a channel that is being closed.
         for entry in [self._entries.pop(endpoint) for endpoint in idle]:

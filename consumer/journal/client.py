@@ -82,7 +82,8 @@ class JournalClient:
         """Take the address; nothing is opened before the client is entered.
 
         Args:
-            address: Any broker: `http://host:port`, `https://host:port`, `unix:///path` or `host:port`.
+            address: Any broker: `http://host:port`, `https://host:port`, `unix:///path` or `host:port`; several,
+                separated by commas, of which the next is asked when one cannot be reached.
             auth: Signs requests; none are signed if absent.
             zone: The caller's zone; reads prefer brokers there.
             route_cache_size: Routes kept so as to ask the right broker directly; 0 always asks `address`.

@@ -75,8 +75,9 @@ def error_of_rpc(address: str, error: grpc.aio.AioRpcError) -> ConsumerError:
     code, detail = error.code(), error.details() or "no details"
     match code:
         case grpc.StatusCode.UNAVAILABLE:
-            never_connected = _NEVER_CONNECTED.search(detail) is not None
-            return EndpointError(address, _unavailable(detail), never_connected=never_connected)
+            return EndpointError(
+                address, _unavailable(detail), never_connected=never_connected(detail)
+            )
         case grpc.StatusCode.CANCELLED:
             # By the broker, which is stopping: our own cancellation is CancelledError.
             return EndpointError(address, f"it ended the call: {detail}")
@@ -88,6 +89,11 @@ def error_of_rpc(address: str, error: grpc.aio.AioRpcError) -> ConsumerError:
             return NotAuthorizedError(f"{address}: {detail}")
         case _:
             return RpcFailedError(address, code.name, detail)
+
+
+def never_connected(detail: str) -> bool:
+    """Tell by the detail of an UNAVAILABLE whether the server cannot have seen anything of the request."""
+    return _NEVER_CONNECTED.search(detail) is not None
 
 
 def _unavailable(detail: str) -> str:

@@ -31,18 +31,20 @@ from examples.word_count.word_count_pb2_grpc import WordCountServiceStub
 _RPC_SECONDS_MAX = 30.0
 
 
-async def words_published(member: str, broker: str) -> dict[str, int]:
+async def words_published(shards: ShardClient, broker: str) -> dict[str, int]:
     """Return offsets of the journals of words, below which are all words of the lines that are there now.
 
     Args:
-        member: Address of any member.
+        shards: A client of the members. It waits for shards, whichever member serves them meanwhile.
         broker: Address of the broker.
     """
     published = dict.fromkeys(WORD_JOURNALS, 0)
-    async with JournalClient(broker) as journals, ShardClient(member) as shards:
+    async with JournalClient(broker) as journals:
         for shard, journal in zip(SPLIT_SHARDS, LINE_JOURNALS, strict=True):
             head = await journals.write_head(journal)
-            stat = await shards.stat(shard, read_through={journal: head})
+            stat = await shards.wait_read_through(
+                shard, {journal: head}, timeout_seconds=_RPC_SECONDS_MAX
+            )
             for target, offset in stat.publish_at.items():
                 published[target] = max(published[target], offset)
     return published
@@ -92,8 +94,14 @@ def main(address: str, broker: str, limit: int, words: tuple[str, ...]) -> None:
 
 
 async def _ask(address: str, broker: str, words: Sequence[str], limit: int) -> Counter[str]:
-    published = await words_published(address, broker)
-    return await counts_of(address, words, limit=limit, read_through=published)
+    async with ShardClient(address) as shards:
+        published = await words_published(shards, broker)
+        for shard, journal in zip(COUNT_SHARDS, WORD_JOURNALS, strict=True):
+            await shards.wait_read_through(
+                shard, {journal: published[journal]}, timeout_seconds=_RPC_SECONDS_MAX
+            )
+        # It is the address of a member that has just answered.
+        return await counts_of(shards.address, words, limit=limit, read_through=published)
 
 
 if __name__ == "__main__":

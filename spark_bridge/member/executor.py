@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import psutil
 import structlog
 
-from consumer.journal.channels import parse_endpoint
+from consumer.journal.channels import parse_endpoint, parse_endpoints
 
 ZONE_VARIABLE = "BROADSHEET_ZONE"
 """Environment variable of an executor that names its failure domain."""
@@ -39,7 +39,7 @@ def own_address(environ: Mapping[str, str], *, towards: str) -> str:
     """
     if given := environ.get(_ADDRESS_VARIABLE):
         return given
-    host = parse_endpoint(towards).address.rpartition(":")[0].strip("[]")
+    host = parse_endpoint(parse_endpoints(towards)[0]).address.rpartition(":")[0].strip("[]")
     if not host:
         return "127.0.0.1"  # a unix socket: everybody is on this machine
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,0 +1,62 @@
+"""The members that a client knows, and which of them it asks.
+
+An address names one endpoint, or several separated by commas. Answers name further members; those are kept as a
+reserve, so that a client outlives the members that it was told of. Pure: no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
+
+from allocator.errors import ValidationError
+from consumer.journal.channels import parse_endpoint
+
+Addresses: TypeAlias = str | Sequence[str]
+"""`http://host:port` or `host:port`, several of them separated by commas, or as a sequence."""
+
+LEARNED_MAX: Final = 16
+"""Members that are kept as a reserve: enough to outlive any but a whole cluster, and to try in a moment."""
+
+
+class KnownEndpoints:
+    """What a client was told and has learned, in the order in which it asks."""
+
+    def __init__(self, given: tuple[str, ...]) -> None:
+        """Begin with the first.
+
+        Args:
+            given: By the user; they come first, and are never forgotten.
+        """
+        self._given = given
+        self._learned: tuple[str, ...] = ()
+        self._current = given[0]
+
+    @property
+    def current(self) -> str:
+        """The member that answered last, or the first."""
+        return self._current
+
+    def in_turn(self) -> tuple[str, ...]:
+        """Return all, the current one first, then those that the user gave."""
+        rest = (*self._given, *self._learned)
+        return (self._current, *(each for each in rest if each != self._current))
+
+    def answered(self, endpoint: str) -> None:
+        """Go on with a member that answered."""
+        self._current = endpoint
+
+    def learn(self, endpoints: Iterable[str]) -> None:
+        """Keep members that an answer named, in place of those before; what is no endpoint is left out."""
+        known = set(self._given)
+        learned = [each for each in endpoints if each and each not in known and _is_valid(each)]
+        if learned:
+            self._learned = tuple(dict.fromkeys(learned))[:LEARNED_MAX]
+
+
+def _is_valid(endpoint: str) -> bool:
+    try:
+        parse_endpoint(endpoint)
+    except ValidationError:
+        return False
+    return True

@@ -1,0 +1,160 @@
+"""Clients that know several addresses: the death of one of them is passed over within the request."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+from click.testing import CliRunner
+
+from allocator.errors import ValidationError
+from consumer.cli.main import main
+from consumer.client import AllocationClient, ShardClient
+from consumer.client.endpoints import LEARNED_MAX, KnownEndpoints
+from consumer.errors import EndpointError
+from consumer.journal.channels import parse_endpoints
+from consumer.journal.client import JournalClient
+from tests.support.members import Cluster, client_of, shard, upserts, wait_for_primaries
+
+pytestmark = pytest.mark.etcd
+
+SOURCE = "test/source"
+
+
+@pytest.fixture
+def nobody() -> str:
+    """An address at which nobody listens."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{unused.getsockname()[1]}"
+
+
+class _Dying(grpc.GenericRpcHandler):
+    """Gets requests of any kind, and goes away in the middle of each."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+
+    def service(self, _: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
+        """Return what answers a request as gRPC does for a broken connection."""
+        return grpc.unary_unary_rpc_method_handler(self._die)
+
+    async def _die(self, _: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        self.requests += 1
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+        raise AssertionError("abort raises")
+
+
+@asynccontextmanager
+async def _dying() -> AsyncIterator[tuple[str, _Dying]]:
+    server, handler = grpc.aio.server(), _Dying()
+    server.add_generic_rpc_handlers((handler,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"http://127.0.0.1:{port}", handler
+    finally:
+        await server.stop(None)
+
+
+async def test_dead_address_is_passed_over_once(cluster: Cluster, nobody: str) -> None:
+    """Requests that read and such that change, of each client; the living member is asked first from then on."""
+    told: list[EndpointError] = []
+    async with cluster.member("a") as service:
+        both = f"{nobody}, {service.address}"
+        async with ShardClient(both, on_passed_over=told.append) as client:
+            await client.apply(upserts(shard("shard-1")))
+            listed = await client.list()
+        async with AllocationClient([nobody, service.address]) as allocation:
+            await allocation.plan()
+
+    assert [each.spec.id for each in listed.shards] == ["shard-1"]
+    assert [error.address for error in told] == [nobody]
+
+
+async def test_member_that_was_learned_of_is_asked_when_the_only_address_dies(
+    cluster: Cluster,
+) -> None:
+    """Whoever was told of one member outlives it: its answers named the others."""
+    async with cluster.member("b") as b:
+        async with cluster.member("a") as a:
+            client = client_of(a)
+            await client.__aenter__()
+            await client.apply(upserts(*(shard(f"shard-{number}") for number in range(4))))
+            await wait_for_primaries(client, *(f"shard-{number}" for number in range(4)))
+        try:
+            assert len((await client.list()).shards) == 4
+            assert client.address == b.address
+        finally:
+            await client.__aexit__(None, None, None)
+
+
+async def test_change_that_a_dying_member_may_have_made_is_not_made_twice(
+    cluster: Cluster,
+) -> None:
+    """A second Apply could find its own first and report a conflict; what only reads is asked of another."""
+    async with cluster.member("a") as service, _dying() as (dying, handler):
+        async with ShardClient(f"{dying},{service.address}") as client:
+            with pytest.raises(EndpointError, match="Socket closed"):
+                await client.apply(upserts(shard("shard-1")))
+            assert handler.requests == 1
+            assert not (await client.list()).shards
+            await client.apply(upserts(shard("shard-1")))
+
+        assert handler.requests == 2
+
+
+async def test_error_names_all_addresses_that_were_tried(nobody: str) -> None:
+    """Nobody is there at all: one error, with each address, and gRPC's reason."""
+    other = nobody.replace("127.0.0.1", "localhost")
+    async with ShardClient([nobody, other]) as client:
+        with pytest.raises(EndpointError, match=f"cannot reach {nobody}, {other}: .*refused"):
+            await client.list()
+
+
+async def test_journal_client_passes_a_dead_broker_over(cluster: Cluster, nobody: str) -> None:
+    """Within the patience of one request, and then for good."""
+    async with JournalClient(f"{nobody},{cluster.broker_address}") as journals:
+        for _ in range(2):
+            names = [each.spec.name for each in (await journals.list()).journals]
+            assert cluster.output in names
+
+
+async def test_command_says_in_one_line_whom_it_asks(cluster: Cluster, nobody: str) -> None:
+    """A person must see that an address is of no use any more, and that the answer is another member's."""
+    async with cluster.member("a") as service:
+        printed = await asyncio.to_thread(
+            CliRunner().invoke,
+            main,
+            ["shards", "list"],
+            env={"CONSUMER_ADDRESS": f"{nobody},{service.address}"},
+        )
+
+    assert printed.exit_code == 0, printed.output
+    [line] = [line for line in printed.stderr.splitlines() if nobody in line]
+    assert line.endswith("asking another member")
+
+
+def test_addresses_are_checked_and_told_apart() -> None:
+    """Blanks and repetitions are harmless; an address among others that is none is named."""
+    assert parse_endpoints(" http://a:1, b:2,http://a:1,") == ("http://a:1", "b:2")
+    with pytest.raises(ValidationError, match="got none"):
+        parse_endpoints(" , ")
+    with pytest.raises(ValidationError, match="ftp://b"):
+        parse_endpoints("http://a:1,ftp://b")
+
+
+def test_learned_members_are_a_bounded_reserve() -> None:
+    """A hostile or huge answer costs no memory, and what is no address is never dialled."""
+    known = KnownEndpoints(("http://a:1",))
+
+    known.learn(["", "ftp://x", "http://a:1", *(f"http://m:{port}" for port in range(1, 100))])
+
+    assert known.in_turn()[0] == "http://a:1"
+    assert len(known.in_turn()) == 1 + LEARNED_MAX
+    known.answered("http://m:3")
+    assert known.in_turn()[:2] == ("http://m:3", "http://a:1")

@@ -59,6 +59,8 @@ class _Keeping:
     rollbacks: list[Rollback] = field(default_factory=list)
     unused: list[Rollback] = field(default_factory=list)
     """Foreseen, and to be dropped."""
+    gone: list[Rollback] = field(default_factory=list)
+    """Of journals that turned out to be gone after all else was dropped."""
     kept: Future[None] = field(default_factory=Future)
 
 
@@ -119,6 +121,8 @@ class Rollbacks:
         """Of producers of other attempts, which may have left messages pending."""
         self._gone: set[Rollback] = set()
         """Those whose journal is gone."""
+        self._is_undone = False
+        """What is found gone from now on is dropped as it is found."""
         self._finished: dict[str, Rollback] = {}
         """By journal, of producers of this attempt whose transactions all ended well."""
         self._current: dict[str, Rollback] = {}
@@ -250,7 +254,7 @@ class Rollbacks:
             published = {each.journal for each in kept}
             unused = [each for each in keeping.unused if each.journal not in published]
             await self._records.write(
-                self._assignment(), keep=[*forward, *kept], drop=[*done, *unused]
+                self._assignment(), keep=[*forward, *kept], drop=[*done, *unused, *keeping.gone]
             )
             for each in done:
                 del self._finished[each.journal]
@@ -277,6 +281,7 @@ class Rollbacks:
         await asyncio.sleep(self._again_seconds)
         await self._append([each for each in left if each not in self._gone])
         self._drop_unused()
+        self._is_undone = True
         drop = [each for each in left if each in self._gone or self._is_superseded(each)]
         await self._records.write(self._assignment(), drop=drop)
         self._left = [each for each in self._left if each not in drop]
@@ -306,13 +311,21 @@ class Rollbacks:
         if error is None:
             self._progress.update({}, {rollback.journal: future.result().commit.end})
         elif isinstance(error, JournalNotFoundError):
-            self._gone.add(rollback)
+            self._note_gone(rollback)
         elif not isinstance(error, (JournalUnavailableError, AppendOutcomeUnknownError)):
             # Those two say that we are ending.
             _log.warning("rollbacks.not_undone", journal=rollback.journal, cause=str(error))
         waiting.discard(rollback)
         if not waiting:
             done.set()
+
+    def _note_gone(self, rollback: Rollback) -> None:
+        self._gone.add(rollback)
+        # An append that backs off may learn it after `undo` has looked, and nobody looks again in this attempt.
+        if self._is_undone and rollback in self._left:
+            self._left.remove(rollback)
+            self._keeping.gone.append(rollback)
+            self._wake.set()
 
     def _is_foreseen(self, rollback: Rollback) -> bool:
         """Whether its producer and journal have one on file whose clock is before that of any message."""

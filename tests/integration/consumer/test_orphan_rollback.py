@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -301,10 +301,19 @@ async def test_new_producer_of_one_primary_replaces_the_record_at_once(
     assert before != after
 
 
+@pytest.mark.parametrize("again_seconds", [0.001, 0.3], ids=["before it is known", "after"])
 async def test_deleted_journal_is_forgotten(
-    host: ShardHost, journals: JournalClient, producer: Producer, tmp_path: Path
+    host: ShardHost,
+    journals: JournalClient,
+    producer: Producer,
+    tmp_path: Path,
+    again_seconds: float,
 ) -> None:
-    """Nothing can be pending in a journal that is gone: no primary asks for it twice."""
+    """Nothing can be pending in a journal that is gone: no primary asks for it twice.
+
+    Also if the broker's answer comes only after the second undoing, for which no append waits.
+    """
+    quick = replace(QUICK, rollback_again_seconds=again_seconds)
     spec = spec_of(SHARD, SOURCE)
     await host.assign(spec)
     first = host.start(spec, Routing(tmp_path), config=QUICK)
@@ -314,7 +323,7 @@ async def test_deleted_journal_is_forgotten(
     revision = (await journals.get(OTHER_OUTPUT)).mod_revision
     await journals.apply([ApplyRequest.Change(delete=OTHER_OUTPUT, expect_mod_revision=revision)])
 
-    second = host.start(spec, Routing(tmp_path), config=QUICK)
+    second = host.start(spec, Routing(tmp_path), config=quick)
     await read_through(second, source=await producer.publish(SOURCE, ["quiet"]))
 
     async def forgotten() -> bool:

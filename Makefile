@@ -14,6 +14,8 @@ SIM_JOBS ?= 2
 TEST_JOBS ?= 2
 SIMULATORS ?= allocator consumer
 DURATION ?= 600
+HOGS ?= 2
+ROUNDS ?= 3
 HOSTS ?= spark
 SECONDS ?= 120
 PYTEST := $(BIN)/python -m pytest
@@ -41,8 +43,10 @@ test: setup ## run every tier that CI runs, in TEST_JOBS=2 processes
 test-fast: setup ## run what needs no server and no JVM
 	$(PYTEST) -q -m "not etcd and not azurite and not postgresql and not e2e and not spark"
 
-test-flaky: setup ## run the suite three times: too many tests at once, each looking away for a while after what it waited for
-	status=0; for round in 1 2 3; do \
+test-flaky: setup ## run the suite ROUNDS=3 times: too many tests at once, beside HOGS=2 busy loops, each looking away for a while
+	hogs=""; trap 'kill $$hogs 2>/dev/null' EXIT INT TERM; \
+	for hog in $$(seq $(HOGS)); do $(BIN)/python -c 'while True: pass' & hogs="$$hogs $$!"; done; \
+	status=0; for round in $$(seq $(ROUNDS)); do \
 		BROADSHEET_TEST_LINGER_SECONDS=0.5 $(PYTEST) -q -n $$((2 * $(TEST_JOBS))) --dist loadgroup || status=1; \
 	done; exit $$status
 

@@ -55,6 +55,7 @@ ConsumerError
     ├── OutOfTurnError(detail)              sent before what it depends on was answered; nothing was written
     ├── JournalUnavailableError(detail)     no broker serves it now; safe to retry
     ├── JournalStoreUnhealthyError(detail)
+    ├── JournalDamagedError(detail)         content fails its checksum; the detail has fragment and offsets
     ├── WrongAppendOffsetError(offset)
     ├── IndexHasGreaterOffsetError
     ├── RegisterMismatchError(registers)    fenced
@@ -86,6 +87,9 @@ from consumer.errors.journals import (
 )
 from consumer.errors.journals import (
     IndexHasGreaterOffsetError as IndexHasGreaterOffsetError,
+)
+from consumer.errors.journals import (
+    JournalDamagedError as JournalDamagedError,
 )
 from consumer.errors.journals import (
     JournalError as JournalError,

@@ -82,6 +82,12 @@ class JournalStoreUnhealthyError(JournalError):
     problem = "has an unhealthy store"
 
 
+class JournalDamagedError(JournalError):
+    """Content fails its checksum: to read it again does not help."""
+
+    problem = "has damaged content"
+
+
 class WrongAppendOffsetError(JournalError):
     """The write head is not the offset that the append demanded."""
 

@@ -22,6 +22,7 @@ from allocator.runtime.clock import Clock, SystemClock
 from consumer.errors import (
     ConsumerError,
     EndpointError,
+    JournalDamagedError,
     JournalError,
     JournalNotFoundError,
     JournalProtocolError,
@@ -248,6 +249,8 @@ class Reader:
         had_its_time = self._request.block or self._heard
         if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED and had_its_time:
             return
+        if error.code() == grpc.StatusCode.DATA_LOSS:
+            raise JournalDamagedError(self.journal, error.details() or "") from error
         translated = error_of_rpc(self._endpoint, error)
         doomed = not isinstance(translated, (EndpointError, RpcFailedError))
         if doomed or (isinstance(translated, RpcFailedError) and translated.code in _DOOMED_CODES):

@@ -34,7 +34,7 @@ def serialize(message: Message | bytes) -> bytes:
     return message if isinstance(message, bytes) else message.SerializeToString()
 
 
-def encode_read_chunk(offset: int, content: bytes) -> bytes:
+def encode_read_chunk(offset: int, content: bytes | memoryview) -> bytes:
     """Return the ReadResponse that carries a chunk of content at an offset."""
     return b"".join(
         (

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from consumer.journal.broker.block_sums import BlockSums
 from consumer.journal.broker.disk import Buffer
 
 if TYPE_CHECKING:
@@ -38,13 +39,14 @@ class Batch:
     """Wall time, Unix milliseconds."""
 
 
-def extend_sum(sha1: Hash, contents: Sequence[Content]) -> int:
-    """Extend a digest by all contents and return their length, bytes. Blocking."""
+def extend_sums(sha1: Hash, blocks: BlockSums, contents: Sequence[Content]) -> int:
+    """Extend a digest and the sums of blocks by all contents and return their length, bytes. Blocking."""
     length = 0
     for content in contents:
         for group in content.blocks():
             for buffer in group:
                 sha1.update(buffer)
+                blocks.update(buffer)
                 length += len(buffer)
     return length
 

@@ -1,4 +1,4 @@
-"""An open file that several readers share."""
+"""An open file that several readers share, and whose content is verified as it is read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Self
 
+from consumer.journal.broker.block_sums import BLOCK_BYTES, DamagedContentError, Sums
 from consumer.journal.broker.disk import close_quietly
 
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
@@ -15,14 +16,16 @@ _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 class ContentFile:
     """A descriptor closed when the last holder lets go. Counted on the event loop; read in any thread."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, *, sums: Sums | None = None) -> None:
         self.fd = fd
+        self.sums = sums
+        """What content is verified by; None reads it as it is. Replaced as the file grows."""
         self._holders = 1
 
     @staticmethod
-    def open_sealed(path: Path) -> ContentFile:
+    def open_sealed(path: Path, *, sums: Sums | None = None) -> ContentFile:
         """Open a sealed fragment for reading."""
-        return ContentFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        return ContentFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), sums=sums)
 
     @staticmethod
     def open_growing(path: Path) -> ContentFile:
@@ -41,19 +44,42 @@ class ContentFile:
         if self._holders == 0:
             close_quietly(self.fd)
 
-    def read_cached_or_none(self, length: int, position: int) -> bytes | None:
-        """Return exactly `length` bytes if the kernel has them in memory, else None. Never blocks."""
+    def holds(self, length: int) -> bool:
+        """Tell whether the file has so many bytes of its fragment; one that was replaced by a spare may have fewer."""
+        return self.sums is None or self.sums.length >= length
+
+    def read_cached_or_none(self, length: int, position: int) -> memoryview | None:
+        """Return exactly `length` bytes if the kernel has them in memory and they verify, else None. Never blocks."""
         if _NOWAIT is None:
             return None
-        content = bytearray(length)
+        sums = self.sums
         try:
-            count = os.preadv(self.fd, [content], position, _NOWAIT)
+            begin, end = _blocks(sums, position, position + length)
+            content = bytearray(end - begin)
+            count = os.preadv(self.fd, [content], begin, _NOWAIT)
         except OSError:  # they would have to be read from the disk, or the filesystem cannot tell
             return None
-        return bytes(content) if count == length else None
+        if count != end - begin or (sums is not None and sums.first_bad(begin, content)):
+            return None
+        return memoryview(content)[position - begin : position - begin + length]
 
-    def read(self, length: int, position: int) -> bytes:
+    def read(self, length: int, position: int) -> memoryview:
         """Return exactly `length` bytes from a position in the file. Blocking.
+
+        Raises:
+            OSError: the disk failed, or the file is shorter.
+            DamagedContentError: they fail their checksum.
+        """
+        sums = self.sums
+        begin, end = _blocks(sums, position, position + length)
+        content = self.read_as_is(end - begin, begin)
+        bad = None if sums is None else sums.first_bad(begin, content)
+        if bad is not None:
+            raise DamagedContentError(*bad)
+        return memoryview(content)[position - begin : position - begin + length]
+
+    def read_as_is(self, length: int, position: int) -> bytes:
+        """Return exactly `length` bytes from a position in the file, not verified. Blocking.
 
         Raises:
             OSError: the disk failed, or the file is shorter.
@@ -69,3 +95,12 @@ class ContentFile:
             parts.append(part)
             read += len(part)
         return b"".join(parts)
+
+
+def _blocks(sums: Sums | None, begin: int, end: int) -> tuple[int, int]:
+    """Return the range of whole blocks that has a range, within the content that is verified."""
+    if sums is None:
+        return begin, end
+    if end > sums.length:
+        raise OSError(f"the file ends at {sums.length}, before {end}")
+    return begin - begin % BLOCK_BYTES, min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, sums.length)

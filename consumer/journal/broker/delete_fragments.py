@@ -15,6 +15,7 @@ import grpc
 import structlog
 
 from consumer.journal.broker.faults import Context, RpcFault, answered
+from consumer.journal.broker.fragment_sums import files_of
 from consumer.journal.broker.fragments import FragmentIndex, SealedFragment
 from consumer.journal.broker.journal import LiveJournal, Site
 from consumer.journal.broker.journals import Served
@@ -75,7 +76,7 @@ class DeletionHandler:
             ) from error
         for each in chosen:
             served.journal.index.remove(each)
-        await self._site.disk.run(self._site.spares.retire, [each.path for each in chosen])
+        await self._site.disk.run(self._site.spares.retire, files_of(chosen))
         logger.info(
             "fragments.deleted",
             journal=served.journal.name,

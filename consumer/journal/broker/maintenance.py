@@ -11,6 +11,7 @@ from itertools import takewhile
 import structlog
 
 from consumer.journal.broker.config import SyncMode
+from consumer.journal.broker.fragment_sums import files_of
 from consumer.journal.broker.fragments import SealedFragment
 from consumer.journal.broker.journal import LiveJournal, Site
 from consumer.journal.broker.journals import Journals, Served
@@ -83,7 +84,7 @@ class Maintenance:
     async def _delete(self, journal: LiveJournal, fragment: SealedFragment) -> None:
         # The index first: a reader that already holds the file finishes with it.
         journal.index.remove(fragment)
-        await self._site.disk.run(self._site.spares.retire, [fragment.path])
+        await self._site.disk.run(self._site.spares.retire, files_of([fragment]))
         logger.info(
             "fragment.expired", journal=journal.name, begin=fragment.begin, end=fragment.end
         )

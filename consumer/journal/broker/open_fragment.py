@@ -7,19 +7,25 @@ and a fragment is cut to its length before it is sealed.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from xxhash import xxh3_128
 
 from consumer.journal.broker.batch import Content
+from consumer.journal.broker.block_sums import BlockSums, DamagedContentError
 from consumer.journal.broker.content_file import ContentFile
 from consumer.journal.broker.disk import Disk
+from consumer.journal.broker.fragment_sums import write_sums
 from consumer.journal.broker.fragments import SealedFragment, fragment_name
 from consumer.journal.broker.spare_files import SpareFiles
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as Hash  # the stubs' name for what hashlib returns
 
 COPY_BYTES_MAX = 1 << 20
 """A fragment longer than this stays in its file: its content would have to be copied into the spare one."""
@@ -49,7 +55,10 @@ class OpenFragment:
         self._directory = directory
         self.begin = begin
         """First byte, bytes."""
+        self.sums = BlockSums()
+        """Of what was committed."""
         self.file = ContentFile.open_growing(self.path)
+        self.file.sums = self.sums
         self.sha1 = hashlib.sha1(usedforsecurity=False)
         """Of what was committed."""
         self._used_bytes = 0
@@ -61,6 +70,12 @@ class OpenFragment:
     def path(self) -> Path:
         """Where the file is."""
         return open_path(self._directory, self.begin)
+
+    def note_committed(self, sha1: Hash, sums: BlockSums) -> None:
+        """Take over the sums of all that is committed by now."""
+        sums.settle()
+        self.sha1 = sha1
+        self.sums = self.file.sums = sums
 
     def write(self, contents: Sequence[Content], position: int) -> Written:
         """Write contents at a position of the file, bytes.
@@ -117,7 +132,7 @@ class OpenFragment:
         try:
             used_bytes = os.fstat(file.fd).st_size
             if length:
-                self._disk.write_at(file.fd, [self.file.read(length, 0)], 0)
+                self._disk.write_at(file.fd, [self._content(length)], 0)
                 self._disk.sync_data(file.fd)
             spare.replace(self.path)
             # Before anything is committed to it.
@@ -128,7 +143,14 @@ class OpenFragment:
                 spare.unlink(missing_ok=True)
             raise
         before, self.file, self._used_bytes = self.file, file, used_bytes
+        file.sums = self.sums
         return before
+
+    def _content(self, length: int) -> memoryview:
+        try:
+            return self.file.read(length, 0)
+        except DamagedContentError as error:
+            raise OSError(errno.EIO, f"{self.path}: {error}") from error
 
     def seal(self, length: int) -> SealedFragment:
         """Give the file its sealed name. Requires that it is cut to its length, bytes, and synced."""
@@ -138,4 +160,5 @@ class OpenFragment:
         os.utime(self.file.fd)
         self.path.rename(target)
         mod_time = int(target.stat().st_mtime)
+        write_sums(target, length, self.sums.encoded())
         return SealedFragment(self.begin, end, digest, mod_time, target)

@@ -8,12 +8,16 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 
+import grpc
 import structlog
 
+from consumer.journal.broker.block_sums import BLOCK_BYTES, DamagedContentError
 from consumer.journal.broker.config import BrokerConfig
 from consumer.journal.broker.content_file import ContentFile
 from consumer.journal.broker.disk import Disk
-from consumer.journal.broker.faults import Context, answered
+from consumer.journal.broker.faults import Context, RpcFault, answered
+from consumer.journal.broker.fragment_checks import FragmentChecks
+from consumer.journal.broker.fragments import SealedFragment
 from consumer.journal.broker.journal import LiveJournal, Span
 from consumer.journal.broker.journals import Journals
 from consumer.journal.broker.preconditions import may_read
@@ -44,11 +48,17 @@ class ReadHandler:
     """Serves reads."""
 
     def __init__(
-        self, resolver: Resolver, journals: Journals, disk: Disk, config: BrokerConfig
+        self,
+        resolver: Resolver,
+        journals: Journals,
+        disk: Disk,
+        checks: FragmentChecks,
+        config: BrokerConfig,
     ) -> None:
         self._resolver = resolver
         self._journals = journals
         self._disk = disk
+        self._checks = checks
         self._config = config
 
     async def read(self, request: ReadRequest, context: Context) -> None:
@@ -88,20 +98,28 @@ class ReadHandler:
         return self._journals.stopping
 
     async def open(self, span: Span, journal: LiveJournal) -> ContentFile:
-        """Return the file of a span; the caller releases it."""
-        if span.path is None:
-            return journal.view.file.acquire()
-        path = span.path
-        return await self._disk.run_owned(
-            lambda: ContentFile.open_sealed(path), lambda file: file.release()
-        )
+        """Return the file of a span; the caller releases it.
 
-    def start_reading(self, file: ContentFile, length: int, position: int) -> asyncio.Future[bytes]:
+        Raises:
+            OSError: it could not be opened.
+            DamagedContentError: what is in it is not what was written.
+        """
+        sealed = sealed_of(span)
+        return journal.view.file.acquire() if sealed is None else await self._checks.open(sealed)
+
+    async def is_sound(self, span: Span) -> bool:
+        """Tell whether a span is all right after all: then what failed was the checksum."""
+        sealed = sealed_of(span)
+        return sealed is not None and not await self._checks.damage_of(sealed)
+
+    def start_reading(
+        self, file: ContentFile, length: int, position: int
+    ) -> asyncio.Future[memoryview]:
         """Start reading bytes of a file; a little that was just written is there at once."""
         if length <= INLINE_BYTES_MAX:
             content = file.read_cached_or_none(length, position)
             if content is not None:
-                done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+                done: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
                 done.set_result(content)
                 return done
         return self._disk.submit(lambda: file.read(length, position))
@@ -210,11 +228,17 @@ class _ReadStream:
         Returns:
             False if the file went with its journal or its retention in the meantime, so that the span is no more.
         """
-        if self._file is not None and self._file_begin == span.begin:
+        if (
+            self._file is not None
+            and self._file_begin == span.begin
+            and self._file.holds(span.end - span.begin)
+        ):
             return True
         self.close()
         try:
             self._file = await self._handler.open(span, self._journal)
+        except DamagedContentError as error:
+            raise _damaged(self._name, span, error) from error
         except FileNotFoundError:
             if not self._is_over() and self._journal.locate(span.begin) == span:
                 raise
@@ -223,8 +247,21 @@ class _ReadStream:
         return True
 
     async def _send_content(self, span: Span) -> None:
-        """Send a span's bytes; the next chunk is read while this one is sent."""
+        """Send a span's bytes, up to the first damaged ones."""
         end = min(span.end, self._request.end_offset or span.end)
+        try:
+            await self._send_verified(span, end)
+        except DamagedContentError as error:
+            # With its sums made anew, the next round goes on here.
+            self.close()
+            if await self._handler.is_sound(span):
+                return
+            if await self._hold(span):
+                await self._send_verified(span, min(end, span.begin + error.begin))
+            raise _damaged(self._name, span, error) from error
+
+    async def _send_verified(self, span: Span, end: int) -> None:
+        """Send a span's bytes up to an offset; the next chunk is read while this one is sent."""
         following = self._start_reading(span, self._offset, end)
         while following is not None and not self._is_over():
             content = await following
@@ -233,9 +270,13 @@ class _ReadStream:
             following = self._start_reading(span, self._offset, end)
             await self._context.write(encode_read_chunk(offset, content))
 
-    def _start_reading(self, span: Span, offset: int, end: int) -> asyncio.Future[bytes] | None:
+    def _start_reading(
+        self, span: Span, offset: int, end: int
+    ) -> asyncio.Future[memoryview] | None:
         assert self._file is not None, "content without metadata"
-        length = min(self._handler.chunk_bytes, end - offset)
+        # The next chunks begin with a block, so that nothing is read twice to verify it.
+        into_block = (offset - span.begin) % BLOCK_BYTES
+        length = min(max(self._handler.chunk_bytes - into_block, 1), end - offset)
         if length <= 0:
             return None
         return self._handler.start_reading(self._file, length, offset - span.begin)
@@ -256,6 +297,24 @@ def fragment_message(name: str, span: Span) -> Fragment:
         sum=sha1_sum(span.sum),
         compression_codec=CompressionCodec.NONE,
         mod_time=span.mod_time,
+    )
+
+
+def sealed_of(span: Span) -> SealedFragment | None:
+    """Return a span's sealed fragment; None if it is open."""
+    if span.path is None:
+        return None
+    return SealedFragment(span.begin, span.end, span.sum, span.mod_time, span.path)
+
+
+def _damaged(name: str, span: Span, error: DamagedContentError) -> RpcFault:
+    """Return the fault of content that is not what was written."""
+    begin, end = span.begin + error.begin, span.begin + error.end
+    return RpcFault(
+        grpc.StatusCode.DATA_LOSS,
+        f"journal {name}: bytes [{begin}, {end}) of fragment [{span.begin}, {span.end}) with SHA-1 {span.sum.hex()} "
+        "are damaged on the broker's disk: restore its file from a backup, or give them up with "
+        f"shardctl journals verify {name} --discard-damaged",
     )
 
 

@@ -19,8 +19,10 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from consumer.journal.broker.block_sums import BlockSums
 from consumer.journal.broker.content_file import ContentFile
 from consumer.journal.broker.disk import Disk
+from consumer.journal.broker.fragment_sums import write_sums
 from consumer.journal.broker.fragments import (
     FragmentIndex,
     SealedFragment,
@@ -220,9 +222,15 @@ class _Recovery:
             end = min(end, begin + os.fstat(file.fileno()).st_size)
             file.truncate(end - begin)
             self._disk.sync_data(file.fileno())
-            digest = hashlib.file_digest(file, "sha1").digest()
+            digest, sums = hashlib.sha1(usedforsecurity=False), BlockSums()
+            while block := file.read(READ_BYTES):
+                digest.update(block)
+                sums.update(block)
         os.utime(path)
-        path.rename(self._directory / fragment_name(begin, end, digest))
+        target = self._directory / fragment_name(begin, end, digest.digest())
+        path.rename(target)
+        sums.settle()
+        write_sums(target, end - begin, sums.encoded())
 
     def _replay_open(self, log: Log, current: Path) -> Replay:
         file = ContentFile.open_growing(current)

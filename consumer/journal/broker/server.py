@@ -22,6 +22,7 @@ from consumer.journal.broker.data_root import DataRoot, open_data_root
 from consumer.journal.broker.delete_fragments import DeletionHandler
 from consumer.journal.broker.direct_commits import DirectCommits
 from consumer.journal.broker.disk import Disk
+from consumer.journal.broker.fragment_checks import FragmentChecks
 from consumer.journal.broker.fragments_api import FragmentsHandler
 from consumer.journal.broker.free_space import FreeSpace
 from consumer.journal.broker.headers import Identity
@@ -189,7 +190,9 @@ class Broker:
         return Handlers(
             appends=appends,
             append_streams=AppendStreamHandler(appends, self._catalogue, self._journals),
-            reads=ReadHandler(resolver, self._journals, self._disk, self._config),
+            reads=ReadHandler(
+                resolver, self._journals, self._disk, FragmentChecks(self._disk), self._config
+            ),
             lists=ListHandler(resolver, identity, self._catalogue, self._journals),
             applies=ApplyHandler(resolver, self._catalogue, journals_max=self._config.journals_max),
             fragments=FragmentsHandler(resolver, self._disk, root.spool),

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from consumer.journal.broker.batch import Batch, extend_sum, joined
+from consumer.journal.broker.batch import Batch, extend_sums, joined
 from consumer.journal.broker.content_file import ContentFile
 from consumer.journal.broker.disk import Disk
 from consumer.journal.broker.fragments import SealedFragment, fragment_name, joined_spans
@@ -138,13 +138,13 @@ class JournalStore:
     def _commit(self, batch: Batch) -> None:
         begin = self.state.head
         end = begin + sum(content.length for content in batch.contents)
-        sha1 = self._open.sha1.copy()
+        sha1, sums = self._open.sha1.copy(), self._open.sums.fork()
         # The fragment's own sum is needed only when readers look: it is made while the disk works, or at once if that
         # takes less than to tell another thread.
         if end - begin <= INLINE_HASH_BYTES_MAX:
-            hashing = _done(extend_sum(sha1, batch.contents))
+            hashing = _done(extend_sums(sha1, sums, batch.contents))
         else:
-            hashing = self._disk.start_hashing(lambda: extend_sum(sha1, batch.contents))
+            hashing = self._disk.start_hashing(lambda: extend_sums(sha1, sums, batch.contents))
         try:
             inlined = end - begin <= INLINE_BYTES_MAX
             written = self._open.write(batch.contents, begin - self.open_begin)
@@ -156,7 +156,7 @@ class JournalStore:
         finally:
             hashed = hashing.result()
         _require_length(hashed, end - begin)
-        self._open.sha1 = sha1
+        self._open.note_committed(sha1, sums)
         self._advance(record)
 
     def _record(self, batch: Batch, begin: int, end: int, checksum: bytes | None) -> Commit:

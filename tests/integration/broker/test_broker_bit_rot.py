@@ -1,0 +1,120 @@
+"""Bits that flip on the disk: they are an error with journal, fragment and offsets, and never content."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import pytest
+
+from consumer.errors import JournalDamagedError
+from consumer.journal.broker.block_sums import BLOCK_BYTES, sums_path
+from consumer.journal.broker.config import BrokerConfig
+from consumer.journal.broker.server import Broker
+from consumer.journal.client import JournalClient
+from tests.support.broker import append, apply_specs, broker_stub, journal_spec, read
+
+JOURNAL = "a/journal"
+CONTENT = b"".join(b"%07d\n" % number for number in range(12_000))
+"""Of a sealed fragment: six blocks."""
+
+
+async def _sealed(directory: Path) -> Path:
+    """Make a root with a sealed fragment, and one byte behind it; return the fragment."""
+    async with (
+        Broker(BrokerConfig(data_dir=directory)) as broker,
+        broker_stub(broker.address) as stub,
+    ):
+        await apply_specs(stub, journal_spec(JOURNAL, length=1024))
+        await append(stub, JOURNAL, CONTENT)
+        await append(stub, JOURNAL, b"!")
+    return _only(directory, "*.raw")
+
+
+def _only(directory: Path, pattern: str) -> Path:
+    """Return the one file below a directory that fits a pattern."""
+    (path,) = directory.rglob(pattern)
+    return path
+
+
+def _flip(path: Path, position: int) -> None:
+    """Flip a bit in place, as a disk does: no time of the file changes that anybody could go by."""
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1 << (position % 8)
+    with path.open("r+b") as file:
+        file.write(content)
+
+
+async def test_flip_in_a_sealed_fragment_is_an_error_at_its_offset(tmp_path: Path) -> None:
+    """Whatever block is hit, what is before it is served, the rest is an error, and other readers go on behind it."""
+    fragment = await _sealed(tmp_path)
+    async with (
+        Broker(BrokerConfig(data_dir=tmp_path)) as broker,
+        JournalClient(broker.address) as client,
+    ):
+        for position in range(1000, len(CONTENT), BLOCK_BYTES):
+            begin = position // BLOCK_BYTES * BLOCK_BYTES
+            end = min(begin + BLOCK_BYTES, len(CONTENT))
+            _flip(fragment, position)
+            got = bytearray()
+            with pytest.raises(JournalDamagedError) as caught:
+                async for span in client.reader(JOURNAL, offset=500):
+                    got += span.content
+            behind = [
+                span.content async for span in client.reader(JOURNAL, offset=end, block=False)
+            ]
+            _flip(fragment, position)
+
+            assert bytes(got) == CONTENT[500:begin]
+            assert b"".join(behind) == CONTENT[end:] + b"!"
+            assert f"journal {JOURNAL}: bytes [{begin}, {end})" in str(caught.value)
+            assert f"fragment [0, {len(CONTENT)})" in str(caught.value)
+
+
+@pytest.mark.parametrize("sums", ["missing", "damaged", "of others"])
+async def test_fragment_without_good_sums_is_judged_by_its_name(tmp_path: Path, sums: str) -> None:
+    """Fragments of earlier versions have no sums, and sums may rot, too: the SHA-1 decides, once for all readers."""
+    fragment = await _sealed(tmp_path)
+    if sums == "missing":
+        sums_path(fragment).unlink()
+    elif sums == "damaged":
+        _flip(sums_path(fragment), 30)
+    else:
+        whole = sums_path(fragment).read_bytes()
+        sums_path(fragment).write_bytes(whole[:-8] + bytes(8))
+    async with (
+        Broker(BrokerConfig(data_dir=tmp_path)) as broker,
+        broker_stub(broker.address) as stub,
+    ):
+        got = await asyncio.gather(*(read(stub, JOURNAL) for _ in range(3)))
+        assert {each.content for each in got} == {CONTENT + b"!"}
+        made = sums_path(fragment).stat().st_size
+        sums_path(fragment).unlink()
+        _flip(fragment, len(CONTENT) - 1)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await read(stub, JOURNAL)
+    assert made > len(CONTENT) // BLOCK_BYTES * 8
+    # Without sums nothing tells which bytes are bad.
+    assert f"bytes [0, {len(CONTENT)})" in str(caught.value.details())
+
+
+async def test_flip_in_the_open_fragment_is_an_error(tmp_path: Path) -> None:
+    """What is not sealed yet is verified, too, by the sums of what was appended; small reads at the tail as well."""
+    async with (
+        Broker(BrokerConfig(data_dir=tmp_path)) as broker,
+        broker_stub(broker.address) as stub,
+        JournalClient(broker.address) as client,
+    ):
+        await apply_specs(stub, journal_spec(JOURNAL))
+        for begin in range(0, len(CONTENT), 9_999):
+            await append(stub, JOURNAL, CONTENT[begin : begin + 9_999])
+        assert (await read(stub, JOURNAL)).content == CONTENT
+        path = _only(tmp_path, "*.open")
+        for position in (0, BLOCK_BYTES, len(CONTENT) - 1):
+            _flip(path, position)
+            with pytest.raises(JournalDamagedError):
+                async for _ in client.reader(JOURNAL, offset=position):
+                    pass
+            _flip(path, position)
+        assert (await read(stub, JOURNAL)).content == CONTENT

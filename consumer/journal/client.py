@@ -39,9 +39,10 @@ from consumer.journal.read_progress import ReadSpan as ReadSpan
 from consumer.journal.reader import Reader
 from consumer.journal.routes import RouteCache
 from consumer.journal.transport import JournalTransport
+from consumer.journal.verification import verify_journal
 from consumer.protocol.alphabet import split_journal
 from consumer.protocol.auth import ClientAuth, NoAuth
-from consumer.protocol.fragments_pb2 import QuarantineEntry
+from consumer.protocol.fragments_pb2 import QuarantineEntry, VerifyJournalResponse
 from consumer.protocol.journal_pb2 import (
     AppendRequest,
     AppendResponse,
@@ -362,6 +363,24 @@ class JournalClient:
             EndpointError: no broker could be reached, or its answer was lost.
         """
         return await delete_fragments(self._transport, journal, fragments)
+
+    def verify(
+        self, journal: str, *, discard_damaged: bool = False
+    ) -> AsyncIterator[VerifyJournalResponse]:
+        """Have the broker read and verify every sealed fragment of a journal.
+
+        Yields the number of fragments first, then what each turned out to be. Only brokers of this project can do it.
+
+        Args:
+            journal: Its name.
+            discard_damaged: Give damaged bytes up: they become holes, which readers jump over.
+
+        Raises:
+            JournalError: the journal does not exist.
+            RpcFailedError: the broker cannot verify.
+            EndpointError: no broker could be reached, or its answer was lost.
+        """
+        return verify_journal(self._transport, journal, discard_damaged=discard_damaged)
 
     async def list_quarantine(self) -> Sequence[QuarantineEntry]:
         """Return what the broker did not know and moved aside, oldest first; only brokers of this project have such.

@@ -78,6 +78,108 @@ class DeleteFragmentsResponse(_message.Message):
 Global___DeleteFragmentsResponse: _TypeAlias = DeleteFragmentsResponse  # noqa: Y015
 
 @_typing.final
+class VerifyJournalRequest(_message.Message):
+    """VerifyJournalRequest names a journal."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOURNAL_FIELD_NUMBER: _builtins.int
+    DISCARD_DAMAGED_FIELD_NUMBER: _builtins.int
+    journal: _builtins.str
+    discard_damaged: _builtins.bool
+    """Give damaged bytes up: they become declared holes, which readers jump over, and the damaged file is quarantined.
+    What verifies of the fragment stays. The caller must be allowed to APPLY the journal.
+    """
+    def __init__(
+        self,
+        *,
+        journal: _builtins.str = ...,
+        discard_damaged: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["discard_damaged", b"discard_damaged", "journal", b"journal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyJournalRequest: _TypeAlias = VerifyJournalRequest  # noqa: Y015
+
+@_typing.final
+class VerifyJournalResponse(_message.Message):
+    """VerifyJournalResponse is sent once at the beginning, and then after each fragment."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    HEADER_FIELD_NUMBER: _builtins.int
+    FRAGMENTS_FIELD_NUMBER: _builtins.int
+    FRAGMENT_FIELD_NUMBER: _builtins.int
+    DAMAGED_FIELD_NUMBER: _builtins.int
+    DISCARDED_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    status: _journal_pb2.Status.ValueType
+    fragments: _builtins.int
+    """Fragments of the journal that are to be verified, in the first message."""
+    discarded: _builtins.bool
+    """Whether they are declared holes now."""
+    error: _builtins.str
+    """Why the fragment could not be read at all; empty if it could."""
+    @_builtins.property
+    def header(self) -> _journal_pb2.Header:
+        """In the first message."""
+
+    @_builtins.property
+    def fragment(self) -> _journal_pb2.Fragment:
+        """The fragment that was verified; absent from the first message."""
+
+    @_builtins.property
+    def damaged(self) -> _containers.RepeatedCompositeFieldContainer[Global___ByteSpan]:
+        """Its bytes that fail their checksums, as offsets of the journal."""
+
+    def __init__(
+        self,
+        *,
+        status: _journal_pb2.Status.ValueType = ...,
+        header: _journal_pb2.Header | None = ...,
+        fragments: _builtins.int = ...,
+        fragment: _journal_pb2.Fragment | None = ...,
+        damaged: _abc.Iterable[Global___ByteSpan] | None = ...,
+        discarded: _builtins.bool = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fragment", b"fragment", "header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["damaged", b"damaged", "discarded", b"discarded", "error", b"error", "fragment", b"fragment", "fragments", b"fragments", "header", b"header", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyJournalResponse: _TypeAlias = VerifyJournalResponse  # noqa: Y015
+
+@_typing.final
+class ByteSpan(_message.Message):
+    """ByteSpan is a range of offsets [begin, end)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEGIN_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    begin: _builtins.int
+    end: _builtins.int
+    def __init__(
+        self,
+        *,
+        begin: _builtins.int = ...,
+        end: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "end", b"end"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ByteSpan: _TypeAlias = ByteSpan  # noqa: Y015
+
+@_typing.final
 class ListQuarantineRequest(_message.Message):
     """ListQuarantineRequest asks for all entries whose journals the caller may see."""
 

@@ -40,6 +40,11 @@ class FragmentServiceStub(object):
                 request_serializer=consumer_dot_protocol_dot_fragments__pb2.DeleteFragmentsRequest.SerializeToString,
                 response_deserializer=consumer_dot_protocol_dot_fragments__pb2.DeleteFragmentsResponse.FromString,
                 _registered_method=True)
+        self.VerifyJournal = channel.unary_stream(
+                '/broadsheet.v1.FragmentService/VerifyJournal',
+                request_serializer=consumer_dot_protocol_dot_fragments__pb2.VerifyJournalRequest.SerializeToString,
+                response_deserializer=consumer_dot_protocol_dot_fragments__pb2.VerifyJournalResponse.FromString,
+                _registered_method=True)
         self.ListQuarantine = channel.unary_unary(
                 '/broadsheet.v1.FragmentService/ListQuarantine',
                 request_serializer=consumer_dot_protocol_dot_fragments__pb2.ListQuarantineRequest.SerializeToString,
@@ -59,6 +64,13 @@ class FragmentServiceServicer(object):
     def DeleteFragments(self, request, context):
         """DeleteFragments removes sealed fragments of one journal, for ever. What is not as described is passed over, and so
         is the newest fragment, which tells where the journal ends.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def VerifyJournal(self, request, context):
+        """VerifyJournal reads all sealed fragments of one journal, and compares them with their sums.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -85,6 +97,11 @@ def add_FragmentServiceServicer_to_server(servicer, server):
                     servicer.DeleteFragments,
                     request_deserializer=consumer_dot_protocol_dot_fragments__pb2.DeleteFragmentsRequest.FromString,
                     response_serializer=consumer_dot_protocol_dot_fragments__pb2.DeleteFragmentsResponse.SerializeToString,
+            ),
+            'VerifyJournal': grpc.unary_stream_rpc_method_handler(
+                    servicer.VerifyJournal,
+                    request_deserializer=consumer_dot_protocol_dot_fragments__pb2.VerifyJournalRequest.FromString,
+                    response_serializer=consumer_dot_protocol_dot_fragments__pb2.VerifyJournalResponse.SerializeToString,
             ),
             'ListQuarantine': grpc.unary_unary_rpc_method_handler(
                     servicer.ListQuarantine,
@@ -125,6 +142,33 @@ class FragmentService(object):
             '/broadsheet.v1.FragmentService/DeleteFragments',
             consumer_dot_protocol_dot_fragments__pb2.DeleteFragmentsRequest.SerializeToString,
             consumer_dot_protocol_dot_fragments__pb2.DeleteFragmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VerifyJournal(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/broadsheet.v1.FragmentService/VerifyJournal',
+            consumer_dot_protocol_dot_fragments__pb2.VerifyJournalRequest.SerializeToString,
+            consumer_dot_protocol_dot_fragments__pb2.VerifyJournalResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,6 +37,8 @@ class FragmentServiceStub:
     """DeleteFragments removes sealed fragments of one journal, for ever. What is not as described is passed over, and so
     is the newest fragment, which tells where the journal ends.
     """
+    VerifyJournal: _grpc.UnaryStreamMultiCallable[_fragments_pb2.VerifyJournalRequest, _fragments_pb2.VerifyJournalResponse]
+    """VerifyJournal reads all sealed fragments of one journal, and compares them with their sums."""
     ListQuarantine: _grpc.UnaryUnaryMultiCallable[_fragments_pb2.ListQuarantineRequest, _fragments_pb2.ListQuarantineResponse]
     """ListQuarantine returns the files and directories that the broker did not know, and moved aside."""
     PurgeQuarantine: _grpc.UnaryUnaryMultiCallable[_fragments_pb2.PurgeQuarantineRequest, _fragments_pb2.PurgeQuarantineResponse]
@@ -51,6 +53,8 @@ class FragmentServiceAsyncStub(FragmentServiceStub):
     """DeleteFragments removes sealed fragments of one journal, for ever. What is not as described is passed over, and so
     is the newest fragment, which tells where the journal ends.
     """
+    VerifyJournal: _aio.UnaryStreamMultiCallable[_fragments_pb2.VerifyJournalRequest, _fragments_pb2.VerifyJournalResponse]  # type: ignore[assignment]
+    """VerifyJournal reads all sealed fragments of one journal, and compares them with their sums."""
     ListQuarantine: _aio.UnaryUnaryMultiCallable[_fragments_pb2.ListQuarantineRequest, _fragments_pb2.ListQuarantineResponse]  # type: ignore[assignment]
     """ListQuarantine returns the files and directories that the broker did not know, and moved aside."""
     PurgeQuarantine: _aio.UnaryUnaryMultiCallable[_fragments_pb2.PurgeQuarantineRequest, _fragments_pb2.PurgeQuarantineResponse]  # type: ignore[assignment]
@@ -68,6 +72,14 @@ class FragmentServiceServicer(metaclass=_abc_1.ABCMeta):
         """DeleteFragments removes sealed fragments of one journal, for ever. What is not as described is passed over, and so
         is the newest fragment, which tells where the journal ends.
         """
+
+    @_abc_1.abstractmethod
+    def VerifyJournal(
+        self,
+        request: _fragments_pb2.VerifyJournalRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_fragments_pb2.VerifyJournalResponse], _abc.AsyncIterator[_fragments_pb2.VerifyJournalResponse]]:
+        """VerifyJournal reads all sealed fragments of one journal, and compares them with their sums."""
 
     @_abc_1.abstractmethod
     def ListQuarantine(

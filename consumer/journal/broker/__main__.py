@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
+from prometheus_client import start_http_server
 
 from allocator.errors import AllocatorError
 from allocator.runtime.event_loop import run
@@ -16,6 +17,7 @@ from consumer.errors import ConsumerError
 from consumer.interpreter import serve_only
 from consumer.journal.broker.config import (
     DIRECT_COMMIT_BYTES_MAX,
+    SCRUB_BYTES_PER_SECOND,
     SPARE_BYTES_MAX,
     BrokerConfig,
     Durability,
@@ -51,6 +53,14 @@ from consumer.journal.broker.strangers import ACCEPT_OPTION
     show_default=True,
     help="Commits of so many bytes that may wait for a quick disk without a thread; 0: none.",
 )
+@click.option(
+    "--scrub-bytes-per-second",
+    type=click.IntRange(min=0),
+    default=SCRUB_BYTES_PER_SECOND,
+    show_default=True,
+    help="Bytes of sealed fragments verified in the background, once a day; 0: none.",
+)
+@click.option("--metrics-port", type=click.IntRange(0, 65_535), help="Serve Prometheus metrics.")
 @click.option("--retention", is_flag=True, help="Delete fragments older than their retention.")
 @click.option(
     ACCEPT_OPTION,
@@ -68,6 +78,8 @@ def main(
     allow_unauthenticated: bool,
     spare_bytes: int,
     direct_commit_bytes: int,
+    scrub_bytes_per_second: int,
+    metrics_port: int | None,
     retention: bool,
     accept_catalogue_loss: bool,
     list_quarantine: bool,
@@ -92,10 +104,11 @@ def main(
             allow_unauthenticated=allow_unauthenticated,
             spare_bytes_max=spare_bytes,
             direct_commit_bytes_max=direct_commit_bytes,
+            scrub_bytes_per_second=scrub_bytes_per_second,
             accept_catalogue_loss=accept_catalogue_loss,
             retention_enabled=retention,
         )
-        run(_serve(config))
+        run(_serve(config, metrics_port))
 
 
 @contextmanager
@@ -124,13 +137,15 @@ def _tend_quarantine(data_dir: Path, *, restore: str | None, purge: str | None) 
             )
 
 
-async def _serve(config: BrokerConfig) -> None:
+async def _serve(config: BrokerConfig, metrics_port: int | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signal_number, stop.set)
     async with Broker(config) as broker:
         serve_only()
+        if metrics_port is not None:
+            start_http_server(metrics_port, addr=config.host, registry=broker.registry)
         click.echo(f"listening {broker.address}")
         await stop.wait()
 

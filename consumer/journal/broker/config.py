@@ -11,6 +11,8 @@ from allocator.errors import ValidationError
 MEBIBYTE = 1 << 20
 SPARE_BYTES_MAX = 512 * MEBIBYTE
 DIRECT_COMMIT_BYTES_MAX = 64 * 1024
+SCRUB_BYTES_PER_SECOND = 4 * MEBIBYTE
+"""A terabyte in three days, and a hundredth of what a disk reads."""
 
 
 class SyncMode(Enum):
@@ -96,6 +98,12 @@ class BrokerConfig:
     """Start although the catalogue lacks acknowledged changes; journals that it does not name are quarantined."""
     retention_enabled: bool = False
     """Delete sealed fragments older than their journal's retention."""
+    scrub_bytes_per_second: int = SCRUB_BYTES_PER_SECOND
+    """Sealed fragments verified in the background; 0: none are."""
+    scrub_interval_seconds: float = 86_400.0
+    """Between the end of a pass over all fragments and the next one."""
+    scrub_delay_seconds: float = 60.0
+    """From the start to the first pass: a start has enough to read."""
     maintenance_interval_seconds: float = 60.0
     """Between looks at flush intervals and retention."""
     stop_grace_seconds: float = 15.0

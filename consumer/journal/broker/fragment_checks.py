@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +16,8 @@ from consumer.journal.broker.content_file import ContentFile
 from consumer.journal.broker.disk import Disk
 from consumer.journal.broker.fragment_sums import Verification, load_sums
 from consumer.journal.broker.fragments import SealedFragment
+
+Pace = Callable[[int], Awaitable[None]]
 
 logger = structlog.get_logger()
 
@@ -93,6 +95,31 @@ class FragmentChecks:
         self.note(fragment, verdict, identity)
         return verdict
 
+    async def verify(self, fragment: SealedFragment, pace: Pace) -> Verdict:
+        """Verify a whole fragment from the disk, slice by slice.
+
+        Args:
+            fragment: The fragment.
+            pace: Called after each slice with its length, bytes.
+
+        Raises:
+            OSError: the disk failed, or the file is gone.
+        """
+        identity = await self._disk.run(_identity_of, fragment.path)
+        verification = await self._disk.run_owned(
+            partial(Verification, fragment, from_disk=True), Verification.close
+        )
+        try:
+            slices = verification.slices()
+            while length := await self._disk.run(next, slices, 0):
+                await pace(length)
+            verdict = await self._disk.run(_verdict_of, verification)
+        finally:
+            # In a thread, because one may still be reading.
+            self._disk.submit(verification.close)
+        self.note(fragment, verdict, identity)
+        return verdict
+
     def _forget_running(self, path: Path) -> Callable[[asyncio.Future[Verdict]], None]:
         def forget(done: asyncio.Future[Verdict]) -> None:
             del done
@@ -138,7 +165,11 @@ def _verify(fragment: SealedFragment) -> Verdict:
     try:
         for _ in verification.slices():
             pass
-        damaged = verification.damaged
-        return Verdict(damaged, None if damaged else verification.sums())
+        return _verdict_of(verification)
     finally:
         verification.close()
+
+
+def _verdict_of(verification: Verification) -> Verdict:
+    damaged = verification.damaged
+    return Verdict(damaged, None if damaged else verification.sums())

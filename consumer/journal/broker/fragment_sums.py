@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from consumer.journal.broker.block_sums import (
     BLOCK_BYTES,
@@ -22,7 +24,8 @@ from consumer.journal.broker.block_sums import (
     sums_path,
 )
 from consumer.journal.broker.content_file import ContentFile
-from consumer.journal.broker.fragments import SealedFragment, joined_spans
+from consumer.journal.broker.disk import Disk
+from consumer.journal.broker.fragments import SealedFragment, fragment_name, joined_spans
 
 SLICE_BYTES = 64 * BLOCK_BYTES
 """Read at once while a whole fragment is verified."""
@@ -53,8 +56,20 @@ def files_of(fragments: Iterable[SealedFragment]) -> list[Path]:
 class Verification:
     """Verification of one sealed fragment, by slices, so that it can be paced. Blocking."""
 
-    def __init__(self, fragment: SealedFragment) -> None:
+    def __init__(self, fragment: SealedFragment, *, from_disk: bool = False) -> None:
+        """Open the file.
+
+        Args:
+            fragment: What to verify.
+            from_disk: Whether to have the kernel forget what it has in memory, before and after.
+
+        Raises:
+            OSError: it could not be opened.
+        """
         self._fragment = fragment
+        self._from_disk = from_disk
+        self._working = threading.Lock()
+        """Held while a slice is read, so that the file is not closed under it."""
         self._length = fragment.end - fragment.begin
         self._stored = load_sums(fragment)
         self._sha1 = hashlib.sha1(usedforsecurity=False)
@@ -70,12 +85,22 @@ class Verification:
         """
         for position in range(0, self._length, SLICE_BYTES):
             length = min(SLICE_BYTES, self._length - position)
-            content = self._file.read_as_is(length, position)
-            self._sha1.update(content)
-            self._fresh.update(content)
-            if self._stored is not None:
-                self._suspects += self._stored.all_bad(position, content)
+            with self._working:
+                self._verify(position, length)
             yield length
+
+    def _verify(self, position: int, length: int) -> None:
+        self._drop_cached(position, length)
+        content = self._file.read_as_is(length, position)
+        self._drop_cached(position, length)
+        self._sha1.update(content)
+        self._fresh.update(content)
+        if self._stored is not None:
+            self._suspects += self._stored.all_bad(position, content)
+
+    def _drop_cached(self, position: int, length: int) -> None:
+        if self._from_disk and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._file.fd, position, length, os.POSIX_FADV_DONTNEED)
 
     @property
     def damaged(self) -> tuple[Span, ...]:
@@ -97,4 +122,55 @@ class Verification:
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._file.fd)
+        with self._working:
+            self._file.release()
+
+
+class Piece(NamedTuple):
+    """A part of a damaged fragment that verifies, in a file of another name as yet."""
+
+    copy: Path
+    sealed: SealedFragment
+
+
+def copy_sound_pieces(disk: Disk, fragment: SealedFragment, damaged: Sequence[Span]) -> list[Piece]:
+    """Copy what is between damaged spans, given as offsets in the file, to files of its own. Blocking.
+
+    Raises:
+        OSError: the disk failed.
+    """
+    bounds = [0, *(bound for span in damaged for bound in span), fragment.end - fragment.begin]
+    pieces: list[Piece] = []
+    with fragment.path.open("rb") as source:
+        for begin, end in zip(bounds[::2], bounds[1::2], strict=True):
+            if begin == end:
+                continue
+            source.seek(begin)
+            sha1, left = hashlib.sha1(usedforsecurity=False), end - begin
+            copy = fragment.path.with_name(f"{fragment.begin + begin:016x}.copy")
+            with copy.open("wb") as target:
+                while left and (block := source.read(min(SLICE_BYTES, left))):
+                    sha1.update(block)
+                    target.write(block)
+                    left -= len(block)
+                target.flush()
+                disk.sync_data(target.fileno())
+            span = fragment.begin + begin, fragment.begin + end
+            path = copy.with_name(fragment_name(*span, sha1.digest()))
+            os.utime(copy, (fragment.mod_time, fragment.mod_time))
+            pieces.append(
+                Piece(copy, SealedFragment(*span, sha1.digest(), fragment.mod_time, path))
+            )
+    return pieces
+
+
+def place_pieces(disk: Disk, pieces: Sequence[Piece]) -> None:
+    """Give copied pieces their sealed names, durably. Blocking.
+
+    Raises:
+        OSError: the disk failed.
+    """
+    for piece in pieces:
+        piece.copy.rename(piece.sealed.path)
+    if pieces:
+        disk.sync_directory(pieces[0].copy.parent)

@@ -9,6 +9,7 @@ from typing import Self
 
 import grpc
 import structlog
+from prometheus_client import CollectorRegistry
 
 from allocator.errors import ValidationError
 from allocator.runtime.clock import Clock, SystemClock
@@ -34,6 +35,7 @@ from consumer.journal.broker.quarantine import Quarantine
 from consumer.journal.broker.quarantine_api import QuarantineHandler
 from consumer.journal.broker.read import ReadHandler
 from consumer.journal.broker.resolution import Resolver
+from consumer.journal.broker.scrub import Scrubber, ScrubMetrics
 from consumer.journal.broker.service import (
     Handlers,
     append_stream_handler,
@@ -43,6 +45,7 @@ from consumer.journal.broker.service import (
 from consumer.journal.broker.spare_files import SpareFiles
 from consumer.journal.broker.staging import StagingArea
 from consumer.journal.broker.strangers import settle_root
+from consumer.journal.broker.verify_api import VerifyHandler
 from consumer.protocol.auth import KeyedAuth, NoAuth
 
 PING_INTERVAL_MIN_MS = 5_000
@@ -55,7 +58,12 @@ class Broker:
     """A single-node broker of journals. An async context manager; its parts live on one loop."""
 
     def __init__(
-        self, config: BrokerConfig, *, clock: Clock | None = None, disk: Disk | None = None
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock | None = None,
+        disk: Disk | None = None,
+        registry: CollectorRegistry | None = None,
     ) -> None:
         """Check the settings; nothing is opened yet.
 
@@ -63,6 +71,7 @@ class Broker:
             config: The settings.
             clock: Time; the machine's if None.
             disk: File operations; the machine's if None.
+            registry: Takes the broker's metrics; a new one if None.
 
         Raises:
             ValidationError: the address could be reached by others, and nothing guards it.
@@ -76,6 +85,9 @@ class Broker:
         self._config = config
         self._clock = clock or SystemClock()
         self._disk = disk or Disk()
+        self.registry = registry or CollectorRegistry()
+        """What the broker counts, for Prometheus."""
+        self._checks = FragmentChecks(self._disk)
         self._group = TaskGroup()
         self._verifier = KeyedAuth(config.auth_keys) if config.auth_keys else NoAuth()
         self._root: DataRoot | None = None
@@ -145,6 +157,16 @@ class Broker:
         self._ticks = [
             self._group.start_soon(maintenance.run(), name="broker.maintenance"),
             self._group.start_soon(maintenance.run_syncs(), name="broker.syncs"),
+            self._group.start_soon(
+                Scrubber(
+                    self._disk,
+                    self._clock,
+                    root.journals,
+                    self._checks,
+                    ScrubMetrics(self._checks, self.registry),
+                ).run(self._config),
+                name="broker.scrub",
+            ),
         ]
         logger.info(
             "broker.started",
@@ -190,13 +212,12 @@ class Broker:
         return Handlers(
             appends=appends,
             append_streams=AppendStreamHandler(appends, self._catalogue, self._journals),
-            reads=ReadHandler(
-                resolver, self._journals, self._disk, FragmentChecks(self._disk), self._config
-            ),
+            reads=ReadHandler(resolver, self._journals, self._disk, self._checks, self._config),
             lists=ListHandler(resolver, identity, self._catalogue, self._journals),
             applies=ApplyHandler(resolver, self._catalogue, journals_max=self._config.journals_max),
             fragments=FragmentsHandler(resolver, self._disk, root.spool),
             deletions=DeletionHandler(resolver, site),
+            verifications=VerifyHandler(resolver, site, self._checks),
             quarantine=QuarantineHandler(resolver, self._disk, site.quarantine),
         )
 

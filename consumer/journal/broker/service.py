@@ -18,11 +18,13 @@ from consumer.journal.broker.fragments_api import FragmentsHandler
 from consumer.journal.broker.list_apply import ApplyHandler, ListHandler
 from consumer.journal.broker.quarantine_api import QuarantineHandler
 from consumer.journal.broker.read import ReadHandler
+from consumer.journal.broker.verify_api import VerifyHandler
 from consumer.journal.wire import APPEND_SERVICE, serialize
 from consumer.protocol.fragments_pb2 import (
     DeleteFragmentsRequest,
     ListQuarantineRequest,
     PurgeQuarantineRequest,
+    VerifyJournalRequest,
 )
 from consumer.protocol.journal_pb2 import (
     ApplyRequest,
@@ -48,6 +50,7 @@ class Handlers:
     fragments: FragmentsHandler
     deletions: DeletionHandler
     quarantine: QuarantineHandler
+    verifications: VerifyHandler
 
 
 def fragment_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
@@ -56,6 +59,9 @@ def fragment_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "DeleteFragments": grpc.unary_unary_rpc_method_handler(
             handlers.deletions.delete, DeleteFragmentsRequest.FromString, serialize
+        ),
+        "VerifyJournal": grpc.unary_stream_rpc_method_handler(
+            handlers.verifications.verify, VerifyJournalRequest.FromString, serialize
         ),
         "ListQuarantine": grpc.unary_unary_rpc_method_handler(
             handlers.quarantine.list, ListQuarantineRequest.FromString, serialize

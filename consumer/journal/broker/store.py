@@ -4,6 +4,7 @@
     commit-<generation>           commit log since its checkpoint
     <begin>.open                  bytes of the open fragment
     <begin>-<end>-<sha1>.raw      sealed fragments
+    <begin>-….raw.sums            sums of a sealed fragment's blocks, not synced
 
 Order makes each step repeatable: content and record are durable before anyone learns of them; a new log's checkpoint
 is durable before the open file takes its sealed name; the old log goes last.

@@ -11,9 +11,13 @@ import pytest
 from consumer.errors import JournalDamagedError
 from consumer.journal.broker.block_sums import BLOCK_BYTES, sums_path
 from consumer.journal.broker.config import BrokerConfig
+from consumer.journal.broker.disk import Disk
+from consumer.journal.broker.quarantine import Quarantine
 from consumer.journal.broker.server import Broker
 from consumer.journal.client import JournalClient
 from tests.support.broker import append, apply_specs, broker_stub, journal_spec, read
+from tests.support.eventually import eventually
+from tests.support.shardctl_runs import shardctl
 
 JOURNAL = "a/journal"
 CONTENT = b"".join(b"%07d\n" % number for number in range(12_000))
@@ -118,3 +122,48 @@ async def test_flip_in_the_open_fragment_is_an_error(tmp_path: Path) -> None:
                     pass
             _flip(path, position)
         assert (await read(stub, JOURNAL)).content == CONTENT
+
+
+async def test_verify_finds_and_discards_what_is_damaged(tmp_path: Path) -> None:
+    """An operator finds the bad block, gives it up, and readers jump over it; nothing else of the fragment is lost."""
+    fragment = await _sealed(tmp_path)
+    bad = BLOCK_BYTES, 2 * BLOCK_BYTES
+    _flip(fragment, BLOCK_BYTES + 5)
+    async with Broker(BrokerConfig(data_dir=tmp_path)) as broker:
+        line = f"shardctl journals verify {JOURNAL} --broker {broker.address}"
+        found = await asyncio.to_thread(shardctl, line)
+        discarded = await asyncio.to_thread(shardctl, f"{line} --discard-damaged")
+        again = await asyncio.to_thread(shardctl, line)
+        async with JournalClient(broker.address) as client:
+            got = {each.offset: each.content async for each in client.reader(JOURNAL, block=False)}
+    async with (
+        Broker(BrokerConfig(data_dir=tmp_path)) as broker,
+        broker_stub(broker.address) as stub,
+    ):
+        later = await append(stub, JOURNAL, b"?")
+        content = (await read(stub, JOURNAL)).content
+
+    assert (found.status, discarded.status, again.status) == (1, 0, 0)
+    assert f"bytes [{bad[0]}, {bad[1]}) are damaged" in found.stderr
+    assert sorted(got) == [0, bad[1], len(CONTENT)]
+    assert content == CONTENT[: bad[0]] + CONTENT[bad[1] :] + b"!?"
+    assert later.commit.begin == len(CONTENT) + 1
+    (kept,) = Quarantine(Disk(), tmp_path).entries()
+    assert (kept.reason.journal, kept.bytes) == (JOURNAL, len(CONTENT))
+
+
+async def test_background_pass_finds_damage_that_nobody_reads(tmp_path: Path) -> None:
+    """Rot in old fragments is counted while a backup still has them, also in journals that nobody opened."""
+    fragment = await _sealed(tmp_path)
+    _flip(fragment, 3)
+    config = BrokerConfig(
+        data_dir=tmp_path, scrub_delay_seconds=0.0, scrub_bytes_per_second=1 << 40
+    )
+    async with Broker(config) as broker:
+
+        def value(name: str) -> float:
+            return broker.registry.get_sample_value(f"broadsheet_broker_{name}") or 0.0
+
+        await eventually(lambda: value("scrub_completed_timestamp_seconds"))
+        assert value("damaged_fragments") == 1
+        assert value("scrubbed_bytes_total") == len(CONTENT)

@@ -16,6 +16,7 @@ import pytest
 
 from allocator.runtime.task_group import TaskGroup
 from consumer.errors import EndpointError
+from consumer.journal.broker.block_sums import Sums
 from consumer.journal.broker.config import BrokerConfig
 from consumer.journal.broker.content_file import ContentFile
 from consumer.journal.broker.server import Broker
@@ -148,10 +149,10 @@ async def test_read_given_up_while_its_file_is_opened_leaves_no_descriptor(
     entered, gate = threading.Event(), threading.Event()
     open_sealed = ContentFile.open_sealed
 
-    def slowly(path: Path) -> ContentFile:
+    def slowly(path: Path, *, sums: Sums | None = None) -> ContentFile:
         entered.set()
         assert gate.wait(20), "the gate was never opened"
-        return open_sealed(path)
+        return open_sealed(path, sums=sums)
 
     async with (
         Broker(BrokerConfig(data_dir=tmp_path / "b")) as broker,
@@ -182,10 +183,10 @@ async def test_read_of_a_journal_deleted_while_its_file_is_opened_ends_cleanly(
     entered, gate = threading.Event(), threading.Event()
     open_sealed = ContentFile.open_sealed
 
-    def slowly(path: Path) -> ContentFile:
+    def slowly(path: Path, *, sums: Sums | None = None) -> ContentFile:
         entered.set()
         assert gate.wait(20), "the gate was never opened"
-        return open_sealed(path)
+        return open_sealed(path, sums=sums)
 
     async with (
         Broker(BrokerConfig(data_dir=tmp_path / "b")) as broker,

@@ -117,7 +117,7 @@ def test_a_jump_over_an_unused_spare_leaves_none_of_it(tmp_path: Path) -> None:
     _use(recovered.store, _spares(tmp_path, disk))
     recovered.store.roll(begin=100).retired.release()
     commit(recovered.store, b"behind the jump")
-    assert recovered.store.file.read(15, 0) == b"behind the jump"
+    assert bytes(recovered.store.file.read(15, 0)) == b"behind the jump"
     crash(recovered)
     assert [path.stat().st_size for path in (tmp_path / "j").glob("*.open")] == [15]
     assert _content(reopened(tmp_path / "j")) == b"behind the jump"

@@ -195,7 +195,8 @@ def verify_journals(
 ) -> None:
     """Compare stored fragments with their checksums.
 
-    The broker reads every sealed fragment of the journals. Exits with status 1 if anything is damaged and was not discarded.
+    The broker reads every sealed fragment of the journals. Exits with status 1 if anything is damaged
+    and was not discarded.
 
     \b
     Examples:

@@ -10,6 +10,7 @@ from allocator.core.model import MemberId
 from allocator.core.policy import AllocationPolicy
 from allocator.errors import ValidationError
 from allocator.etcd.config import EtcdConfig
+from consumer.core.accrual import SUSPICION_PHI
 from consumer.core.load_message import CAPACITY_MAX
 from consumer.journal.channels import parse_endpoints
 from consumer.protocol.alphabet import validate_token
@@ -77,6 +78,9 @@ class MemberConfig:
     """Before announcing, revoke the leases of members of our zone whose suffix starts so: earlier lives of ours."""
     watch_peers: bool = True
     """Whether this process ends the leases of peers whose process it finds ended, so that fail-over is quick."""
+    suspicion_phi: float = SUSPICION_PHI
+    """How sure this process must be that a silent peer will not be heard again before it asks others about it: −log10
+    of the chance that it will. Lower suspects sooner, and in vain more often; 0: silent peers wait for their lease."""
     drain_seconds_max: float = 300.0
     """A leaving process waits so long for its shards to be handed over, then stops them all the same. 0 hands nothing
     over."""
@@ -111,6 +115,7 @@ class MemberConfig:
         _require_range(self.capacity, "capacity", 0, CAPACITY_MAX)
         _require_at_least(self.hot_standbys_max, "hot_standbys_max", 0)
         _require_at_least(self.lease_ttl_seconds, "lease_ttl_seconds", LEASE_TTL_SECONDS_MIN)
+        _require_at_least(self.suspicion_phi, "suspicion_phi", 0)
         _require_at_least(self.watch_delay_seconds, "watch_delay_seconds", 0)
         _require_at_least(self.drain_seconds_max, "drain_seconds_max", 0)
         _require_at_least(self.drain_alone_seconds_max, "drain_alone_seconds_max", 0)

@@ -74,6 +74,20 @@ class WatchBatch:
     events: tuple[WatchEvent, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseLife:
+    """What etcd says of a lease."""
+
+    granted_seconds: int
+    left_seconds: int
+    """Rounded down."""
+
+    @property
+    def age_seconds_min(self) -> int:
+        """Seconds since it was last renewed, at least."""
+        return max(0, self.granted_seconds - self.left_seconds - 1)
+
+
 class Etcd(Protocol):
     """Etcd's v3 API, as far as we use it."""
 
@@ -116,6 +130,10 @@ class Etcd(Protocol):
 
     async def lease_keep_alive_once(self, lease: LeaseId) -> int:
         """Renew a lease. Return the seconds it has now; 0 if it is gone."""
+        ...
+
+    async def lease_life(self, lease: LeaseId) -> LeaseLife | None:
+        """Return how much is left of a lease, without renewing it; None if it is gone."""
         ...
 
     def watch(self, prefix: bytes, *, start_revision: int) -> AsyncGenerator[WatchBatch, None]:

@@ -17,7 +17,7 @@ import grpc.aio
 from allocator.core.ops import Compare, Get, LeaseId, Operation, Put, prefix_range_end
 from allocator.errors import EtcdRequestError, LeaseNotFoundError
 from allocator.etcd import rpc_pb2
-from allocator.etcd.api import Header, RangeResult, TxnResult, WatchBatch
+from allocator.etcd.api import Header, LeaseLife, RangeResult, TxnResult, WatchBatch
 from allocator.etcd.calls import Caller, Metadata, Method, NoAnswerError
 from allocator.etcd.channel import ChannelPool
 from allocator.etcd.config import EtcdConfig as EtcdConfig
@@ -46,6 +46,9 @@ _LEASE_GRANT: Final[Method[rpc_pb2.LeaseGrantRequest, rpc_pb2.LeaseGrantResponse
 _LEASE_REVOKE: Final[Method[rpc_pb2.LeaseRevokeRequest, rpc_pb2.LeaseRevokeResponse]] = Method(
     "/etcdserverpb.Lease/LeaseRevoke", rpc_pb2.LeaseRevokeResponse
 )
+_LEASE_TIME_TO_LIVE: Final[
+    Method[rpc_pb2.LeaseTimeToLiveRequest, rpc_pb2.LeaseTimeToLiveResponse]
+] = Method("/etcdserverpb.Lease/LeaseTimeToLive", rpc_pb2.LeaseTimeToLiveResponse)
 _STATUS: Final[Method[rpc_pb2.StatusRequest, rpc_pb2.StatusResponse]] = Method(
     "/etcdserverpb.Maintenance/Status", rpc_pb2.StatusResponse
 )
@@ -188,6 +191,14 @@ class EtcdClient:
             idempotent=True,
         )
         return response.ttl
+
+    async def lease_life(self, lease: LeaseId) -> LeaseLife | None:
+        """Return how much is left of a lease, without renewing it; None if it is gone."""
+        request = rpc_pb2.LeaseTimeToLiveRequest(id=lease)
+        response = await self._caller.unary(_LEASE_TIME_TO_LIVE, request, idempotent=True)
+        if response.ttl < 0:
+            return None
+        return LeaseLife(granted_seconds=response.granted_ttl, left_seconds=response.ttl)
 
     def watch(self, prefix: bytes, *, start_revision: int) -> AsyncGenerator[WatchBatch, None]:
         """Yield every change of keys with `prefix` from `start_revision` on, for ever, resuming over lost streams.

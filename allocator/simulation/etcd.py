@@ -15,7 +15,14 @@ from dataclasses import dataclass
 
 from allocator.core.ops import Compare, LeaseId, Operation, prefix_range_end
 from allocator.errors import LeaseNotFoundError, RevisionCompactedError
-from allocator.etcd.api import Header, RangeResult, TxnResult, WatchBatch, mod_revision_of
+from allocator.etcd.api import (
+    Header,
+    LeaseLife,
+    RangeResult,
+    TxnResult,
+    WatchBatch,
+    mod_revision_of,
+)
 from allocator.simulation.store import Commit, Store, key_of
 
 CLUSTER_ID = 0x51
@@ -101,6 +108,11 @@ class FakeEtcd:
         await asyncio.sleep(0)
         return self.keep_alive(lease)
 
+    async def lease_life(self, lease: LeaseId) -> LeaseLife | None:
+        """Return how much is left of a lease."""
+        await asyncio.sleep(0)
+        return self.life(lease)
+
     async def watch(
         self, prefix: bytes, *, start_revision: int
     ) -> AsyncGenerator[WatchBatch, None]:
@@ -179,6 +191,14 @@ class FakeEtcd:
         known.timer.cancel()
         known.timer = self._timer(lease, known.ttl_seconds)
         return known.ttl_seconds
+
+    def life(self, lease: LeaseId) -> LeaseLife | None:
+        """Return how much is left of a lease now; None if there is none."""
+        known = self._leases.get(lease)
+        if known is None:
+            return None
+        left = known.timer.when() - asyncio.get_running_loop().time()
+        return LeaseLife(granted_seconds=known.ttl_seconds, left_seconds=int(left))
 
     def compact(self, revision: int) -> None:
         """Forget what was before a revision."""

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from allocator.core.ops import Compare, LeaseId, Operation
 from allocator.errors import AllocatorError, EtcdUnavailableError
-from allocator.etcd.api import RangeResult, TxnResult, WatchBatch
+from allocator.etcd.api import LeaseLife, RangeResult, TxnResult, WatchBatch
 from allocator.simulation.etcd import FakeEtcd
 
 T = TypeVar("T")
@@ -144,6 +144,10 @@ class FaultyEtcd:
     async def lease_keep_alive_once(self, lease: LeaseId) -> int:
         """Renew a lease."""
         return await self._ask(lambda: self._etcd.keep_alive(lease))
+
+    async def lease_life(self, lease: LeaseId) -> LeaseLife | None:
+        """Return how much is left of a lease."""
+        return await self._ask(lambda: self._etcd.life(lease))
 
     async def watch(
         self, prefix: bytes, *, start_revision: int

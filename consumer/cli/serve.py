@@ -243,6 +243,7 @@ def member_config(app: str, options: dict[str, Any]) -> MemberConfig:
         broker_auth_keys=options["broker_auth_keys"],
         revoke_predecessors_prefix=options["replaces"],
         watch_peers=options["watch_peers"],
+        suspicion_phi=options["suspicion_phi"],
         shards=shard_config(options),
         allocation=_policy(options),
     )

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from consumer.core.accrual import SUSPICION_PHI
 from consumer.shard.environment import ShardConfig
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -137,7 +138,13 @@ _OPTIONS = (
         "--watch-peers/--no-watch-peers",
         envvar="CONSUMER_WATCH_PEERS",
         default=True,
-        help="Whether to end the leases of members whose process is found to have ended.",
+        help="Whether to end the leases of members whose process is found to have ended, or fallen silent.",
+    ),
+    _option(
+        "--suspicion-phi",
+        envvar="CONSUMER_SUSPICION_PHI",
+        default=SUSPICION_PHI,
+        help="How sure to be that a silent member is gone before others are asked; 0: wait for its lease.",
     ),
 )
 

@@ -32,14 +32,17 @@ from consumer.member.shard_up import ShardUp
 from consumer.member.standby_take_over import StandbyTakeOver
 from consumer.protocol.allocation_pb2_grpc import add_AllocationServiceServicer_to_server
 from consumer.protocol.auth import KeyedAuth, NoAuth
+from consumer.protocol.peer_pb2_grpc import add_PeerServiceServicer_to_server
 from consumer.protocol.recovery_pb2_grpc import add_RecoveryServiceServicer_to_server
 from consumer.protocol.shard_pb2_grpc import add_ShardServicer_to_server
 from consumer.protocol.state_pb2_grpc import add_StateServiceServicer_to_server
+from consumer.resolver.hearing import Hearing
 from consumer.resolver.local_shards import LocalShards
 from consumer.resolver.peers import Peers
 from consumer.resolver.resolver import Resolver
 from consumer.rpc.allocation_api import AllocationApi
 from consumer.rpc.guard import RpcGuard
+from consumer.rpc.peer_api import PeerApi
 from consumer.rpc.recovery_api import RecoveryApi
 from consumer.rpc.shard_api import ShardApi
 from consumer.rpc.shown_state import ShownStates
@@ -188,6 +191,8 @@ def _peer_watch(given: Surroundings, key_space: KeySpace) -> PeerWatch:
         member_id=given.config.member_id,
         clock=given.clock,
         registry=given.registry,
+        hearing=Hearing(_auth(given.config)),
+        suspicion_phi=given.config.suspicion_phi,
     )
     key_space.observe(watch.look)
     return watch
@@ -340,8 +345,20 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
         application=given.application,
     )
     add_StateServiceServicer_to_server(state_api, given.server)
+    peer_api = PeerApi(
+        parts.key_space,
+        Hearing(_auth(config)),
+        stopping=parts.resolver.stopping,
+        clock=given.clock,
+    )
+    add_PeerServiceServicer_to_server(peer_api, given.server)
     if isinstance(given.application, ServiceRegistrar):
         given.application.register_services(given.server, parts.resolver)
+
+
+def _auth(config: MemberConfig) -> KeyedAuth | NoAuth:
+    """Return what signs requests to other members."""
+    return KeyedAuth(config.auth_keys) if config.auth_keys else NoAuth()
 
 
 def _retain_peers(peers: Peers, key_space: KeySpace, group: TaskGroup) -> None:

@@ -1,9 +1,9 @@
 """Notices at once that the process of a peer is gone, and ends its lease: fail-over need not wait for the lease's time.
 
 A connection to the peer's port is held open. When it breaks, and the port then *refuses* connections, the machine is
-there but nobody listens any more: the process has ended. A pause, a partition or a lost machine refuses nothing, so
-those wait for the lease as before; and a peer that has told etcd that it leaves ends its lease itself. To be wrong is
-harmless: a primary that still lives is fenced by its successor.
+there but nobody listens any more: the process has ended. A pause, a partition or a lost machine refuses nothing: those
+are for `consumer.member.silence_watch`, or wait for the lease. And a peer that has told etcd that it leaves ends its
+lease itself. To be wrong is harmless: a primary that still lives is fenced by its successor.
 
 A port that was never open proves nothing by refusing: its address may be one that cannot be reached from here. A peer
 that dies before this member has connected to it, as within the moment in which this member starts, therefore waits for
@@ -17,9 +17,11 @@ its lease, unless its other watcher has; `peer.watched` in the log tells from wh
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import structlog
 from google.protobuf.message import DecodeError
@@ -33,10 +35,13 @@ from allocator.key_space import KeySpace
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
+from consumer.core.accrual import SUSPICION_PHI
 from consumer.core.peer_ring import watched_by
 from consumer.journal.channels import parse_endpoint
 from consumer.key_space import process_of
+from consumer.member.silence_watch import SilenceWatch
 from consumer.protocol.shard_pb2 import ConsumerSpec
+from consumer.resolver.hearing import Hearing
 
 CONNECT_SECONDS_MAX = 2.0
 HELD_SECONDS_MIN = 1.0
@@ -75,6 +80,8 @@ class PeerWatch:
         member_id: MemberId,
         clock: Clock,
         registry: CollectorRegistry,
+        hearing: Hearing | None = None,
+        suspicion_phi: float = SUSPICION_PHI,
     ) -> None:
         """Bind the watch; nothing is connected yet.
 
@@ -84,16 +91,30 @@ class PeerWatch:
             member_id: This process.
             clock: Tells how long connections last.
             registry: Of Prometheus metrics.
+            hearing: Hears peers beat; without it none is suspected because it is silent.
+            suspicion_phi: How sure to be that a silent peer will beat no more before others are asked; 0: none is.
         """
         self._etcd = etcd
         self._key_space = key_space
         self._member_id = member_id
         self._clock = clock
+        self._hearing = hearing
+        self._suspicion_phi = suspicion_phi
         self._changed = asyncio.Event()
         self._changed.set()
         self._revoked = Counter(
             "broadsheet_member_peers_found_dead",
             "Peers whose lease was revoked because their process had ended.",
+            registry=registry,
+        )
+        self._suspected = Counter(
+            "broadsheet_member_peers_suspected",
+            "Times that a peer was suspected because it fell silent.",
+            registry=registry,
+        )
+        self._silenced = Counter(
+            "broadsheet_member_peers_found_silent",
+            "Peers whose lease was revoked because they fell silent, to others too, and did not renew it.",
             registry=registry,
         )
         self._held = Gauge(
@@ -110,16 +131,19 @@ class PeerWatch:
     async def run(self) -> None:
         """Watch, following who is in the ring."""
         async with TaskGroup() as group:
-            watches: dict[_Life, asyncio.Task[None]] = {}
+            watches: dict[_Life, list[asyncio.Task[None]]] = {}
             while True:
                 await self._changed.wait()
                 self._changed.clear()
                 wanted = self._wanted()
                 for life in watches.keys() - wanted.keys():
-                    watches.pop(life).cancel()
+                    for task in watches.pop(life):
+                        task.cancel()
                 for life in wanted.keys() - watches.keys():
-                    watch = self._watch(wanted[life])
-                    watches[life] = group.start_soon(watch, name=f"watch {life[0]}")
+                    watches[life] = [
+                        group.start_soon(watch, name=f"watch {life[0]}")
+                        for watch in self._watches(wanted[life])
+                    ]
 
     def _wanted(self) -> dict[_Life, Member]:
         # One that leaves ends its lease itself; and its server does not stop before our connection is closed.
@@ -130,6 +154,30 @@ class PeerWatch:
         }
         watched = (members[member_id] for member_id in watched_by(self._member_id, members))
         return {_life(member): member for member in watched}
+
+    def _watches(self, member: Member) -> list[Coroutine[Any, Any, None]]:
+        watches = [self._watch(member)]
+        if self._hearing is not None and self._suspicion_phi:
+            silence = SilenceWatch(
+                member,
+                self._hearing,
+                self._etcd,
+                threshold=self._suspicion_phi,
+                others=lambda: self._witnesses(member.member_id),
+                revoke=lambda: self._revoke(member, silent=True),
+                on_suspected=self._suspected.inc,
+                clock=self._clock,
+            )
+            watches.append(silence.run())
+        return watches
+
+    def _witnesses(self, suspect: MemberId) -> list[Member]:
+        """Return who can be asked about a member."""
+        return [
+            member
+            for member_id, member in self._key_space.members.items()
+            if member_id not in (self._member_id, suspect) and not member.value.is_exiting()
+        ]
 
     async def _watch(self, member: Member) -> None:
         try:
@@ -162,8 +210,8 @@ class PeerWatch:
                 return
             await backoff.sleep()
 
-    async def _revoke(self, member: Member) -> bool:
-        """End a dead peer's lease; False if it must be tried again, or may not be."""
+    async def _revoke(self, member: Member, *, silent: bool = False) -> bool:
+        """End a dead or silent peer's lease; False if it must be tried again, or may not be."""
         try:
             now = await self._etcd.get_range(member.kv.key)
             if not now.kvs or now.kvs[0].create_revision != member.kv.create_revision:
@@ -179,14 +227,15 @@ class PeerWatch:
         except asyncio.CancelledError:
             # The mirror showed that it is gone, and ended this watch, before etcd's answer came.
             if member.member_id not in self._key_space.members:
-                self._tell_found_dead(member)
+                self._tell_found_dead(member, silent=silent)
             raise
-        self._tell_found_dead(member)
+        self._tell_found_dead(member, silent=silent)
         return True
 
-    def _tell_found_dead(self, member: Member) -> None:
-        self._revoked.inc()
-        _log.warning("peer.found_dead", member=str(member.member_id), lease=f"{member.kv.lease:x}")
+    def _tell_found_dead(self, member: Member, *, silent: bool) -> None:
+        (self._silenced if silent else self._revoked).inc()
+        event = "peer.found_silent" if silent else "peer.found_dead"
+        _log.warning(event, member=str(member.member_id), lease=f"{member.kv.lease:x}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ SHARD_CAPABILITIES: Mapping[str, Capability] = {
     "/broadsheet.v1.AllocationService/ApplyPlan": Capability.APPLY,
     "/broadsheet.v1.AllocationService/Explain": Capability.LIST,
     "/broadsheet.v1.AllocationService/ListMoves": Capability.LIST,
+    "/broadsheet.v1.PeerService/Beat": Capability.LIST,
+    "/broadsheet.v1.PeerService/Witness": Capability.LIST,
     "/broadsheet.v1.RecoveryService/PlanPrune": Capability.READ,
     "/broadsheet.v1.RecoveryService/Prune": Capability.APPLY,
     "/broadsheet.v1.RecoveryService/PlanRewind": Capability.READ,

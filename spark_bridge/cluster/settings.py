@@ -22,6 +22,7 @@ class MemberSettings(TypedDict, total=False):
     broker_auth_keys: str
     announce_seconds_max: float
     watch_peers: bool
+    suspicion_phi: float
     drain_seconds_max: float
     drain_alone_seconds_max: float
     drain_covered_seconds_max: float

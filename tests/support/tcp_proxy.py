@@ -23,6 +23,8 @@ class TcpProxy:
         self._writers: set[asyncio.StreamWriter] = set()
         self.connections = 0
         """Connections accepted so far."""
+        self.bytes_answered = 0
+        """Forwarded from the target to clients so far."""
 
     @property
     def endpoint(self) -> str:
@@ -100,6 +102,8 @@ class TcpProxy:
             while data := await source.read(65_536):
                 await flow.wait()
                 sink.write(data)
+                if flow is self._answers_flow:
+                    self.bytes_answered += len(data)
                 await sink.drain()
         except ConnectionError:
             pass

@@ -62,6 +62,7 @@ class TestLease:
 
         assert not await etcd.lease_revoke(unknown)
         assert await etcd.lease_keep_alive_once(unknown) == 0
+        assert await etcd.lease_life(unknown) is None
 
     async def test_lease_renewed_lives_and_not_renewed_expires(self, etcd: Etcd) -> None:
         """Renewal returns what the lease is worth; without it the key goes."""
@@ -70,10 +71,19 @@ class TestLease:
 
         assert await etcd.lease_keep_alive_once(lease) >= 4
 
+        async def has_aged() -> bool:
+            life = await etcd.lease_life(lease)
+            assert life is not None, "a look at it does not renew it, but it has its time"
+            assert life.granted_seconds >= 4
+            return life.age_seconds_min >= 1
+
+        await eventually(has_aged, interval_seconds=0.1)
+
         async def is_gone() -> bool:
             return (await etcd.get_range(b"/k")).kvs == ()
 
         await eventually(is_gone, interval_seconds=0.1)
+        assert await etcd.lease_life(lease) is None
         assert await etcd.lease_keep_alive_once(lease) == 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -203,6 +204,33 @@ async def test_killed_primary_is_succeeded_at_once_by_a_peer_that_watches_it(
                 load.stop()
 
                 await eventually(lambda: "peer.found_dead" in second.log())
+                await check_exactly_once(cluster, journals, client, load)
+
+
+async def test_frozen_primary_is_succeeded_long_before_its_lease_ends(
+    cluster: Cluster, journals: JournalClient
+) -> None:
+    """SIGSTOP of a primary under load, as if packets were lost: no connection breaks, and the lease lasts a minute.
+    Another finds it silent, and etcd says that it renews nothing; it takes over. Woken, the first ends; all is once.
+    """
+    cluster.settings["lease_ttl_seconds"] = 60.0
+    with MemberProcess(cluster, "a") as first:
+        async with ready(first) as client:
+            await client.apply(upserts(spec()))
+            await wait_for_primaries(client, SHARD)
+        with MemberProcess(cluster, "b") as second:
+            async with under_load(journals) as load, ready(second) as client:
+                await eventually(lambda: cluster.counts(SHARD).total() > 0)
+                heard = re.compile(rf"peer\.heard .*{first.suffix}")
+                await eventually(lambda: heard.search(second.log()))
+                first.freeze()
+                await eventually(lambda: _primary(client, second.suffix), timeout_seconds=50)
+                first.thaw()
+                load.stop()
+
+                assert "peer.found_silent" in second.log()
+                await eventually(lambda: first.exit_code is not None, timeout_seconds=40)
+                assert first.exit_code == LOST_STATUS, first.log()
                 await check_exactly_once(cluster, journals, client, load)
 
 

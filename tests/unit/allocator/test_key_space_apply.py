@@ -15,6 +15,7 @@ from allocator.etcd.api import (
     Header,
     KeyDeleted,
     KeyPut,
+    LeaseLife,
     RangeResult,
     TxnResult,
     WatchBatch,
@@ -61,6 +62,10 @@ class SilentEtcd:
         raise AssertionError("not asked in these tests")
 
     async def lease_keep_alive_once(self, lease: LeaseId) -> int:
+        """Refuse."""
+        raise AssertionError("not asked in these tests")
+
+    async def lease_life(self, lease: LeaseId) -> LeaseLife | None:
         """Refuse."""
         raise AssertionError("not asked in these tests")
 

@@ -1,0 +1,202 @@
+"""Notices that a peer has fallen silent though nothing closed its connection: its machine lost power, its packets are
+dropped, or its process is stopped. Ends its lease once three agree.
+
+    heard ──phi over the threshold──► suspected ──another member cannot connect to it──────► witnessed
+      ▲                                   │                                                     │
+      └──────────── any beat ─────────────┴─────────────── any beat ────────────────────────────┤
+                                          etcd says that its lease was not renewed meanwhile ───┴──► lease revoked
+
+A live member renews its lease every second, wherever its packets to other members go. To be wrong is harmless to data,
+for a primary that lives is fenced by its successor; but it costs that process its life, so none of the three is left
+out. In a cluster of two nobody else can be asked: this member then tries once more itself, over a new connection.
+
+A process whose event loop is held up for long, by the application or by a large plan, does not beat, nor does it renew
+its lease; but gRPC's threads still take connections for it, so that it is left to its lease as before.
+
+While this process itself stood still, it could not hear: that time counts for nobody's silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+
+import grpc
+import structlog
+
+from allocator.core.model import Member
+from allocator.core.ops import LeaseId
+from allocator.errors import EtcdError
+from allocator.etcd.api import Etcd
+from allocator.runtime.backoff import Backoff
+from allocator.runtime.clock import Clock
+from allocator.runtime.task_group import TaskGroup
+from consumer.core.accrual import AccrualDetector
+from consumer.key_space import process_of
+from consumer.protocol.peer_pb2 import TESTIMONY_HEARD, TESTIMONY_SILENT
+from consumer.resolver.hearing import BEAT_SECONDS, MUTE_CODES, Hearing
+
+TICK_SECONDS = 0.1
+"""Between two looks at the silence."""
+LATE_SECONDS = 0.1
+"""A look that comes later than this means that we stood still ourselves."""
+WITNESSES_ASKED = 3
+"""Members asked at a time; one that is silent itself says nothing."""
+UNRENEWED_SECONDS_MIN = 2
+"""Age of a lease of which it counts as not renewed: two renewals and more were due."""
+AGAIN_SECONDS_FIRST, AGAIN_SECONDS_MAX = 0.1, 2.0
+"""Between two questions about one suspect."""
+RECONNECT_SECONDS_MAX = 1.0
+
+_log = structlog.get_logger()
+
+
+class SilenceWatch:
+    """Listens to one life of one peer. `run` until cancelled, or the peer's lease is ended."""
+
+    def __init__(
+        self,
+        member: Member,
+        hearing: Hearing,
+        etcd: Etcd,
+        *,
+        threshold: float,
+        others: Callable[[], Sequence[Member]],
+        revoke: Callable[[], Awaitable[bool]],
+        on_suspected: Callable[[], None],
+        clock: Clock,
+        random: Random | None = None,
+    ) -> None:
+        """Bind the watch.
+
+        Args:
+            member: Whom to listen to.
+            hearing: Hears.
+            etcd: Tells how old its lease is.
+            threshold: Phi from which it is suspected.
+            others: Returns the members that may be witnesses: all but this one, the peer, and those that leave.
+            revoke: Ends its lease; False if that must be tried again.
+            on_suspected: Called when it is suspected.
+            clock: Time.
+            random: Picks witnesses.
+        """
+        self._member = member
+        self._endpoint = process_of(member).process_spec.endpoint
+        self._hearing = hearing
+        self._etcd = etcd
+        self._threshold = threshold
+        self._others = others
+        self._revoke = revoke
+        self._on_suspected = on_suspected
+        self._clock = clock
+        self._random = random or Random()
+        self._detector = AccrualDetector(expected_seconds=BEAT_SECONDS)
+        self._suspected = asyncio.Event()
+
+    async def run(self) -> None:
+        """Listen, and judge."""
+        async with TaskGroup() as group:
+            group.start_soon(self._listen(), name=f"hear {self._member.member_id}")
+            group.start_soon(self._look(), name=f"look at {self._member.member_id}")
+            await self._judge()
+            group.stop()
+
+    async def _listen(self) -> None:
+        backoff = Backoff(max_seconds=RECONNECT_SECONDS_MAX)
+        while True:
+            is_first = True
+            try:
+                async with self._hearing.beats(self._endpoint) as beats:
+                    async for _ in beats:
+                        if is_first:
+                            self._detector.on_gap()
+                            backoff.reset()
+                            is_first = False
+                            _log.info("peer.heard", member=str(self._member.member_id))
+                        self._detector.on_beat(self._clock.monotonic_seconds())
+            except grpc.aio.AioRpcError as error:
+                if error.code() in MUTE_CODES:
+                    # It lives, and will never beat for us: what is left is its lease, and its port.
+                    _log.info(
+                        "peer.mute", member=str(self._member.member_id), code=error.code().name
+                    )
+                    return
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                # The peer cancelled the stream: it stops its server.
+            await backoff.sleep()
+
+    async def _look(self) -> None:
+        before = self._clock.monotonic_seconds()
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = self._clock.monotonic_seconds()
+            late_seconds = now - before - TICK_SECONDS
+            before = now
+            if late_seconds > LATE_SECONDS:
+                self._detector.on_own_pause(late_seconds)
+            if self._detector.phi(now) >= self._threshold:
+                self._suspected.set()
+            else:
+                self._suspected.clear()
+
+    async def _judge(self) -> None:
+        """Return once the peer's lease is ended."""
+        member = str(self._member.member_id)
+        while True:
+            await self._suspected.wait()
+            self._on_suspected()
+            silent_seconds = self._detector.silence_seconds(self._clock.monotonic_seconds())
+            _log.info("peer.suspected", member=member, silent_seconds=round(silent_seconds, 2))
+            if await self._condemned():
+                return
+            _log.info("peer.heard_again", member=member)
+
+    async def _condemned(self) -> bool:
+        """Collect what speaks against the suspect, until its lease is ended; False if it is heard before."""
+        backoff = Backoff(initial_seconds=AGAIN_SECONDS_FIRST, max_seconds=AGAIN_SECONDS_MAX)
+        is_witnessed = False
+        while self._suspected.is_set():
+            if not is_witnessed:
+                is_witnessed = await self._is_silent_to_another()
+                if is_witnessed:
+                    backoff.reset()
+                    continue
+            # The answers took their time; it may have been heard meanwhile.
+            elif await self._is_unrenewed() and self._suspected.is_set() and await self._revoke():
+                return True
+            await backoff.sleep()
+        return False
+
+    async def _is_silent_to_another(self) -> bool:
+        """Return whether a second witness does not hear the suspect either: this member, if there is no other."""
+        others = list(self._others())
+        if not others:
+            return not await self._hearing.hears(self._endpoint)
+        picked = self._random.sample(others, min(WITNESSES_ASKED, len(others)))
+        async with TaskGroup() as group:
+            asked = [
+                group.start_soon(
+                    self._hearing.testimony(
+                        process_of(witness).process_spec.endpoint,
+                        self._member.member_id,
+                        self._member.kv.create_revision,
+                    ),
+                    name=f"ask {witness.member_id}",
+                )
+                for witness in picked
+            ]
+        said = [each.result() for each in asked]
+        return TESTIMONY_SILENT in said and TESTIMONY_HEARD not in said
+
+    async def _is_unrenewed(self) -> bool:
+        """Return whether etcd, too, has not heard from the suspect lately. An etcd without an answer proves nothing."""
+        try:
+            life = await self._etcd.lease_life(LeaseId(self._member.kv.lease))
+        except EtcdError as error:
+            _log.info("peer.lease_unknown", member=str(self._member.member_id), cause=str(error))
+            return False
+        return life is not None and life.age_seconds_min >= UNRENEWED_SECONDS_MIN

@@ -1,0 +1,112 @@
+"""Listens to the other members' `PeerService`: their beats, and what they hear of each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import grpc
+
+from allocator.core.model import MemberId
+from consumer.journal.channels import parse_endpoint
+from consumer.protocol.auth import Capability, ClientAuth, expiring
+from consumer.protocol.journal_pb2 import LabelSelector
+from consumer.protocol.peer_pb2 import (
+    TESTIMONY_HEARD,
+    TESTIMONY_NONE,
+    TESTIMONY_SILENT,
+    BeatRequest,
+    BeatResponse,
+    Testimony,
+    WitnessRequest,
+)
+from consumer.protocol.peer_pb2_grpc import PeerServiceStub
+from consumer.resolver.peers import CHANNEL_OPTIONS
+
+if TYPE_CHECKING:
+    # The generated stubs know this class when types are checked only.
+    from consumer.protocol.peer_pb2_grpc import PeerServiceAsyncStub
+
+BEAT_SECONDS = 0.25
+"""Between two beats of a peer."""
+LISTEN_SECONDS = 3600.0
+"""A stream of beats is asked for anew after this, with a fresh token."""
+PROBE_SECONDS = 0.7
+"""How long a witness waits for an answer: a connection takes a millisecond or two."""
+ANSWER_SECONDS = 0.5
+"""Beyond that, for the witness's own answer."""
+MUTE_CODES = (
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.INVALID_ARGUMENT,
+)
+"""Of a process that lives, but does not beat for us: an older one, or one with other keys."""
+
+
+class Hearing:
+    """One member's ears."""
+
+    def __init__(self, auth: ClientAuth) -> None:
+        """Take what signs the requests."""
+        self._auth = auth
+
+    @asynccontextmanager
+    async def beats(self, endpoint: str) -> AsyncIterator[AsyncIterator[BeatResponse]]:
+        """Listen to a process, over a connection of its own.
+
+        Raises:
+            grpc.aio.AioRpcError: the stream broke, was refused or never came about; on iteration.
+        """
+        async with _connected(endpoint) as stub:
+            request = BeatRequest(every_milliseconds=round(BEAT_SECONDS * 1000))
+            call = stub.Beat(request, timeout=LISTEN_SECONDS, metadata=self._metadata())
+            try:
+                yield call.__aiter__()
+            finally:
+                call.cancel()
+
+    async def hears(self, endpoint: str) -> bool:
+        """Return whether a process answers for a new connection now.
+
+        It is gRPC's own threads that do, and not Python's: a process whose interpreter or event loop is held up by what
+        it computes answers. One that is stopped, or whose machine is gone, does not.
+        """
+        target = parse_endpoint(endpoint).address
+        async with grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS) as channel:
+            try:
+                async with asyncio.timeout(PROBE_SECONDS):
+                    await channel.channel_ready()
+            except TimeoutError:
+                return False
+            return True
+
+    async def testimony(
+        self, witness_endpoint: str, member_id: MemberId, create_revision: int
+    ) -> Testimony.ValueType:
+        """Return what another member hears of one; none, if it does not answer or does not know."""
+        async with _connected(witness_endpoint) as stub:
+            request = WitnessRequest(
+                zone=member_id.zone, suffix=member_id.suffix, create_revision=create_revision
+            )
+            try:
+                response = await stub.Witness(
+                    request, timeout=PROBE_SECONDS + ANSWER_SECONDS, metadata=self._metadata()
+                )
+            except grpc.aio.AioRpcError:
+                return TESTIMONY_NONE
+            known = (TESTIMONY_HEARD, TESTIMONY_SILENT)
+            return response.testimony if response.testimony in known else TESTIMONY_NONE
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        claims = expiring(Capability.LIST, LabelSelector(), life_seconds=LISTEN_SECONDS)
+        return tuple(self._auth.metadata(claims))
+
+
+@asynccontextmanager
+async def _connected(endpoint: str) -> AsyncIterator[PeerServiceAsyncStub]:
+    target = parse_endpoint(endpoint).address
+    async with grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS) as channel:
+        yield PeerServiceStub(channel)

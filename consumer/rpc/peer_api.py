@@ -1,0 +1,97 @@
+"""The Peer service: Beat, Witness.
+
+A beat comes from the event loop that serves everything else, so that a process which is stopped, or whose loop is held
+up, does not beat though its machine still answers for its connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+from allocator.core.model import MemberId
+from allocator.errors import ValidationError
+from allocator.key_space import KeySpace
+from allocator.runtime.clock import Clock
+from consumer.key_space import process_of
+from consumer.protocol import peer_pb2_grpc
+from consumer.protocol.peer_pb2 import (
+    TESTIMONY_HEARD,
+    TESTIMONY_NONE,
+    TESTIMONY_SILENT,
+    BeatRequest,
+    BeatResponse,
+    WitnessRequest,
+    WitnessResponse,
+)
+from consumer.resolver.hearing import ANSWER_SECONDS, PROBE_SECONDS, Hearing
+
+EVERY_MILLISECONDS_MIN, EVERY_MILLISECONDS_MAX = 50, 60_000
+PROBES_MAX = 16
+"""Probes at a time; whoever asks for more gets no testimony."""
+
+# `Any`: grpc.aio passes each servicer method its context.
+Context = Any
+
+
+class PeerApi(peer_pb2_grpc.PeerServiceServicer):
+    """Serves `broadsheet.v1.PeerService` for one member."""
+
+    def __init__(
+        self, key_space: KeySpace, hearing: Hearing, *, stopping: asyncio.Event, clock: Clock
+    ) -> None:
+        """Create the service.
+
+        Args:
+            key_space: Tells where members are.
+            hearing: Hears them.
+            stopping: Set once this process leaves.
+            clock: Time.
+        """
+        self._key_space = key_space
+        self._hearing = hearing
+        self._stopping = stopping
+        self._clock = clock
+        self._probes = 0
+
+    async def Beat(  # noqa: N802 - gRPC's name
+        self, request: BeatRequest, context: Context
+    ) -> AsyncIterator[BeatResponse]:
+        """Beat until this process leaves."""
+        del context
+        every = request.every_milliseconds
+        if not EVERY_MILLISECONDS_MIN <= every <= EVERY_MILLISECONDS_MAX:
+            raise ValidationError(
+                "every_milliseconds",
+                f"expected {EVERY_MILLISECONDS_MIN} to {EVERY_MILLISECONDS_MAX}, got {every}",
+            )
+        number = 0
+        while not self._stopping.is_set():
+            number += 1
+            yield BeatResponse(number=number)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(every / 1000):
+                    await self._stopping.wait()
+
+    async def Witness(  # noqa: N802 - gRPC's name
+        self, request: WitnessRequest, context: Context
+    ) -> WitnessResponse:
+        """Tell whether a member takes a connection of ours now."""
+        del context
+        member = self._key_space.members.get(MemberId(request.zone, request.suffix))
+        is_known = member is not None and member.kv.create_revision == request.create_revision
+        if member is None or not is_known or self._probes >= PROBES_MAX:
+            return WitnessResponse(testimony=TESTIMONY_NONE)
+        self._probes += 1
+        asked = self._clock.monotonic_seconds()
+        try:
+            heard = await self._hearing.hears(process_of(member).process_spec.endpoint)
+        finally:
+            self._probes -= 1
+        spent_seconds = self._clock.monotonic_seconds() - asked
+        if not heard and spent_seconds > PROBE_SECONDS + ANSWER_SECONDS / 2:
+            # We were held up ourselves, and may have missed the answer.
+            return WitnessResponse(testimony=TESTIMONY_NONE)
+        return WitnessResponse(testimony=TESTIMONY_HEARD if heard else TESTIMONY_SILENT)

@@ -15,6 +15,7 @@ from enum import Enum
 
 import msgspec
 
+from allocator.core.documents import DocumentError, decode_json
 from allocator.core.keys import AssignmentKey, AuxiliaryKeys, Keys
 from allocator.core.model import ItemId, MemberId
 from allocator.core.ops import Delete, KeyValue, Operation, Put
@@ -139,8 +140,8 @@ def encoded(entry: Entry) -> bytes:
 def decoded_or_none(kv: KeyValue) -> Entry | None:
     """Return what a stored value says, if it can be read."""
     try:
-        return msgspec.json.decode(kv.value, type=Entry)
-    except msgspec.MsgspecError:
+        return decode_json(kv.value, Entry)
+    except DocumentError:
         return None
 
 

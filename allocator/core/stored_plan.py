@@ -17,6 +17,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from allocator.core.documents import DocumentError, decode_msgpack
 from allocator.core.model import ItemId, MemberId
 from allocator.core.placement.problem import Desired
 from allocator.core.state import PRIMARY_SLOT, AllocState, Demand
@@ -109,8 +110,8 @@ def pack(stored: StoredPlan) -> bytes:
 def unpack_or_none(packed: bytes) -> StoredPlan | None:
     """Return the plan, if the bytes can be read as one."""
     try:
-        stored = msgspec.msgpack.decode(zlib.decompress(packed), type=StoredPlan)
-    except (zlib.error, msgspec.MsgspecError):
+        stored = decode_msgpack(zlib.decompress(packed), StoredPlan)
+    except (zlib.error, DocumentError):
         return None
     named = [*stored.primaries.values(), *(p for each in stored.pending.values() for p in each)]
     return stored if all(0 <= p < len(stored.members) for p in named) else None

@@ -16,6 +16,7 @@ from hashlib import blake2b
 import msgspec
 import structlog
 
+from allocator.core.documents import DocumentError, decode_json
 from allocator.core.keys import AuxiliaryKeys
 from allocator.core.ops import Delete, Get, Put, prefix_range_end
 from allocator.core.stored_plan import StoredPlan, unpack_or_none
@@ -74,8 +75,8 @@ class PlanStore:
         if not heads:
             return None
         try:
-            head = msgspec.json.decode(heads[0].value, type=PlanHead)
-        except msgspec.MsgspecError as error:
+            head = decode_json(heads[0].value, PlanHead)
+        except DocumentError as error:
             _log.warning("plan.unreadable", cause=str(error))
             return None
         self._generation = max(self._generation, head.generation)

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
+from allocator.core.documents import DocumentError, decode_json
 from allocator.core.model import MemberId
 
 
@@ -50,8 +51,8 @@ def encoded(record: LeaderRecord | EpochRecord | CandidateRecord) -> bytes:
 def decoded_or_none(value: bytes, kind: type[RecordT]) -> RecordT | None:
     """Return what a stored value says, if it can be read."""
     try:
-        return msgspec.json.decode(value, type=kind)
-    except msgspec.MsgspecError:
+        return decode_json(value, kind)
+    except DocumentError:
         return None
 
 

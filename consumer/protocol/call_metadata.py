@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from google.protobuf.message import DecodeError
 
+from allocator.core.documents import DocumentError, decode_json
 from allocator.errors import ValidationError
 from consumer.errors import BoundExceededError
 from consumer.protocol.journal_pb2 import Header
@@ -96,8 +97,8 @@ def token_in(metadata: Pairs | None) -> dict[str, int]:
     if found is None:
         return {}
     try:
-        token = msgspec.json.decode(found, type=dict[str, int])
-    except msgspec.DecodeError as error:
+        token = decode_json(found, dict[str, int])
+    except DocumentError as error:
         expected = "expected a JSON object of offsets by journal"
         raise ValidationError(f"metadata[{READ_THROUGH}]", f"{expected}: {error}") from error
     check_token(token)

@@ -14,6 +14,7 @@ import msgspec
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.message import DecodeError
 
+from allocator.core.documents import decode_json
 from consumer.protocol.recorded_op_pb2 import FSMHints
 
 INTEGER_FIELDS = frozenset({"fnode", "first_seq_no", "first_offset", "last_seq_no", "last_offset"})
@@ -54,9 +55,9 @@ def decode_hints(value: bytes) -> FSMHints:
     """
     try:
         if value.startswith(b"{"):
-            return ParseDict(msgspec.json.decode(value), FSMHints())
+            return ParseDict(decode_json(value, dict), FSMHints())
         return FSMHints.FromString(value)
-    except (ParseError, DecodeError, msgspec.DecodeError) as error:
+    except (ParseError, DecodeError, ValueError, RecursionError, AttributeError) as error:
         raise ValueError(f"expected FSMHints as JSON or protobuf: {error}") from error
 
 

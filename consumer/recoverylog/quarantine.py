@@ -16,6 +16,8 @@ from typing import Final
 
 import msgspec
 
+from allocator.core.documents import DocumentError, decode_json
+
 SPANS_MAX: Final = 10_000
 """Spans kept for a log: etcd takes 1.5 MiB in a value. Those that died last are forgotten first, and wait longer."""
 
@@ -66,8 +68,8 @@ def encode_quarantine(record: QuarantineRecord) -> bytes:
 def decode_quarantine(value: bytes) -> QuarantineRecord:
     """Return a stored record; one that cannot be read knows nothing, so everything waits anew."""
     try:
-        return msgspec.json.decode(value, type=QuarantineRecord)
-    except msgspec.DecodeError:
+        return decode_json(value, QuarantineRecord)
+    except DocumentError:
         return QuarantineRecord()
 
 

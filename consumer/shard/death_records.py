@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 import structlog
 
+from allocator.core.documents import DocumentError, decode_json
 from allocator.core.keys import AuxiliaryKeys
 from allocator.core.model import ItemId
 from allocator.core.ops import Compare, Delete, Put
@@ -110,7 +111,7 @@ class DeathRecords:
             return DeathRecord(), 0
         kv = result.kvs[0]
         try:
-            return msgspec.json.decode(kv.value, type=DeathRecord), kv.mod_revision
-        except msgspec.MsgspecError as error:
+            return decode_json(kv.value, DeathRecord), kv.mod_revision
+        except DocumentError as error:
             _log.warning("shard.death_record_unreadable", key=kv.key.decode(), cause=str(error))
             return DeathRecord(), kv.mod_revision

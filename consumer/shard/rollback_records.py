@@ -100,9 +100,11 @@ class RollbackRecords:
 def _decoded(key: bytes, rest: bytes, value: bytes) -> Rollback | None:
     _, separator, journal = rest.partition(SEPARATOR.encode())
     producer, clock, flags = parse_uuid(value[:_UUID_BYTES].ljust(_UUID_BYTES, b"\0"))
-    if not separator or flags != Flags.ACK_TXN:
+    try:
+        name = journal.decode()
+    except UnicodeDecodeError:
+        name = ""
+    if not separator or not name or flags != Flags.ACK_TXN:
         _log.warning("rollbacks.unreadable", key=key.decode(errors="replace"))
         return None
-    return Rollback(
-        journal=journal.decode(), producer=producer, clock=clock, content=value[_UUID_BYTES:]
-    )
+    return Rollback(journal=name, producer=producer, clock=clock, content=value[_UUID_BYTES:])

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
+from allocator.core.documents import decode_json
 from consumer.core.checkpoint import read_through_of
 from consumer.protocol.shard_pb2 import Checkpoint
 
@@ -74,13 +75,13 @@ def decode_documents(content: bytes) -> tuple[bytes, Checkpoint]:
     documents = content.splitlines()
     if len(documents) not in (2, 3):
         raise ValueError(f"expected three JSON documents, a line each, got {len(documents)} lines")
-    offsets = msgspec.json.decode(documents[0], type=dict[str, int])
+    offsets = decode_json(documents[0], dict[str, int])
     checkpoint = Checkpoint()
     if len(documents) == 2:
         for journal, read_through in offsets.items():
             checkpoint.sources[journal].read_through = read_through
         return documents[1], checkpoint
-    _fill(checkpoint, msgspec.json.decode(documents[2], type=_Checkpoint))
+    _fill(checkpoint, decode_json(documents[2], _Checkpoint))
     return documents[1], checkpoint
 
 

@@ -146,7 +146,7 @@ class JsonFileStore(Generic[StateT]):
         try:
             state, checkpoint = decode_documents(content)
             self.state = self._decoder.decode(state)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise StoreError(self._fqn, f"{self._file.path} cannot be read: {error}") from error
         self._committed = (state, checkpoint)
         return checkpoint

@@ -37,6 +37,7 @@ from consumer.state_tables import TableScan, picked, require_table
 from consumer.stores.commit_thread import CommitThread
 from consumer.stores.sql_dialect import SqlDialect, dialect_of
 from consumer.stores.sql_tables import rows_of, schema_of
+from consumer.stores.stored_checkpoint import stored_checkpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -195,7 +196,7 @@ class SqlStore:
                 fence, encoded = connection.execute(upsert).one()
             connection.commit()
         self._fence = fence
-        return Checkpoint.FromString(bytes(encoded))
+        return stored_checkpoint(self._fqn, bytes(encoded))
 
     def _begin(self) -> _OpenTxn:
         try:
@@ -240,7 +241,7 @@ class SqlStore:
     def _committed_checkpoint(self, connection: Connection) -> Checkpoint:
         table = self._table
         query = sa.select(table.c.checkpoint).where(table.c.shard_fqn == self._fqn)
-        return Checkpoint.FromString(bytes(connection.scalar(query) or b""))
+        return stored_checkpoint(self._fqn, bytes(connection.scalar(query) or b""))
 
     def _error(self, what: str, error: sa.exc.DBAPIError) -> StoreError:
         kind = StoreUnavailableError if _is_passing(error) else StoreError

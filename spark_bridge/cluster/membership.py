@@ -9,6 +9,10 @@ from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
+import structlog
+from google.protobuf.message import DecodeError
+
+from allocator.core.documents import DocumentError
 from allocator.core.keys import Keys, MemberKey
 from allocator.core.model import MemberId
 from allocator.core.ops import prefix_range_end
@@ -21,6 +25,8 @@ from spark_bridge.keys import cluster_prefix, failure_key, hosts_prefix, orders_
 from spark_bridge.member.host import Host, decode_host
 from spark_bridge.member.identity import Incarnation, parse_suffix
 from spark_bridge.member.orders import all_members_key, attempt_key, task_key
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +143,10 @@ class Membership:
             incarnation = parse_suffix(parsed.member_id.suffix)
             if incarnation is None or not self._is_ours(incarnation):
                 continue
-            spec = ConsumerSpec.FromString(kv.value)
+            spec = _spec_or_none(kv.value)
+            if spec is None:
+                _log.warning("member.unreadable", key=kv.key.decode(errors="replace"))
+                continue
             host = hosts.get((incarnation.partition, incarnation.attempt))
             members.append(
                 MemberInfo(
@@ -154,4 +163,18 @@ class Membership:
 
     async def _read_hosts(self) -> tuple[Host, ...]:
         found = await self._etcd.get_range(self.hosts_prefix, prefix_range_end(self.hosts_prefix))
-        return tuple(decode_host(kv.value) for kv in found.kvs)
+        hosts: list[Host] = []
+        for kv in found.kvs:
+            try:
+                hosts.append(decode_host(kv.value))
+            except DocumentError as error:
+                key = kv.key.decode(errors="replace")
+                _log.warning("host.unreadable", key=key, cause=str(error))
+        return tuple(hosts)
+
+
+def _spec_or_none(value: bytes) -> ConsumerSpec | None:
+    try:
+        return ConsumerSpec.FromString(value)
+    except DecodeError:
+        return None

@@ -9,15 +9,21 @@ A record goes when its time is over (`prune`): whoever comes then under its name
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING
 
-from allocator.core.ops import Compare, Delete, Get, Put, prefix_range_end
+import structlog
+
+from allocator.core.ops import Compare, Delete, Get, KeyValue, Put, prefix_range_end
+from spark_bridge.errors import PublishError
 from spark_bridge.journal_sink.record import Publication, decoded, encoded
 from spark_bridge.keys import publication_key, query_key
 
 if TYPE_CHECKING:
     from allocator.etcd.client import EtcdClient
+
+_log = structlog.get_logger()
 
 _DAY_SECONDS = 86_400.0
 
@@ -25,7 +31,7 @@ _DAY_SECONDS = 86_400.0
 async def load(etcd: EtcdClient, key: bytes) -> Publication | None:
     """Return a record; None if there is none."""
     found = await etcd.get_range(key)
-    return decoded(found.kvs[0].value) if found.kvs else None
+    return decoded(found.kvs[0].value, key) if found.kvs else None
 
 
 async def commit_once(etcd: EtcdClient, key: bytes, record: Publication) -> Publication:
@@ -35,7 +41,7 @@ async def commit_once(etcd: EtcdClient, key: bytes, record: Publication) -> Publ
         EtcdUnavailableError: nobody knows; do it again.
     """
     result = await etcd.txn((Compare.absent(key),), (Put(key, encoded(record)),), (Get(key),))
-    return record if result.succeeded else decoded(result.gets[0][0].value)
+    return record if result.succeeded else decoded(result.gets[0][0].value, key)
 
 
 async def commit_batch(etcd: EtcdClient, key: bytes, record: Publication) -> Publication | None:
@@ -50,7 +56,7 @@ async def commit_batch(etcd: EtcdClient, key: bytes, record: Publication) -> Pub
     """
     while True:
         found = await etcd.get_range(key)
-        latest = decoded(found.kvs[0].value) if found.kvs else None
+        latest = decoded(found.kvs[0].value, key) if found.kvs else None
         if latest is not None and latest.batch >= record.batch:
             return latest if latest.batch == record.batch else None
         revision = found.kvs[0].mod_revision if found.kvs else 0
@@ -73,9 +79,18 @@ async def prune(etcd: EtcdClient, root: str, *, retention_days: float) -> int:
     for prefix in (publication_key(root, ""), query_key(root, "")):
         listed = await etcd.get_range(prefix, prefix_range_end(prefix))
         for kv in listed.kvs:
-            if decoded(kv.value).committed_at < before:
+            if _committed_at(kv) < before:
                 # Not if it was written again meanwhile.
                 unchanged = Compare.mod_revision(kv.key, kv.mod_revision)
                 result = await etcd.txn((unchanged,), (Delete(kv.key),))
                 pruned += result.succeeded
     return pruned
+
+
+def _committed_at(kv: KeyValue) -> float:
+    """Return when a record was committed; never, if that cannot be read: who wants that record decides about it."""
+    try:
+        return decoded(kv.value, kv.key).committed_at
+    except PublishError as error:
+        _log.warning("publication.unreadable", cause=str(error))
+        return math.inf

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from allocator.core.documents import decode_json
 from spark_bridge.errors import PublishError
 
 RECORD_BYTES_MAX = 1 << 20
@@ -85,6 +86,18 @@ def encoded(publication: Publication) -> bytes:
     return value
 
 
-def decoded(value: bytes) -> Publication:
-    """Return the publication of a value in etcd."""
-    return msgspec.json.decode(value, type=Publication)
+def decoded(value: bytes, key: bytes) -> Publication:
+    """Return the publication of a value in etcd.
+
+    Raises:
+        PublishError: it is none; the error names its key.
+    """
+    try:
+        publication = decode_json(value, Publication)
+        _ = publication.intents
+    except ValueError as error:
+        raise PublishError(
+            f"what etcd keeps at {key.decode(errors='replace')} is no publication ({error}): whether it was published"
+            " is unknown. Restore it from a backup of etcd, or delete it to publish again"
+        ) from error
+    return publication

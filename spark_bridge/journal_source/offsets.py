@@ -55,6 +55,8 @@ def parse_offset(value: Mapping[str, Any]) -> StreamOffset | SymbolicStart:
     Raises:
         ValueError: `value` is none: the checkpoint belongs to another source.
     """
+    if not isinstance(value, Mapping):
+        raise ValueError(f"expected an offset of journals, got {value!r:.80}")
     if "start" in value:
         return SymbolicStart(str(value["start"]))
     if "journals" not in value:
@@ -101,5 +103,7 @@ def _to_json(states: States) -> dict[str, Any]:
     return {name: states[name].to_json() for name in sorted(states)}
 
 
-def _from_json(value: Mapping[str, Any]) -> dict[str, JournalState]:
+def _from_json(value: Any) -> dict[str, JournalState]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"expected states by journal, got {value!r:.80}")
     return {str(name): JournalState.from_json(state) for name, state in value.items()}

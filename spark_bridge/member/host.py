@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import msgspec
 
+from allocator.core.documents import decode_json
 from spark_bridge.member.identity import Incarnation
 
 LOCAL_EXECUTOR = "driver"
@@ -66,6 +67,6 @@ def decode_host(value: bytes) -> Host:
     """Return what was kept in etcd.
 
     Raises:
-        msgspec.DecodeError: it is none.
+        DocumentError: it is none.
     """
-    return msgspec.json.decode(value, type=Host)
+    return decode_json(value, Host)

@@ -1,6 +1,6 @@
 """Every decoder of bytes that were stored or sent by somebody else. A new one is a line here.
 
-Other packages of tests add theirs by a list of `FuzzedDecoder`s in `_PARTS`.
+Other packages of tests add theirs by a tuple of `FuzzedDecoder`s in `DECODERS`.
 """
 
 from __future__ import annotations
@@ -9,5 +9,6 @@ from typing import Final
 
 from tests.fuzz.decoder import FuzzedDecoder
 from tests.fuzz.messages import MESSAGE_DECODERS
+from tests.fuzz.stored import STORED_DECODERS
 
-DECODERS: Final[tuple[FuzzedDecoder, ...]] = (*MESSAGE_DECODERS,)
+DECODERS: Final[tuple[FuzzedDecoder, ...]] = (*MESSAGE_DECODERS, *STORED_DECODERS)

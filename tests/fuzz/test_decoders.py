@@ -5,6 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+from tests.fuzz.decoder import FuzzedDecoder
+from tests.fuzz.decoders import DECODERS
+
 ITERATIONS = 250
 SEED = 1
 
@@ -21,3 +26,10 @@ def test_every_decoder_survives_mutants() -> None:
     )
 
     assert run.returncode == 0, f"{run.stdout[-6000:]}{run.stderr[-2000:]}"
+
+
+@pytest.mark.parametrize("decoder", DECODERS, ids=lambda decoder: str(decoder.name))
+def test_seeds_are_valid(decoder: FuzzedDecoder) -> None:
+    """Plan: decode what mutants are made of. Why: mutants of bytes that are refused at once would test nothing."""
+    for seed in decoder.seeds():
+        decoder.decode(seed)

@@ -16,6 +16,7 @@ import structlog
 from google.protobuf.message import DecodeError
 from sortedcontainers import SortedDict
 
+from allocator.core.documents import DocumentError, decode_msgpack
 from allocator.runtime.task_group import TaskGroup
 from consumer.journal.broker.disk import Disk, is_out_of_space
 from consumer.journal.broker.frames import (
@@ -110,9 +111,9 @@ def _stored(path: Path, scan: Scan) -> StoredCatalogue:
     revision, problem = 0, _problem_of(scan)
     for index, frame in enumerate(scan.frames):
         try:
-            txn = msgspec.msgpack.decode(frame.body, type=_Txn)
+            txn = decode_msgpack(frame.body, _Txn)
             specs = [JournalSpec.FromString(put.spec) for put in txn.puts]
-        except (msgspec.DecodeError, DecodeError) as error:
+        except (DocumentError, DecodeError) as error:
             problem = f"transaction {index} is of another version: {error}"
             break
         if index == 0 and not txn.is_checkpoint:

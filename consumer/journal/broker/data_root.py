@@ -27,6 +27,7 @@ from typing import TypeVar
 
 import msgspec
 
+from allocator.core.documents import DocumentError, decode_json
 from consumer.errors import BrokerDataError
 from consumer.journal.broker.catalogue import initialize_catalogue
 from consumer.journal.broker.disk import Disk, close_quietly, is_out_of_space
@@ -213,8 +214,8 @@ def _read_boot(path: Path) -> _Boot:
 
 def _decoded(path: Path, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        return decode_json(path.read_bytes(), kind)
+    except (OSError, DocumentError) as error:
         raise _unreadable(path, str(error)) from error
 
 

@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 import structlog
 
+from allocator.core.documents import DocumentError, decode_json
 from allocator.errors import ValidationError
 from consumer.errors import BrokerDataError
 from consumer.journal.broker.disk import Disk
@@ -180,8 +181,8 @@ def _name_in(path: Path) -> str:
 
 def _reason_of(target: Path) -> Reason:
     try:
-        return msgspec.json.decode((target / REASON_FILE).read_bytes(), type=Reason)
-    except (OSError, msgspec.DecodeError) as error:
+        return decode_json((target / REASON_FILE).read_bytes(), Reason)
+    except (OSError, DocumentError) as error:
         return Reason(path="", why=f"its {REASON_FILE} cannot be read: {error}", at="")
 
 

@@ -83,4 +83,7 @@ def decode_record(body: bytes) -> Record:
     Raises:
         msgspec.DecodeError: the body is of another version.
     """
-    return _DECODER.decode(body)
+    try:
+        return _DECODER.decode(body)
+    except (RecursionError, UnicodeDecodeError) as error:
+        raise msgspec.DecodeError(str(error)) from error

@@ -68,7 +68,7 @@ def read_body(body: bytes, *, key: str, name: str) -> EphLease:
     """
     try:
         fields = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidStateError(
             f"blob {name}: expected JSON, got {body!r:.80}; restore or delete it"
         ) from error

@@ -206,7 +206,10 @@ def _record_of(key: str, ownership: Blob) -> tuple[LeaseRecord, str]:
 def _own_record(key: str, text: bytes) -> tuple[LeaseRecord, str]:
     record = decode(text, key=key)
     attrs = dict(record.attrs)
-    over = json.loads(attrs.pop(_OVER, '""'))
+    try:
+        over = json.loads(attrs.pop(_OVER, '""'))
+    except (ValueError, RecursionError) as error:
+        raise InvalidStateError(f"lease {key}: {_OVER} in its record: {error}") from error
     return replace(record, attrs=attrs), str(over)
 
 

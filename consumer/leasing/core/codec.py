@@ -14,8 +14,7 @@ import json
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from allocator.errors import ValidationError
-from consumer.errors.leasing import InvalidPositionError, UnreadableLeaseError
+from consumer.errors.leasing import UnreadableLeaseError
 from consumer.leasing.core.position import Position
 from consumer.leasing.core.record import HashRange, LeaseRecord
 
@@ -36,6 +35,7 @@ _DEFAULTS: Final[dict[str, object]] = {
     "children": [],
 }
 """What is not written; of fields that are not here, None."""
+_ESCAPED_SURROGATE = "\\ud"
 
 
 def encode(record: LeaseRecord) -> str:
@@ -68,11 +68,16 @@ def decode(text: str | bytes, *, key: str) -> LeaseRecord:
         UnreadableLeaseError: this is no record, or that of another key.
     """
     try:
+        text = text.decode() if isinstance(text, bytes) else text
         fields = json.loads(text)
         if not isinstance(fields, dict):
             raise TypeError("expected an object")
         record = _record_from(fields)
-    except (ValueError, TypeError, ValidationError, InvalidPositionError) as error:
+        if _ESCAPED_SURROGATE in text.lower():
+            # JSON can hold half a character, and UTF-8 cannot: the record could be read, and never written again.
+            encode(record).encode()
+    # Of any kind: brackets nested too deep, numbers that are too long, values of other types.
+    except Exception as error:
         raise UnreadableLeaseError(
             key, f"lease {key}: its record cannot be read: {error}; restore or delete it"
         ) from error

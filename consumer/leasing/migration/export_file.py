@@ -90,7 +90,7 @@ def _record(line: str, source: str, number: int) -> LeaseRecord:
 def _object(line: str, source: str, number: int) -> dict[str, Any]:  # Any: whatever JSON holds.
     try:
         found = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValidationError(f"{source}, line {number}", f"is no JSON: {error}") from error
     if not isinstance(found, dict):
         raise ValidationError(f"{source}, line {number}", f"expected an object, got {line:.80}")

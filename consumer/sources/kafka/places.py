@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from allocator.core.documents import DocumentError, decode_json
 from consumer.errors import SourceDataLossError
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.sources.part import Part
@@ -58,8 +59,8 @@ def offset_of(checkpoint: Checkpoint, name: str) -> int | None:
     if source is None:
         return None
     try:
-        begin = msgspec.json.decode(source.resume, type=Begun).begin if source.resume else 0
-    except msgspec.MsgspecError as error:
+        begin = decode_json(source.resume, Begun).begin if source.resume else 0
+    except DocumentError as error:
         raise SourceDataLossError(
             name, f"its checkpoint cannot be read, restore an earlier one: {error}"
         ) from error

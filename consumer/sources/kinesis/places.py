@@ -20,6 +20,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from allocator.core.documents import DocumentError, decode_json
 from consumer.errors import SourceDataLossError
 from consumer.sources.starts import AtTimestamp as AtTimestamp
 from consumer.sources.starts import Latest as Latest
@@ -93,8 +94,8 @@ def decode_resume(name: str, content: bytes) -> Resume:
         SourceDataLossError: it is none of ours.
     """
     try:
-        return msgspec.json.decode(content, type=Resume)
-    except msgspec.MsgspecError as error:
+        return decode_json(content, Resume)
+    except DocumentError as error:
         raise SourceDataLossError(
             name, f"its checkpoint cannot be read, restore an earlier one: {error}"
         ) from error

@@ -36,6 +36,7 @@ from consumer.stores.rocksdb.database import CHECKPOINT_KEY, Database, Tune
 from consumer.stores.rocksdb.pending import PendingWrites, changes_between, overlaid
 from consumer.stores.rocksdb.recording import RocksDbRecording
 from consumer.stores.rocksdb.tables import family_batches, family_schema
+from consumer.stores.stored_checkpoint import stored_checkpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -158,7 +159,7 @@ class RocksDbStore:
             raise StoreClosedError(self._fqn)
         schema = picked(require_table(self.tables(), table), columns)
         encoded = view.get(CHECKPOINT_KEY)
-        checkpoint = Checkpoint() if encoded is None else Checkpoint.FromString(encoded)
+        checkpoint = stored_checkpoint(self._fqn, encoded)
         with closing(family_batches(view, table, schema)) as batches:
             yield TableScan(checkpoint, schema, batches)
 
@@ -183,7 +184,7 @@ class RocksDbStore:
         database = self._writable(DEFAULT_FAMILY)
         self._pending = PendingWrites()
         encoded = database.get(DEFAULT_FAMILY, CHECKPOINT_KEY)
-        return Checkpoint() if encoded is None else Checkpoint.FromString(encoded)
+        return stored_checkpoint(self._fqn, encoded)
 
     def start_commit(
         self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[Future[object]]

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from allocator.errors import ValidationError
-from consumer.errors.leasing import InvalidPositionError, InvalidStateError
+from consumer.errors.leasing import InvalidStateError
 from consumer.leasing.core.codec import decode, encode
 from consumer.leasing.core.position import Position
 from consumer.leasing.core.record import LeaseRecord
@@ -81,7 +80,9 @@ def reading(key: str) -> Iterator[None]:
     """Turn whatever is wrong with a row into `InvalidStateError`."""
     try:
         yield
-    except (TypeError, ValueError, ValidationError, InvalidPositionError) as error:
+    except InvalidStateError:
+        raise
+    except Exception as error:  # of any kind, because a row may hold anything
         raise InvalidStateError(
             f"lease {key}: its row cannot be read: {error}; restore or delete it"
         ) from error

@@ -1,0 +1,484 @@
+"""Decoders of what etcd, stores, brokers, lease tables and Spark's checkpoints keep."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+from google.protobuf.message import DecodeError, Message
+
+from allocator.core import ledger, stored_plan
+from allocator.core.documents import DocumentError
+from allocator.core.keys import Keys
+from allocator.core.model import ItemId, MemberId
+from allocator.core.ops import KeyValue
+from allocator.errors import KeyDecodeError, ValidationError
+from allocator.leadership.records import (
+    CandidateRecord,
+    EpochRecord,
+    LeaderRecord,
+    decoded_or_none,
+)
+from consumer.core.load_message import decode_report
+from consumer.errors import (
+    FramingError,
+    InvalidStateError,
+    SourceDataLossError,
+    StoreError,
+)
+from consumer.journal.append_messages import (
+    PLAIN_BYTES_MAX,
+    WholeAppend,
+    decode_appends,
+    encode_appends,
+)
+from consumer.journal.broker import records
+from consumer.journal.wire import decode_read, parse_append
+from consumer.key_space import ShardDecoder
+from consumer.leasing.azure_blob.container import Blob
+from consumer.leasing.azure_blob.eph_body import body_of, read_body
+from consumer.leasing.azure_blob.event_hubs_blobs import merged
+from consumer.leasing.core import codec
+from consumer.leasing.core.position import Position
+from consumer.leasing.core.record import LeaseRecord
+from consumer.leasing.dynamodb.core.kcl_java import KclJavaLayout
+from consumer.leasing.dynamodb.core.layout import Layout
+from consumer.leasing.dynamodb.core.native import NativeLayout
+from consumer.leasing.dynamodb.core.vmware_go import VmwareGoLayout
+from consumer.leasing.migration.export_file import export_lines, read_export
+from consumer.message.sequencer import Sequencer
+from consumer.protocol import shard_pb2
+from consumer.protocol.appends_pb2 import AppendStreamRequest
+from consumer.protocol.call_metadata import READ_THROUGH, token_in
+from consumer.protocol.journal_pb2 import (
+    AppendRequest,
+    JournalSpec,
+    ProcessSpec,
+    ReadResponse,
+)
+from consumer.protocol.load_pb2 import MemberLoad
+from consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
+from consumer.recoverylog.hints import decode_hints, encode_hints
+from consumer.recoverylog.operation import OperationDecoder, framed
+from consumer.recoverylog.quarantine import decode_quarantine
+from consumer.sources.kinesis.places import decode_resume
+from consumer.stores.json_document import decode_documents, encode_documents
+from consumer.stores.stored_checkpoint import stored_checkpoint
+from spark_bridge.errors import PublishError
+from spark_bridge.journal_sink import record as sink_record
+from spark_bridge.journal_source.offsets import parse_offset
+from spark_bridge.member.host import Host, decode_host, encode_host
+from tests.fuzz.decoder import FuzzedDecoder
+
+_MEMBER: Final = MemberId("zone-a", "member-1")
+_LEASE: Final = LeaseRecord(
+    key="shard-1",
+    epoch=3,
+    counter=17,
+    owner="worker-a",
+    checkpoint=Position("495900", sub=2),
+    parents=frozenset({"shard-0"}),
+    attrs={"note": '{"a":[1,2]}'},
+)
+_NOW: Final = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def _seeds(*values: bytes) -> Callable[[], Sequence[bytes]]:
+    return lambda: values
+
+
+def _messages(*messages: Message) -> Callable[[], Sequence[bytes]]:
+    return lambda: [message.SerializeToString() for message in messages]
+
+
+def _text(data: bytes) -> str:
+    """Return bytes as a store of texts hands them out."""
+    return data.decode("utf-8", errors="surrogateescape")
+
+
+def _kv(key: bytes, value: bytes) -> KeyValue:
+    return KeyValue(key=key, value=value, create_revision=1, mod_revision=2, version=1, lease=0)
+
+
+# -- etcd: the key space
+
+
+def _checkpoint() -> shard_pb2.Checkpoint:
+    checkpoint = shard_pb2.Checkpoint()
+    source = checkpoint.sources["in/a"]
+    source.read_through = 4096
+    source.producers.add(id=b"\x01\x02\x03\x04\x05\x06").state.last_ack = 1 << 40
+    source.producers.add(id=b"\x01\x02\x03\x04\x05\x07").state.begin = 512
+    checkpoint.ack_intents["out/a"] = b'{"_meta":{"uuid":""}}\n'
+    return checkpoint
+
+
+def _shard_spec() -> shard_pb2.ShardSpec:
+    spec = shard_pb2.ShardSpec(id="shard-1", hot_standbys=1, hint_backups=2)
+    spec.sources.add(journal="in/a", min_offset=7)
+    spec.max_txn_duration.seconds = 1
+    spec.labels.labels.add(name="app", value="x")
+    return spec
+
+
+def _member_spec() -> shard_pb2.ConsumerSpec:
+    spec = shard_pb2.ConsumerSpec(shard_limit=10)
+    spec.process_spec.id.CopyFrom(ProcessSpec.ID(zone=_MEMBER.zone, suffix=_MEMBER.suffix))
+    spec.process_spec.endpoint = "http://127.0.0.1:8080"
+    return spec
+
+
+def _load() -> MemberLoad:
+    load = MemberLoad(capacity=2)
+    load.shards.add(shard_id="shard-1", bytes_per_second=100.0, cpu_seconds_per_second=0.5)
+    load.standbys.add(shard_id="shard-2", behind_bytes=4096, behind_seconds=0.5)
+    return load
+
+
+_KEYS: Final = Keys("/root")
+_DECODER: Final = ShardDecoder(hot_standbys_max=2)
+
+
+def _item(data: bytes) -> None:
+    _DECODER.decode_item(ItemId("shard-1"), _kv(_KEYS.item(ItemId("shard-1")), data))
+
+
+def _member(data: bytes) -> None:
+    _DECODER.decode_member(_MEMBER, _kv(_KEYS.member(_MEMBER), data))
+
+
+def _assignment(data: bytes) -> None:
+    key = _KEYS.assignment(ItemId("shard-1"), _MEMBER, 0)
+    _DECODER.decode_assignment(ItemId("shard-1"), _MEMBER, 0, _kv(key, data))
+
+
+_ETCD: Final = (
+    FuzzedDecoder("etcd.item", _messages(_shard_spec()), _item, (KeyDecodeError, ValidationError)),
+    FuzzedDecoder(
+        "etcd.member", _messages(_member_spec()), _member, (KeyDecodeError, ValidationError)
+    ),
+    FuzzedDecoder(
+        "etcd.assignment",
+        _messages(
+            shard_pb2.ReplicaStatus(code=shard_pb2.ReplicaStatus.FAILED, errors=["broken", "next"])
+        ),
+        _assignment,
+        (KeyDecodeError, ValidationError),
+    ),
+    FuzzedDecoder(
+        "etcd.key",
+        lambda: [
+            _KEYS.item(ItemId("shard-1")),
+            _KEYS.member(_MEMBER),
+            _KEYS.assignment(ItemId("shard-1"), _MEMBER, 0),
+        ],
+        _KEYS.parse,
+        (KeyDecodeError,),
+    ),
+    FuzzedDecoder(
+        "etcd.load",
+        _messages(_load()),
+        decode_report,
+        (ValidationError,),
+    ),
+    FuzzedDecoder(
+        "etcd.move",
+        lambda: [
+            ledger.encoded(
+                ledger.Entry(
+                    at_milliseconds=1_700_000_000_000,
+                    writer="zone-a#member-1",
+                    epoch=4,
+                    actor="operator",
+                    moves=(ledger.Move("shard-1", ledger.MoveKind.ASSIGN, "z#m", 0, -1, "why"),),
+                )
+            )
+        ],
+        lambda data: ledger.decoded_or_none(_kv(b"/moves/1", data)),
+        (),
+    ),
+    FuzzedDecoder(
+        "etcd.plan",
+        lambda: [
+            stored_plan.pack(
+                stored_plan.StoredPlan(
+                    demand="d",
+                    members=[("zone-a", "member-1"), ("zone-b", "member-2")],
+                    pending={"shard-1": [0, 1]},
+                    primaries={"shard-1": 1},
+                )
+            )
+        ],
+        stored_plan.unpack_or_none,
+        (),
+    ),
+    FuzzedDecoder(
+        "etcd.leadership",
+        lambda: [
+            msgspec.json.encode(LeaderRecord(member="z#m", epoch=3, beat=9)),
+            msgspec.json.encode(EpochRecord(member="z#m", epoch=3)),
+            msgspec.json.encode(CandidateRecord()),
+        ],
+        lambda data: (
+            decoded_or_none(data, LeaderRecord),
+            decoded_or_none(data, EpochRecord),
+            decoded_or_none(data, CandidateRecord),
+        ),
+        (),
+    ),
+    FuzzedDecoder(
+        "etcd.hints",
+        lambda: [_hints().SerializeToString(), encode_hints(_hints())],
+        decode_hints,
+        (ValueError,),
+    ),
+    FuzzedDecoder(
+        "etcd.quarantine",
+        _seeds(b'{"create_revision":4,"spans":[[0,100,1700000000],[100,200,1700000001]]}'),
+        lambda data: decode_quarantine(data).dead_since(0, 150),
+        (),
+    ),
+    FuzzedDecoder(
+        "etcd.host",
+        lambda: [encode_host(Host(1, 2, "7", "http://127.0.0.1:1/log"))],
+        decode_host,
+        (DocumentError,),
+    ),
+    FuzzedDecoder(
+        "etcd.publication",
+        lambda: [
+            msgspec.json.encode(
+                sink_record.Publication(7, [b"ack-a", b"ack-b"], {"out/a": "3"}, 1.7e9, 4)
+            )
+        ],
+        lambda data: sink_record.decoded(data, b"/root.publications/x"),
+        (PublishError,),
+    ),
+)
+
+
+def _hints() -> FSMHints:
+    hints = FSMHints(log="recovery/shard-1")
+    node = hints.live_nodes.add(fnode=1)
+    node.segments.add(author=7, first_seq_no=1, last_seq_no=9, first_checksum=5, log="recovery/x")
+    hints.properties.add(path="/a", content="b")
+    return hints
+
+
+# -- stores and recovery logs
+
+
+def _sequenced(data: bytes) -> None:
+    checkpoint = stored_checkpoint("/items/shard-1", data)
+    Sequencer(checkpoint.sources).take_checkpoint()
+
+
+def _operations(data: bytes) -> None:
+    decoder = OperationDecoder("recovery/shard-1", 0)
+    for cut in range(0, len(data), 50):
+        for _ in decoder.feed(data[cut : cut + 50]):
+            pass
+
+
+def _operation_seeds() -> list[bytes]:
+    created = RecordedOp(seq_no=1, author=7, checksum=3)
+    created.create.path = "/db/CURRENT"
+    written = RecordedOp(seq_no=2, author=7, checksum=4)
+    written.write.fnode, written.write.length = 1, 5
+    return [
+        framed(created.SerializeToString()) + framed(written.SerializeToString()) + b"bytes",
+    ]
+
+
+_STORES: Final = (
+    FuzzedDecoder("store.checkpoint", _messages(_checkpoint()), _sequenced, (StoreError,)),
+    FuzzedDecoder(
+        "store.json_file",
+        lambda: [encode_documents(b'{"a":1,"b":[2]}', _checkpoint()), b'{"in/a":7}\n{"a":1}\n'],
+        decode_documents,
+        (ValueError,),
+    ),
+    FuzzedDecoder("recoverylog.operations", _operation_seeds, _operations, (FramingError,)),
+)
+
+
+# -- brokers
+
+
+def _records() -> list[bytes]:
+    return [
+        records.encode_record(
+            records.Checkpoint(1, 100, b"", False, ((0, 10),), 100, True, "boot")
+        ),
+        records.encode_record(
+            records.Commit(2, 100, 150, ((50, b"s" * 16),), 1_700_000_000_000, b"", True, None)
+        ),
+    ]
+
+
+_BROKER: Final = (
+    FuzzedDecoder("broker.record", _records, records.decode_record, (msgspec.DecodeError,)),
+    FuzzedDecoder(
+        "broker.spec",
+        _messages(JournalSpec(name="a/b", replication=1)),
+        JournalSpec.FromString,
+        (DecodeError,),
+    ),
+    FuzzedDecoder(
+        "wire.append",
+        _messages(AppendRequest(journal="a/b", offset=4)),
+        parse_append,
+        (ValueError,),
+    ),
+    FuzzedDecoder(
+        "wire.appends",
+        lambda: [
+            encode_appends([WholeAppend(AppendStreamRequest.Append(), [b"content"])]),
+            encode_appends([WholeAppend(AppendStreamRequest.Append(), [b"x" * PLAIN_BYTES_MAX])]),
+        ],
+        decode_appends,
+        (DecodeError, ValueError),
+    ),
+    FuzzedDecoder(
+        "wire.read",
+        _messages(ReadResponse(offset=4, content=b"content"), ReadResponse(write_head=7)),
+        decode_read,
+        (DecodeError, ValueError),
+    ),
+    FuzzedDecoder(
+        "wire.token",
+        _seeds(b'{"in/a":4096,"in/b":7}'),
+        lambda data: token_in(((READ_THROUGH, data),)),
+        (ValidationError,),
+    ),
+)
+
+
+# -- leases
+
+
+def _rows(layout: Layout) -> Callable[[], Sequence[bytes]]:
+    def seeds() -> list[bytes]:
+        row = {**layout.row(_LEASE), **layout.own(_LEASE), layout.key_name: {"S": _LEASE.key}}
+        return [json.dumps(row).encode()]
+
+    return seeds
+
+
+def _row(layout: Layout) -> Callable[[bytes], object]:
+    def decode(data: bytes) -> object:
+        try:
+            item = json.loads(data)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(item, dict) or not all(map(_is_value, item.values())):
+            return None  # DynamoDB answers values only
+        item[layout.key_name] = {"S": _LEASE.key}
+        return layout.read(item, None)
+
+    return decode
+
+
+_TYPES: Final = {"S": str, "N": str, "BOOL": bool, "NULL": bool, "SS": list, "L": list, "M": dict}
+
+
+def _is_value(value: Any) -> bool:
+    if not isinstance(value, dict) or len(value) != 1:
+        return False
+    ((kind, content),) = value.items()
+    return isinstance(content, _TYPES.get(kind, ()))
+
+
+def _ownership(data: bytes) -> object:
+    blob = Blob(
+        name="ns/hub/group/ownership/0",
+        etag="e",
+        metadata={"ownerid": "w"},
+        body=data,
+        is_leased=False,
+        modified_at=_NOW,
+    )
+    return merged("0", blob, None)
+
+
+_LEASES: Final = (
+    FuzzedDecoder(
+        "lease.record",
+        lambda: [codec.encode(_LEASE).encode(), codec.encode(LeaseRecord(key="shard-1")).encode()],
+        lambda data: codec.decode(data, key="shard-1"),
+        (InvalidStateError,),
+    ),
+    FuzzedDecoder(
+        "lease.record_text",
+        lambda: [codec.encode(_LEASE).encode()],
+        lambda data: codec.decode(_text(data), key="shard-1"),
+        (InvalidStateError,),
+    ),
+    *(
+        FuzzedDecoder(f"lease.dynamodb.{name}", _rows(layout), _row(layout), (InvalidStateError,))
+        for name, layout in (
+            ("native", NativeLayout()),
+            ("kcl", KclJavaLayout()),
+            ("vmware_go", VmwareGoLayout()),
+        )
+    ),
+    FuzzedDecoder(
+        "lease.eph",
+        lambda: [
+            body_of(replace(_LEASE, attrs={}), "token"),
+            b'{"partitionId":"0","owner":"h","epoch":3,"offset":"44","sequenceNumber":5,"token":"t"}',
+        ],
+        lambda data: read_body(data, key="shard-1", name="blob"),
+        (InvalidStateError,),
+    ),
+    FuzzedDecoder(
+        "lease.event_hubs",
+        lambda: [codec.encode(replace(_LEASE, key="0")).encode()],
+        _ownership,
+        (InvalidStateError,),
+    ),
+    FuzzedDecoder(
+        "lease.export",
+        lambda: ["".join(export_lines([_LEASE], origin="etcd")).encode()],
+        lambda data: read_export(_text(data), "leases.jsonl"),
+        (ValidationError,),
+    ),
+)
+
+
+# -- sources
+
+
+def _spark_offset(data: bytes) -> object:
+    """Decode what Spark keeps: Spark itself has parsed it as JSON."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return parse_offset(value)
+
+
+_SOURCES: Final = (
+    FuzzedDecoder(
+        "source.kinesis",
+        _seeds(b'{"begin":5,"end":9,"first":"495","last":"497","ended":true,"started_ms":3}'),
+        lambda data: decode_resume("stream/shard", data),
+        (SourceDataLossError,),
+    ),
+    FuzzedDecoder(
+        "source.spark_offset",
+        _seeds(
+            b'{"journals":{"in/a":{"offset":9,"producers":{"010203040506":[77,5,80]}}},'
+            b'"began":{"in/a":{"offset":0,"producers":{}}}}',
+            b'{"start":"latest"}',
+        ),
+        _spark_offset,
+        (ValueError,),
+    ),
+)
+
+STORED_DECODERS: Final = (*_ETCD, *_STORES, *_BROKER, *_LEASES, *_SOURCES)

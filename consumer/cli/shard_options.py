@@ -135,6 +135,12 @@ _OPTIONS = (
         help="Whether it is refused as poison is: left out to the dead-letter journal, or the shard fails.",
     ),
     _option(
+        "--head-patience-seconds",
+        envvar="CONSUMER_HEAD_PATIENCE_SECONDS",
+        default=_DEFAULTS.head_patience_seconds,
+        help="How long a source's write head may be below what was read, until its shard fails.",
+    ),
+    _option(
         "--watch-peers/--no-watch-peers",
         envvar="CONSUMER_WATCH_PEERS",
         default=True,
@@ -179,6 +185,7 @@ def shard_config(options: Mapping[str, Any]) -> ShardConfig:
         unavailable_seconds=options["unavailable_seconds"],
         hints_seconds=options["hints_seconds"],
         hints_bytes=options["hints_bytes"],
+        head_patience_seconds=options["head_patience_seconds"],
         rollback_again_seconds=options["rollback_again_seconds"],
         clock_ahead_seconds=options["clock_ahead_seconds"],
         refuse_clocks_ahead=options["refuse_clocks_ahead"],

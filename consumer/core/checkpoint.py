@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from consumer.protocol.identity_pb2 import JournalEpoch
 from consumer.protocol.shard_pb2 import Checkpoint
 
 
@@ -30,6 +31,39 @@ def build_checkpoint(
 def read_through_of(checkpoint: Checkpoint) -> dict[str, int]:
     """Return the offsets that a checkpoint has read through, bytes by journal."""
     return {journal: source.read_through for journal, source in checkpoint.sources.items()}
+
+
+class SourceOrigins:
+    """What a checkpoint says of each source beside how far it was sequenced: of which epoch its offset is."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._epochs = {
+            journal: source.epoch
+            for journal, source in checkpoint.sources.items()
+            if source.HasField("epoch")
+        }
+        self._resets = {
+            journal: source.reset for journal, source in checkpoint.sources.items() if source.reset
+        }
+
+    def note(self, journal: str, epoch: JournalEpoch) -> None:
+        """Take note of the epoch that a source is read in."""
+        self._epochs[journal] = epoch
+
+    def stamped(self, sources: Mapping[str, Checkpoint.Source]) -> Mapping[str, Checkpoint.Source]:
+        """Return a new checkpoint's sources, with what is known beside their offsets written into them."""
+        for journal, source in sources.items():
+            if journal in self._epochs:
+                source.epoch.CopyFrom(self._epochs[journal])
+            if journal in self._resets:
+                source.reset = self._resets[journal]
+        return sources
+
+
+def epoch_of(checkpoint: Checkpoint, journal: str) -> JournalEpoch | None:
+    """Return the epoch that a source's offset is of; None if the checkpoint does not know."""
+    source = checkpoint.sources.get(journal)
+    return source.epoch if source is not None and source.HasField("epoch") else None
 
 
 def start_offset(checkpoint: Checkpoint, journal: str, min_offset: int) -> int:

@@ -3,6 +3,7 @@
 transient    a service, or another shard, does not answer       try again, for ever
 application  the application or its store raised                try again some times, then quarantine
 data loss    what must be there is not                          quarantine: trying again may make it worse
+replaced     a source was deleted and made again, or lost its end     try again now and then: it may come back
 fenced       a newer primary restored the shard                 prove the assignment, then try again
 spec         the spec asks for what cannot be done              wait for another spec
 """
@@ -21,6 +22,7 @@ from consumer.errors import (
     EndpointError,
     HintsError,
     IndexHasGreaterOffsetError,
+    JournalReplacedError,
     JournalStoreUnhealthyError,
     JournalSuspendedError,
     JournalUnavailableError,
@@ -46,6 +48,7 @@ class FailureKind(Enum):
     TRANSIENT = "transient"
     APPLICATION = "application"
     DATA_LOSS = "data loss"
+    REPLACED = "journal replaced"
     FENCED = "fenced"
     SPEC = "spec"
     HELD_BACK = "held back"
@@ -67,6 +70,7 @@ _KINDS: tuple[tuple[FailureKind, tuple[type[BaseException], ...]], ...] = (
             SourceDataLossError,
         ),
     ),
+    (FailureKind.REPLACED, (JournalReplacedError,)),
     (FailureKind.HELD_BACK, (ShardHeldBackError,)),
     (FailureKind.SPEC, (UnsupportedSpecError,)),
     (

@@ -5,6 +5,7 @@
                                        journal, without it: it is recorded there in the same transaction
     application, at a whole batch   ─► again, but that batch message by message, to find the one
     too many in a row, data loss    ─► quarantine: tried again after `quarantine_seconds` only
+    journal replaced                ─► again, as rarely as any: what was read may be restored, or a reset asked for
     held back                       ─► quarantine, until the hold is over
     spec                            ─► not before the spec changes
 
@@ -114,6 +115,8 @@ class Supervision:
             )
         if kind is FailureKind.DATA_LOSS:
             return self._quarantine(kind)
+        if kind is FailureKind.REPLACED:
+            return self._verdict(kind, self._policy.delay_seconds_max)
         if kind is FailureKind.APPLICATION:
             self._application_failures += 1
             if can_skip and self._is_poison():

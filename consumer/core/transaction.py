@@ -26,7 +26,7 @@ from enum import Enum
 from typing import assert_never
 
 from consumer.core import transaction_events as tx
-from consumer.core.checkpoint import read_through_of
+from consumer.core.checkpoint import SourceOrigins, read_through_of
 from consumer.core.delivery import DeliveryLimits, before_ack, bounded, leading_acks
 from consumer.core.transaction_events import Activity, Demand, Event, Instruction, TxnLimits
 from consumer.core.transaction_records import PriorTxn, RunningTxn
@@ -70,6 +70,7 @@ class TransactionMachine:
         """
         self._sequencer = sequencer
         self._recovered = recovered
+        self._origins = SourceOrigins(recovered)
         self._limits = limits
         self._delivery = delivery or DeliveryLimits()
         self._phase = _Phase.CONSUMING
@@ -147,6 +148,8 @@ class TransactionMachine:
             case tx.BatchRead(batch):
                 assert self._input is None, "a batch was handed over unasked"
                 self._input, self._input_next = batch, 0
+            case tx.SourceIdentified(journal, epoch):
+                self._origins.note(journal, epoch)
             case tx.InputIdle():
                 self._input_idle = True
             case tx.SourcesClosed():
@@ -383,5 +386,6 @@ class TransactionMachine:
         self._running.finalizing = now
         self._phase = _Phase.FINALIZING
         self._demand = Demand.NOTHING
-        self._finalize = tx.Finalize(self._sequencer.take_checkpoint(), self._last_acknowledgement)
+        sources = self._origins.stamped(self._sequencer.take_checkpoint())
+        self._finalize = tx.Finalize(sources, self._last_acknowledgement)
         self._out.append(self._finalize)

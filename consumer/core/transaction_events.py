@@ -14,6 +14,7 @@ from consumer.core.checkpoint import build_checkpoint
 from consumer.message.batch import MessageBatch
 from consumer.message.outcome import Outcome
 from consumer.protocol import shard_pb2
+from consumer.protocol.identity_pb2 import JournalEpoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,14 @@ class BatchRead:
     """Messages arrived from a source."""
 
     batch: MessageBatch
+
+
+@dataclass(frozen=True, slots=True)
+class SourceIdentified:
+    """What is read of a source from now on, and all that was read of it before, is of an epoch."""
+
+    journal: str
+    epoch: JournalEpoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +177,7 @@ class StopRequested:
 
 Event = (
     BatchRead
+    | SourceIdentified
     | InputIdle
     | SourcesClosed
     | SourceFailed

@@ -16,6 +16,7 @@ ConsumerError
 ├── ProxyHeaderError(detail)                a request proxied to the wrong cluster or process
 ├── BoundExceededError(detail)              more than one request may carry; says how to split it
 ├── UnsupportedSpecError(field_path, problem)   also a ValidationError: only another spec helps
+├── SourceReplacedError(journal, offset)    a source does not hold what the shard has read; says both ways on
 ├── ShardHeldBackError(members, seconds)    its primaries died one after another; it waits
 ├── AssignmentLostError                     etcd no longer has the assignment that this process believes in
 ├── CommitFencedError(shard_fqn, held, current)
@@ -54,6 +55,7 @@ ConsumerError
     ├── JournalSuspendedError
     ├── OutOfTurnError(detail)              sent before what it depends on was answered; nothing was written
     ├── JournalUnavailableError(detail)     no broker serves it now; safe to retry
+    ├── JournalReplacedError(offset, write_head)   deleted and made again, or its end is lost
     ├── JournalStoreUnhealthyError(detail)
     ├── JournalDamagedError(detail)         content fails its checksum; the detail has fragment and offsets
     ├── WrongAppendOffsetError(offset)
@@ -102,6 +104,9 @@ from consumer.errors.journals import (
 )
 from consumer.errors.journals import (
     JournalProtocolError as JournalProtocolError,
+)
+from consumer.errors.journals import (
+    JournalReplacedError as JournalReplacedError,
 )
 from consumer.errors.journals import (
     JournalStoreUnhealthyError as JournalStoreUnhealthyError,
@@ -231,6 +236,9 @@ from consumer.errors.shards import (
 )
 from consumer.errors.shards import (
     ShardStoppedError as ShardStoppedError,
+)
+from consumer.errors.shards import (
+    SourceReplacedError as SourceReplacedError,
 )
 from consumer.errors.shards import (
     UnsupportedSpecError as UnsupportedSpecError,

@@ -122,6 +122,25 @@ class OffsetNotYetAvailableError(JournalError):
         self.write_head = write_head
 
 
+class JournalReplacedError(JournalError):
+    """The journal does not hold what was read of it: it was deleted and applied again, or has lost its end."""
+
+    problem = "does not hold what was read of it"
+
+    def __init__(
+        self, journal: str, *, offset: int, write_head: int, read_epoch: str, present_epoch: str
+    ) -> None:
+        super().__init__(
+            journal,
+            f"it was read up to offset {offset} in epoch {read_epoch}; its write head is {write_head} now, "
+            f"in epoch {present_epoch}",
+        )
+        self.offset = offset
+        self.write_head = write_head
+        self.read_epoch = read_epoch
+        self.present_epoch = present_epoch
+
+
 class AppendOutcomeUnknownError(JournalError):
     """The commit was sent but its answer was lost: the bytes may or may not be there."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from allocator.errors import ValidationError
+from consumer.errors.journals import JournalReplacedError
 from consumer.errors.root import ConsumerError
 from consumer.protocol import journal_pb2
 
@@ -87,6 +88,20 @@ class ApplyConflictError(ConsumerError):
 
 class UnsupportedSpecError(ConsumerError, ValidationError):
     """The spec asks for what this version cannot do: only another spec helps."""
+
+
+class SourceReplacedError(ConsumerError):
+    """A source of the shard does not hold what the shard's checkpoint has read: going on would skip messages."""
+
+    def __init__(self, shard_id: str, replaced: JournalReplacedError) -> None:
+        super().__init__(
+            f"shard {shard_id} cannot go on: {replaced}. Restore the journal's content, or have the shard read what "
+            f"is there now: shardctl shards reset-source {shard_id} --journal {replaced.journal} --to-offset 0"
+        )
+        self.shard_id = shard_id
+        self.journal = replaced.journal
+        self.offset = replaced.offset
+        self.write_head = replaced.write_head
 
 
 class ShardHeldBackError(ConsumerError):

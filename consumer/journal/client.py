@@ -25,6 +25,8 @@ from consumer.errors import JournalNotFoundError
 from consumer.journal.appender import CHUNK_BYTES, append_once, append_patiently, check_append
 from consumer.journal.channels import ChannelCache, Channels
 from consumer.journal.deletion import delete_fragments
+from consumer.journal.guard import OffsetGuard
+from consumer.journal.identity import Present
 from consumer.journal.in_turn import InTurn
 from consumer.journal.listing import (
     ListResult,
@@ -187,6 +189,7 @@ class JournalClient:
         begin_mod_time: int = 0,
         min_etcd_revision: int = 0,
         linger_seconds: float = 0.0,
+        guard: OffsetGuard | None = None,
     ) -> Reader:
         """Return an iterator over the journal's bytes.
 
@@ -200,6 +203,7 @@ class JournalClient:
             min_etcd_revision: Let the broker wait until it has seen this revision.
             linger_seconds: At the write head, take what is appended so much later, and with it what follows meanwhile:
                 less work for who is in no hurry. 0 to 0.25; brokers of Gazette do not linger.
+            guard: Ends the read with JournalReplacedError where the journal no longer holds what was read before.
 
         Raises:
             ValidationError: an argument is malformed.
@@ -214,7 +218,11 @@ class JournalClient:
             min_etcd_revision=min_etcd_revision,
         )
         return Reader(
-            self._transport, request, clock=self._transport.clock, linger_seconds=linger_seconds
+            self._transport,
+            request,
+            clock=self._transport.clock,
+            linger_seconds=linger_seconds,
+            guard=guard,
         )
 
     async def append(
@@ -304,10 +312,19 @@ class JournalClient:
             JournalError: the journal does not exist, is suspended, or may not be read.
             EndpointError: no broker could be reached.
         """
+        return (await self.present(journal)).write_head
+
+    async def present(self, journal: str) -> Present:
+        """Return the journal's write head, and which incarnation of it that is.
+
+        Raises:
+            JournalError: the journal does not exist, is suspended, or may not be read.
+            EndpointError: no broker could be reached.
+        """
         async with self.reader(journal, offset=-1, block=False, metadata_only=True) as reader:
             async for _ in reader:
                 raise AssertionError("a metadata-only read delivers nothing")
-            return reader.write_head
+            return Present(reader.write_head, reader.identity)
 
     async def list_fragments(
         self,

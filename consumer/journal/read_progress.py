@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from allocator.errors import ValidationError
 from consumer.journal.wire import ReadChunk
 from consumer.protocol.alphabet import require
+from consumer.protocol.identity_pb2 import JournalIdentity
 from consumer.protocol.journal_pb2 import Fragment, ReadResponse, Status
 from consumer.protocol.validation_journal import validate_read_response
 
@@ -46,6 +47,8 @@ class ReadProgress:
     """The fragment that holds `offset`, as of the newest answer; without a sum where it has grown since."""
     jumped: bool = False
     """A hole was met, and the bytes after it were not delivered yet."""
+    identity: JournalIdentity | None = None
+    """Of the journal, as of the newest answer that told it; None from brokers that tell none."""
     in_fragment: bool = False
     """The current RPC has described the fragment that its next chunk belongs to."""
 
@@ -65,6 +68,8 @@ class ReadProgress:
             ValidationError: it contradicts itself or goes back.
         """
         validate_read_response(response)
+        if response.HasField("identity"):
+            self.identity = response.identity
         if response.status in (Status.OK, Status.OFFSET_NOT_YET_AVAILABLE):
             self.write_head = response.write_head
         if response.status != Status.OK:

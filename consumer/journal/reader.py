@@ -27,13 +27,17 @@ from consumer.errors import (
     JournalNotFoundError,
     JournalProtocolError,
     JournalUnavailableError,
+    OffsetNotYetAvailableError,
     RpcFailedError,
 )
+from consumer.journal.guard import OffsetGuard
+from consumer.journal.identity import Present
 from consumer.journal.outcomes import UNASSIGNED, error_of_rpc, error_of_status
 from consumer.journal.read_progress import ReadProgress, ReadSpan
 from consumer.journal.transport import STREAM_LIFE_SECONDS, JournalTransport, cancelled_by_peer
 from consumer.journal.wire import ReadChunk
 from consumer.protocol.auth import TOKEN_LIFE_SECONDS, Capability
+from consumer.protocol.identity_pb2 import JournalIdentity
 from consumer.protocol.journal_pb2 import Fragment, ReadRequest, ReadResponse, Status
 from consumer.protocol.read_metadata import BRIEF_TAIL, metadata_of_linger
 from consumer.protocol.validation_journal import validate_read_request
@@ -62,6 +66,7 @@ class Reader:
         *,
         clock: Clock | None = None,
         linger_seconds: float = 0.0,
+        guard: OffsetGuard | None = None,
     ) -> None:
         """Take the request; nothing is sent until the first iteration.
 
@@ -70,6 +75,7 @@ class Reader:
             request: What to read.
             clock: Times how long a read that does not block is tried.
             linger_seconds: See `consumer.protocol.read_metadata`.
+            guard: Ends the read with JournalReplacedError where the journal no longer holds what was read before.
 
         Raises:
             ValidationError: the request is malformed, or lingers for too long.
@@ -80,6 +86,7 @@ class Reader:
         self._request = request
         self._clock = clock or SystemClock()
         self._progress = ReadProgress(request.offset, request.end_offset)
+        self._guard = guard
         self._backoff = Backoff(max_seconds=BACKOFF_SECONDS_MAX)
         self._call: grpc.aio.UnaryStreamCall[ReadRequest, ReadChunk | ReadResponse] | None = None
         self._endpoint = ""
@@ -102,6 +109,11 @@ class Reader:
     def write_head(self) -> int:
         """The journal's write head as of the newest answer, bytes; 0 before the first one."""
         return self._progress.write_head
+
+    @property
+    def identity(self) -> JournalIdentity | None:
+        """Which incarnation of the journal was read, as of the newest answer; None if no broker has told."""
+        return self._progress.identity
 
     @property
     def fragment(self) -> Fragment | None:
@@ -170,7 +182,10 @@ class Reader:
         if response.content:
             validate_read_chunk(response)
             return self._delivered(ReadChunk(response.offset, response.content))
+        asked = self._progress.offset
         self._progress.on_metadata(response)
+        if self._guard is not None and response.HasField("identity"):
+            self._guard.on_answer(self._read_before(asked), response.identity, response.write_head)
         if response.HasField("header"):
             self._transport.learn(self.journal, response.header)
         if response.status == Status.OK:
@@ -192,6 +207,9 @@ class Reader:
             # The broker would take the head of the moment anew at each retry, and bytes in between would be missed.
             await self._find_head()
             return
+        if self._guard is not None and not self._guard.looked:
+            await self._look(self._guard)
+            return
         request = ReadRequest()
         request.CopyFrom(self._request)
         request.offset = self._progress.offset
@@ -207,12 +225,39 @@ class Reader:
         )
         self._transport.channels.track(peer.endpoint, self._call)
         self._heard = False
+        if self._guard is not None:
+            self._guard.looked = False  # Whatever ends this read may have replaced the journal.
         self._progress.on_opened()
 
     async def _find_head(self) -> None:
+        probe = await self._probe()
+        if probe is not None:
+            self._progress.offset = probe.offset
+            self._progress.write_head = probe.write_head
+
+    async def _look(self, guard: OffsetGuard) -> None:
+        """Have the guard judge where we are: a read that waits beyond the head would be told nothing."""
+        probe = await self._probe()
+        if probe is None:
+            return
+        offset = self._read_before(self._progress.offset)
+        present = Present(probe.write_head, probe.identity)
+        if not guard.look(present, self._clock.monotonic_seconds(), offset=offset):
+            await self._pause(
+                OffsetNotYetAvailableError(self.journal, offset=offset, write_head=probe.write_head)
+            )
+
+    def _read_before(self, offset: int) -> int:
+        """Return up to where the journal was read before this read came to an offset, bytes."""
+        # What is read again, up to an end, was all read before.
+        return max(offset, self._request.end_offset)
+
+    async def _probe(self) -> Reader | None:
+        """Return a read that has found the write head; None, after a pause, if no broker tells it."""
         request = ReadRequest()
         request.CopyFrom(self._request)
-        request.block, request.metadata_only, request.end_offset = False, True, 0
+        request.offset, request.end_offset = -1, 0
+        request.block, request.metadata_only = False, True
         try:
             async with Reader(self._transport, request, clock=self._clock) as probe:
                 async for _ in probe:
@@ -220,9 +265,8 @@ class Reader:
         except (EndpointError, JournalUnavailableError) as error:
             # The probe lost patience; a blocking read does not.
             await self._pause(error)
-            return
-        self._progress.offset = probe.offset
-        self._progress.write_head = probe.write_head
+            return None
+        return probe
 
     async def _on_clean_end(self) -> None:
         """The broker stopped, the journal moved, or a token expired: ask again, at once if it had anything to say."""

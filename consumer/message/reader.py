@@ -18,6 +18,7 @@ import structlog
 
 from consumer.errors import ContentTypeError, FramingError
 from consumer.journal.client import JournalClient
+from consumer.journal.guard import OffsetGuard
 from consumer.journal.read_progress import ReadSpan
 from consumer.message.batch import MessageBatch, MessageType
 from consumer.message.columns import batch_around_damage, batch_of
@@ -76,7 +77,12 @@ class MessageSource:
         self._framing = _framing_of(spec, message_type)
 
     async def batches(
-        self, *, offset: int = 0, block: bool = True, end_offset: int = 0
+        self,
+        *,
+        offset: int = 0,
+        block: bool = True,
+        end_offset: int = 0,
+        guard: OffsetGuard | None = None,
     ) -> AsyncGenerator[MessageBatch, None]:
         """Yield the journal's messages in the order in which they were written.
 
@@ -84,6 +90,7 @@ class MessageSource:
             offset: Where the first frame begins, bytes; -1 is the write head of now.
             block: Wait at the write head for more, instead of ending there.
             end_offset: Where the last frame ends, bytes; 0 is nowhere.
+            guard: Ends the read with JournalReplacedError where the journal no longer holds what was read before.
 
         Raises:
             FramingError: bytes are no message of the journal's content type, or the read ended within a frame. What
@@ -92,7 +99,7 @@ class MessageSource:
         """
         spans = _Spans(self)
         async with self._client.reader(
-            self.journal, offset=offset, block=block, end_offset=end_offset
+            self.journal, offset=offset, block=block, end_offset=end_offset, guard=guard
         ) as reader:
             async for span in reader:
                 batch, error = spans.take(span)

@@ -7,6 +7,7 @@ Wire-compatible with Gazette's `protocol.Journal`. A number here may never chang
 """
 
 from collections import abc as _abc
+from consumer.protocol import identity_pb2 as _identity_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
@@ -636,6 +637,7 @@ class ReadResponse(_message.Message):
     FRAGMENT_FIELD_NUMBER: _builtins.int
     FRAGMENT_URL_FIELD_NUMBER: _builtins.int
     CONTENT_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
     status: Global___Status.ValueType
     offset: _builtins.int
     write_head: _builtins.int
@@ -645,6 +647,10 @@ class ReadResponse(_message.Message):
     def header(self) -> Global___Header: ...
     @_builtins.property
     def fragment(self) -> Global___Fragment: ...
+    @_builtins.property
+    def identity(self) -> _identity_pb2.JournalIdentity:
+        """Beside `header`, from brokers that know it: which incarnation of the journal this is."""
+
     def __init__(
         self,
         *,
@@ -655,10 +661,11 @@ class ReadResponse(_message.Message):
         fragment: Global___Fragment | None = ...,
         fragment_url: _builtins.str = ...,
         content: _builtins.bytes = ...,
+        identity: _identity_pb2.JournalIdentity | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["fragment", b"fragment", "header", b"header"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fragment", b"fragment", "header", b"header", "identity", b"identity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "fragment", b"fragment", "fragment_url", b"fragment_url", "header", b"header", "offset", b"offset", "status", b"status", "write_head", b"write_head"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "fragment", b"fragment", "fragment_url", b"fragment_url", "header", b"header", "identity", b"identity", "offset", b"offset", "status", b"status", "write_head", b"write_head"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

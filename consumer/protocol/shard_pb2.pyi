@@ -7,6 +7,7 @@ Wire-compatible with Gazette's `consumer.Shard`. A number here may never change 
 """
 
 from collections import abc as _abc
+from consumer.protocol import identity_pb2 as _identity_pb2
 from consumer.protocol import journal_pb2 as _journal_pb2
 from consumer.protocol import recorded_op_pb2 as _recorded_op_pb2
 from google.protobuf import descriptor as _descriptor
@@ -266,22 +267,32 @@ class Checkpoint(_message.Message):
         READ_THROUGH_FIELD_NUMBER: _builtins.int
         PRODUCERS_FIELD_NUMBER: _builtins.int
         RESUME_FIELD_NUMBER: _builtins.int
+        EPOCH_FIELD_NUMBER: _builtins.int
+        RESET_FIELD_NUMBER: _builtins.int
         read_through: _builtins.int
         """Every message below this offset was sequenced, bytes."""
         resume: _builtins.bytes
         """Of a source that is no journal: where its reader goes on from, in the reader's own form."""
+        reset: _builtins.bytes
+        """Id of the reset that was applied to this source last; absent if none ever was."""
         @_builtins.property
         def producers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Checkpoint.Source.ProducerEntry]: ...
+        @_builtins.property
+        def epoch(self) -> _identity_pb2.JournalEpoch:
+            """Of the journal that `read_through` is an offset of; absent if its broker told none, or nobody asked yet."""
+
         def __init__(
             self,
             *,
             read_through: _builtins.int = ...,
             producers: _abc.Iterable[Global___Checkpoint.Source.ProducerEntry] | None = ...,
             resume: _builtins.bytes = ...,
+            epoch: _identity_pb2.JournalEpoch | None = ...,
+            reset: _builtins.bytes = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["producers", b"producers", "read_through", b"read_through", "resume", b"resume"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "producers", b"producers", "read_through", b"read_through", "reset", b"reset", "resume", b"resume"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

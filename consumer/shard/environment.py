@@ -20,6 +20,7 @@ from consumer.application import Application
 from consumer.core.supervision import RestartPolicy
 from consumer.journal.append_service import AppendService
 from consumer.journal.client import JournalClient
+from consumer.journal.guard import HEAD_PATIENCE_SECONDS
 from consumer.journal.in_turn import TurnNames
 from consumer.journal.late_copies import CopyRegister
 from consumer.message.clock_watch import CLOCK_AHEAD_SECONDS
@@ -77,6 +78,9 @@ class ShardConfig:
     rollback_again_seconds: float = 60.0
     """How long after its start a primary undoes what former ones left a second time: longer than a lease lasts, for a
     process that slept may publish before it learns that its lease is over."""
+    head_patience_seconds: float = HEAD_PATIENCE_SECONDS
+    """How long a source's write head may be below what the shard has read before the source counts as having gone back:
+    replicas of Gazette's brokers lag a moment."""
     publish_clock_delta_seconds: float = 0.0
     """Added to the wall clock that stamps published messages. Only tests and recoveries of old data change it."""
     clock_ahead_seconds: float = CLOCK_AHEAD_SECONDS

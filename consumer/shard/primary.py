@@ -226,13 +226,7 @@ class PrimaryAttempt:
         await prove_assignment(environment.etcd, self._assignment())
         deaths = await environment.deaths.admit(shard.id)
         worker = self._worker = environment.new_worker(shard.id)
-        sources = Sources(
-            shard,
-            environment.application,
-            worker=worker,
-            journals=environment.journals,
-            on_read=self._on_read,
-        )
+        sources = Sources(shard, environment, worker=worker, on_read=self._on_read)
         appends = self._appends = environment.new_appends(shard.fqn)
         recovered = environment.new_plain_appends()
         producer = new_producer_id(environment.random_bytes)
@@ -251,6 +245,7 @@ class PrimaryAttempt:
             hints = await take_over() if take_over is not None else None
             store, checkpoint = await self._restored(worker, rollbacks, fenced=hints is not None)
             group.stop()
+        await sources.check(checkpoint)
         self.progress.update(read_through_of(checkpoint), {})
         self.ready_at_monotonic_seconds = environment.clock.monotonic_seconds()
         self.ready.set_result(None)
@@ -283,6 +278,7 @@ class PrimaryAttempt:
                 if self._stopping:
                     break
                 checkpoint = await worker.run(store.restore_checkpoint, shard)
+                await sources.check(checkpoint)
                 await rollbacks.settle(checkpoint)
                 producer = new_producer_id(environment.random_bytes)
                 begun = rollbacks.begin(checkpoint)

@@ -5,6 +5,7 @@ Source: gazette/core consumer/shard.go, consumer/transaction.go (startReadingMes
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
@@ -16,19 +17,31 @@ from allocator.runtime.backoff import Backoff
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Application, MessageProducer, Shard, Store
 from consumer.core import transaction_events as tx
-from consumer.core.checkpoint import start_offset
-from consumer.errors import ApplicationError, ConsumerError
-from consumer.journal.client import JournalClient
+from consumer.core.checkpoint import epoch_of, start_offset
+from consumer.errors import (
+    ApplicationError,
+    ConsumerError,
+    JournalReplacedError,
+    SourceReplacedError,
+)
+from consumer.journal.guard import OffsetGuard
+from consumer.journal.identity import Present
 from consumer.message.batch import MessageBatch, MessageType
 from consumer.message.reader import MessageSource
+from consumer.protocol.identity_pb2 import JournalEpoch
 from consumer.protocol.journal_pb2 import JournalSpec
-from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.protocol.shard_pb2 import Checkpoint, ShardSpec
 from consumer.shard.dead_letters import dead_letter_journal
+from consumer.shard.environment import ShardEnvironment
 from consumer.shard.transaction import TransactionLoop
 from consumer.shard.worker import ShardWorker
 
 _log = structlog.get_logger()
 
+LOOK_SECONDS_MAX = 1.0
+"""Longest wait for a broker to tell what a source holds, before the shard serves without: reading asks again."""
+HEAD_PAUSE_SECONDS_MAX = 0.5
+"""Longest pause before a write head that is too low is asked for again."""
 FRUITLESS_PAUSE_SECONDS_MAX = 1.0
 """Longest pause before an application that brings its messages is asked to go on from the same place again: it and the
 store would spin."""
@@ -40,30 +53,36 @@ class Sources:
     def __init__(
         self,
         shard: Shard,
-        # The store's type is between the application and itself.
-        application: Application[Any],
+        environment: ShardEnvironment,
         *,
         worker: ShardWorker,
-        journals: JournalClient,
         on_read: Callable[[MessageBatch], None],
     ) -> None:
         """Bind the sources.
 
         Args:
             shard: Whose sources.
-            application: Knows the message types, or brings the messages itself.
+            environment: Has the application, which knows the message types or brings the messages itself.
             worker: Runs the application's callbacks.
-            journals: Reads.
             on_read: Told of each batch that is read for the first time.
         """
         self._shard = shard
-        self._application = application
+        # The store's type is between the application and itself.
+        self._application: Application[Any] = environment.application
         self._store: Store | None = None
         self._worker = worker
-        self._journals = journals
+        self._journals = environment.journals
         self._on_read = on_read
         self._specs: dict[str, JournalSpec] = {}
         self._sources: dict[str, MessageSource] = {}
+        self._head_patience_seconds = environment.config.head_patience_seconds
+        self._clock = environment.clock
+        self._foreseen: dict[str, Present] = {}
+        """What brokers said of sources while there was no checkpoint to judge it by yet."""
+        self._guards: dict[str, OffsetGuard] = {}
+        self._epochs: dict[str, JournalEpoch] = {}
+        """In which the sources are read."""
+        self._loop: TransactionLoop | None = None
         self._pause = Backoff(max_seconds=FRUITLESS_PAUSE_SECONDS_MAX)
         self._restored: bytes | None = None
         """The checkpoint that an application was last asked to go on from."""
@@ -75,8 +94,46 @@ class Sources:
         for source in self._shard.spec.sources:
             try:
                 await self._source(source.journal)
+                self._foreseen[source.journal] = await self._journals.present(source.journal)
             except ConsumerError as error:
                 _log.info("sources.not_prefetched", journal=source.journal, cause=str(error))
+
+    async def check(self, checkpoint: Checkpoint) -> None:
+        """Look whether the sources still hold what a checkpoint has read of them, before the shard serves.
+
+        A source whose broker does not answer is looked at when it is read.
+
+        Raises:
+            SourceReplacedError: one does not.
+        """
+        if isinstance(self._application, MessageProducer):
+            return
+        self._guards = {
+            source.journal: self._guard(checkpoint, source) for source in self._shard.spec.sources
+        }
+        for journal, guard in self._guards.items():
+            try:
+                answered = await self._look(journal, guard)
+            except JournalReplacedError as error:
+                raise SourceReplacedError(self._shard.id, error) from error
+            if not answered:
+                return
+
+    async def _look(self, journal: str, guard: OffsetGuard) -> bool:
+        """Have a guard judge where reading begins; False if no broker tells what there is."""
+        present = self._foreseen.pop(journal, None)
+        pause = Backoff(max_seconds=HEAD_PAUSE_SECONDS_MAX)
+        while present is None or not guard.look(present, self._clock.monotonic_seconds()):
+            if present is not None:
+                _log.warning("source.behind", journal=journal, write_head=present.write_head)
+                await pause.sleep()
+            try:
+                async with asyncio.timeout(LOOK_SECONDS_MAX):
+                    present = await self._journals.present(journal)
+            except (ConsumerError, TimeoutError) as error:
+                _log.info("source.not_looked_at", journal=journal, cause=str(error))
+                return False
+        return True
 
     def start(
         self, store: Store, checkpoint: Checkpoint, loop: TransactionLoop, group: TaskGroup
@@ -93,9 +150,13 @@ class Sources:
             again, self._restored = restored == self._restored, restored
             group.start_soon(self._feed_all(loop, batches, again=again), name="read messages")
             return
+        self._loop = loop
+        for journal, epoch in self._epochs.items():
+            loop.post(tx.SourceIdentified(journal, epoch))
         for source in self._shard.spec.sources:
             offset = start_offset(checkpoint, source.journal, source.min_offset)
-            batches = self._read(source.journal, offset=offset)
+            guard = self._guards.pop(source.journal, None) or self._guard(checkpoint, source)
+            batches = self._read(source.journal, offset=offset, guard=guard)
             group.start_soon(self._feed(loop, batches), name=f"read {source.journal}")
 
     def replay(self, order: tx.StartReplay) -> AsyncGenerator[MessageBatch, None]:
@@ -111,7 +172,8 @@ class Sources:
                 end=order.end,
             )
             return self._owned("replay_range", replay)
-        return self._read(order.journal, offset=order.begin, end_offset=order.end)
+        guard = self._replay_guard(order)
+        return self._read(order.journal, offset=order.begin, end_offset=order.end, guard=guard)
 
     async def _feed_all(
         self, loop: TransactionLoop, batches: AsyncGenerator[MessageBatch, None], *, again: bool
@@ -156,12 +218,40 @@ class Sources:
             raise ApplicationError(self._shard.id, operation, error) from error
 
     async def _read(
-        self, journal: str, *, offset: int, end_offset: int = 0
+        self, journal: str, *, offset: int, end_offset: int = 0, guard: OffsetGuard
     ) -> AsyncGenerator[MessageBatch, None]:
         source = await self._source(journal)
-        async with aclosing(source.batches(offset=offset, end_offset=end_offset)) as batches:
-            async for batch in batches:
-                yield batch
+        read = source.batches(offset=offset, end_offset=end_offset, guard=guard)
+        try:
+            async with aclosing(read) as batches:
+                async for batch in batches:
+                    yield batch
+        except JournalReplacedError as error:
+            raise SourceReplacedError(self._shard.id, error) from error
+
+    def _guard(self, checkpoint: Checkpoint, source: ShardSpec.Source) -> OffsetGuard:
+        """Return what guards the read of a source, and tells of which epoch it is."""
+        return OffsetGuard(
+            source.journal,
+            epoch_of(checkpoint, source.journal),
+            read_through=start_offset(checkpoint, source.journal, 0),
+            starts_at=start_offset(checkpoint, source.journal, source.min_offset),
+            patience_seconds=self._head_patience_seconds,
+            on_epoch=partial(self._note_epoch, source.journal),
+        )
+
+    def _note_epoch(self, journal: str, epoch: JournalEpoch) -> None:
+        self._epochs[journal] = epoch
+        if self._loop is not None:
+            self._loop.post(tx.SourceIdentified(journal, epoch))
+
+    def _replay_guard(self, order: tx.StartReplay) -> OffsetGuard:
+        """Return what guards the second read of a range: it must be of what is read now."""
+        return OffsetGuard(
+            order.journal,
+            self._epochs.get(order.journal),
+            patience_seconds=self._head_patience_seconds,
+        )
 
     async def _source(self, journal: str) -> MessageSource:
         """Return how to read a journal: the application is asked once an attempt."""

@@ -12,9 +12,11 @@ from __future__ import annotations
 from typing import TypeVar
 
 import msgspec
+from google.protobuf.message import DecodeError
 
 from allocator.core.documents import decode_json
 from consumer.core.checkpoint import read_through_of
+from consumer.protocol.identity_pb2 import JournalEpoch
 from consumer.protocol.shard_pb2 import Checkpoint
 
 StateT = TypeVar("StateT")
@@ -35,6 +37,9 @@ class _Source(msgspec.Struct, omit_defaults=True):
     read_through: int = 0
     producers: list[_Producer] = []
     resume: bytes = b""
+    epoch: bytes = b""
+    """A JournalEpoch, encoded; empty if there is none."""
+    reset: bytes = b""
 
 
 class _Checkpoint(msgspec.Struct, omit_defaults=True):
@@ -57,6 +62,8 @@ def encode_documents(state: bytes, checkpoint: Checkpoint) -> bytes:
                 for entry in source.producers
             ],
             source.resume,
+            source.epoch.SerializeToString(deterministic=True),
+            source.reset,
         )
         for journal, source in sorted(checkpoint.sources.items())
     }
@@ -85,11 +92,21 @@ def decode_documents(content: bytes) -> tuple[bytes, Checkpoint]:
     return documents[1], checkpoint
 
 
+def _epoch(encoded: bytes) -> JournalEpoch:
+    try:
+        return JournalEpoch.FromString(encoded)
+    except DecodeError as error:
+        raise ValueError(f"sources: expected an encoded epoch, got {encoded!r}: {error}") from error
+
+
 def _fill(checkpoint: Checkpoint, document: _Checkpoint) -> None:
     for journal, source in document.sources.items():
         filled = checkpoint.sources[journal]
         filled.read_through = source.read_through
         filled.resume = source.resume
+        if source.epoch:
+            filled.epoch.CopyFrom(_epoch(source.epoch))
+        filled.reset = source.reset
         for producer in source.producers:
             entry = filled.producers.add(id=producer.id)
             entry.state.last_ack = producer.state.last_ack

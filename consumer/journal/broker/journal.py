@@ -22,6 +22,7 @@ from consumer.journal.broker.disk import Disk
 from consumer.journal.broker.flow_control import Throttle
 from consumer.journal.broker.fragments import FragmentIndex, SealedFragment
 from consumer.journal.broker.free_space import FreeSpace
+from consumer.journal.broker.lineage import UNKNOWN, Lineage
 from consumer.journal.broker.preconditions import Position
 from consumer.journal.broker.quarantine import Quarantine
 from consumer.journal.broker.recovery import Opening, Recovered, open_journal
@@ -101,6 +102,8 @@ class LiveJournal:
         self.store_error = ""
         """Why the journal cannot be written, for people; empty if it can."""
         self.index = FragmentIndex()
+        self.identity = UNKNOWN.message()
+        """Which incarnation of the journal this is, and how its content descends from what earlier openings had."""
         self._view: View | None = None
 
     @property
@@ -162,6 +165,8 @@ class LiveJournal:
         for damage in recovered.damage:
             logger.error("journal.damaged", journal=self.name, detail=damage)
         self.store, self.index, self.store_error = recovered.store, recovered.index, ""
+        state = recovered.store.state
+        self.identity = Lineage(state.incarnation, state.epochs).message()
         self.publish()
 
     def fail(self, detail: str) -> None:

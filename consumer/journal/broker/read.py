@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from typing import TypedDict
 
 import grpc
 import structlog
@@ -25,6 +26,7 @@ from consumer.journal.broker.resolution import Resolution, Resolver
 from consumer.journal.broker.sums import sha1_sum
 from consumer.journal.wire import encode_read_chunk
 from consumer.protocol.auth import Capability, Claims
+from consumer.protocol.identity_pb2 import JournalIdentity
 from consumer.protocol.journal_pb2 import (
     CompressionCodec,
     Fragment,
@@ -42,6 +44,13 @@ INLINE_BYTES_MAX = 32 << 10
 """So much is read from the kernel's memory without a hop to a thread, which would cost more than the copy, bytes."""
 
 logger = structlog.get_logger()
+
+
+class _Origin(TypedDict, total=False):
+    """What only the first message of a stream tells."""
+
+    header: Header
+    identity: JournalIdentity
 
 
 class ReadHandler:
@@ -200,7 +209,7 @@ class _ReadStream:
         await self._context.write(
             ReadResponse(
                 status=Status.OFFSET_NOT_YET_AVAILABLE,
-                header=self._taken_header(),
+                **self._taken_origin(),
                 offset=self._offset,
                 write_head=self._journal.view.head,
             )
@@ -210,17 +219,19 @@ class _ReadStream:
         await self._context.write(
             ReadResponse(
                 status=Status.OK,
-                header=self._taken_header(),
+                **self._taken_origin(),
                 offset=self._offset,
                 write_head=self._journal.view.head,
                 fragment=fragment_message(self._name, span),
             )
         )
 
-    def _taken_header(self) -> Header | None:
-        """Return the header for the first message, None later."""
+    def _taken_origin(self) -> _Origin:
+        """Return who answers, and of which journal, for the first message; nothing later."""
         header, self._header = self._header, None
-        return header
+        if header is None:
+            return {}
+        return {"header": header, "identity": self._journal.identity}
 
     async def _hold(self, span: Span) -> bool:
         """Hold the file of a span; an open fragment that was sealed meanwhile is the same file.

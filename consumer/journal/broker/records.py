@@ -25,6 +25,10 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, tag="k"):
     """Of the kernel that ran then: another one may have lost what was not synced."""
     first: int | None = None
     """Where the journal begins: what was before was removed on purpose, bytes. None in logs of earlier versions."""
+    incarnation: bytes = b""
+    """Of the journal; empty in logs that are older than incarnations."""
+    epochs: tuple[tuple[int, int, int], ...] = ()
+    """Number, nonce and first byte of each opening, ascending (`consumer.journal.broker.lineage`)."""
     ends: bool = True
     """The record's last byte is never zero, which tells a whole one from one cut off before zeros."""
 

@@ -30,6 +30,7 @@ from consumer.journal.broker.fragments import (
     parse_fragment,
 )
 from consumer.journal.broker.frames import generation_path, generations
+from consumer.journal.broker.lineage import UNKNOWN, Lineage
 from consumer.journal.broker.open_fragment import open_path
 from consumer.journal.broker.quarantine import NAME_FILE, Quarantine
 from consumer.journal.broker.records import Checkpoint
@@ -103,7 +104,20 @@ def _was_used(directory: Path, aside: Quarantine) -> bool:
 
 def _create(disk: Disk, directory: Path, opening: Opening) -> Recovered:
     directory.mkdir(parents=True, exist_ok=True)
-    checkpoint = Checkpoint(0, 0, b"", False, (), 0, opening.synced, opening.boot_id, first=0)
+    lineage = UNKNOWN.next_epoch(0)
+    checkpoint = Checkpoint(
+        sequence=0,
+        head=0,
+        registers=b"",
+        unconfirmed=False,
+        holes=(),
+        reserved=0,
+        synced=opening.synced,
+        boot_id=opening.boot_id,
+        first=0,
+        incarnation=lineage.incarnation,
+        epochs=lineage.epochs,
+    )
     store = JournalStore(
         disk, directory, generation=1, checkpoint=checkpoint, boot_id=opening.boot_id
     )
@@ -287,6 +301,9 @@ class _Recovery:
         fresh = _gaps(first, [*spans, *holes], replayed.end)
         holes = sorted([*holes, *fresh])
         self._damage += [f"bytes [{begin}, {end}) are in no fragment" for begin, end in fresh]
+        lineage = Lineage(log.checkpoint.incarnation, log.checkpoint.epochs).next_epoch(
+            self._go_on_at(log, replayed.end)
+        )
         checkpoint = Checkpoint(
             sequence=log.sequence + 1,
             head=replayed.end,
@@ -298,6 +315,8 @@ class _Recovery:
             synced=log.checkpoint.synced,
             boot_id=log.checkpoint.boot_id,
             first=first,
+            incarnation=lineage.incarnation,
+            epochs=lineage.epochs,
         )
         return JournalStore(
             self._disk,
@@ -321,14 +340,21 @@ class _Recovery:
 
     def _skip_reserved(self, log: Log, store: JournalStore) -> None:
         """After a power loss without syncs, go on beyond every offset that a reader may have seen."""
-        lost = self._lost_power(log)
-        begin = max(log.reserved, store.head) if lost else store.head
+        begin = self._go_on_at(log, store.head)
         old = store.state
-        if lost or old.synced != self._opening.synced or old.boot_id != self._opening.boot_id:
+        if (
+            self._lost_power(log)
+            or old.synced != self._opening.synced
+            or old.boot_id != self._opening.boot_id
+        ):
             store.roll(begin=begin, synced=self._opening.synced).retired.release()
             return
         if not self._opening.synced:
             store.state = msgspec.structs.replace(old, reserved=max(old.reserved, old.head))
+
+    def _go_on_at(self, log: Log, end: int) -> int:
+        """Return where new content begins, bytes, of a journal that was recovered up to `end`."""
+        return max(log.reserved, end) if self._lost_power(log) else end
 
 
 def _beginning(log: Log, spans: Sequence[Span]) -> tuple[int, list[Span]]:

@@ -179,6 +179,9 @@ def reading(offset: int) -> Checkpoint:
     source = checkpoint.sources["in/a;meta"]
     source.read_through = offset
     source.resume = b"\x00\xff{resume}"
+    source.epoch.incarnation = b"\x00\xff\n"
+    source.epoch.number, source.epoch.nonce = 2**64 - 1, 2**64 - 1
+    source.reset = b"\x00\xff\n"
     entry = source.producers.add(id=b"\x01\x02\x03\x04\x05\x06")
     entry.state.last_ack = 2**64 - 1
     entry.state.begin = -1

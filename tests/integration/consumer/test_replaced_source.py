@@ -1,0 +1,183 @@
+"""Shards whose source is another journal than the one they have read: deleted and applied again, lost, or cut short."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from allocator.etcd.client import EtcdClient
+from consumer.embedded.broker import EmbeddedBroker
+from consumer.journal.client import JournalClient
+from consumer.protocol.journal_pb2 import ApplyRequest
+from consumer.protocol.shard_pb2 import ReplicaStatus
+from consumer.shard.environment import ShardConfig
+from tests.support.eventually import eventually
+from tests.support.live_shards import (
+    JOURNALS,
+    SHARD,
+    SOURCE,
+    Counting,
+    ShardHost,
+    counts,
+    read_through,
+    running_host,
+    spec_of,
+)
+from tests.support.members import Producer, create_journals
+
+pytestmark = pytest.mark.etcd
+
+BEFORE, AFTER = 100, 50
+"""Messages published before and after the journal is replaced."""
+CONFIG = ShardConfig(
+    restart_delay_seconds=0.05, restart_delay_seconds_max=0.2, head_patience_seconds=0.2
+)
+
+
+async def replace_source(journals: JournalClient) -> None:
+    """Delete the source and apply it again."""
+    await journals.apply([ApplyRequest.Change(delete=SOURCE, expect_mod_revision=-1)])
+    await create_journals(journals, SOURCE)
+
+
+def failed(host: ShardHost, *texts: str) -> bool:
+    """Tell whether the shard says that its source was replaced, and both ways on."""
+    return host.says(
+        SHARD, ReplicaStatus.FAILED, SHARD, SOURCE, "does not hold what was read", *texts
+    )
+
+
+async def test_journal_deleted_and_applied_again_fails_the_shard(
+    host: ShardHost, journals: JournalClient, tmp_path: Path
+) -> None:
+    """The checkpoint is of the old journal: to wait until the new one has come to its offset would skip 50 messages in
+    silence. Both ways on are named.
+    """
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec)
+    application = Counting(tmp_path)
+    shard = host.start(spec, application, config=CONFIG)
+    end = await Producer(journals).publish(SOURCE, map(str, range(BEFORE)))
+    await read_through(shard, source=end)
+
+    await replace_source(journals)
+    await Producer(journals).publish(SOURCE, ["after"] * AFTER)
+
+    await eventually(
+        lambda: failed(
+            host, f"offset {end}", "epoch", "Restore", "reset-source", "journal replaced"
+        )
+    )
+    assert "after" not in application.stores[-1].state
+
+
+async def test_replaced_journal_that_is_longer_by_now_fails_the_shard(
+    host: ShardHost, journals: JournalClient, tmp_path: Path
+) -> None:
+    """Once the new journal is longer than the old one was, offsets look right: only its identity tells."""
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec)
+    application = Counting(tmp_path)
+    shard = host.start(spec, application, config=CONFIG)
+    end = await Producer(journals).publish(SOURCE, ["before"])
+    await read_through(shard, source=end)
+    await shard.stop()
+
+    await replace_source(journals)
+    head = await Producer(journals).publish(SOURCE, ["after"] * AFTER)
+    assert head > end
+    second = host.start(spec, application, config=CONFIG)
+
+    await eventually(lambda: failed(host, f"write head is {head}"))
+    assert not second.is_ready
+    assert "after" not in application.stores[-1].state
+
+
+@asynccontextmanager
+async def broker_and_host(
+    directory: Path, etcd: EtcdClient, root: str, *, port: int = 0
+) -> AsyncIterator[tuple[ShardHost, JournalClient, int]]:
+    """Run a broker on a directory, and a host of it."""
+    async with (
+        EmbeddedBroker(directory, port=port) as broker,
+        JournalClient(broker.address) as journals,
+        running_host(etcd, root, journals) as host,
+    ):
+        yield host, journals, int(broker.address.rpartition(":")[2])
+
+
+def flip_last_frame(directory: Path) -> Iterator[Path]:
+    """Flip a bit in the last frame of each commit log that has content; yield those."""
+    for log in directory.glob("journals/*/commit-*"):
+        content = bytearray(log.read_bytes())
+        end = len(content.rstrip(b"\0"))
+        if b"key" in content:
+            content[end - 1] ^= 1
+            log.write_bytes(content)
+            yield log
+
+
+async def one_life(
+    directory: Path, etcd: EtcdClient, root: str, files: Path, *appends: list[str]
+) -> int:
+    """Have a shard count appends in a life of its own; return the source's write head."""
+    spec = spec_of(SHARD, SOURCE)
+    async with broker_and_host(directory, etcd, root) as (host, journals, _):
+        await create_journals(journals, *JOURNALS)
+        await host.assign(spec)
+        shard = host.start(spec, Counting(files), config=CONFIG)
+        producer, end = Producer(journals), 0
+        for keys in appends:
+            end = await producer.publish(SOURCE, keys)
+        await read_through(shard, source=end)
+        return end
+
+
+async def test_restart_of_the_broker_fails_no_shard(
+    etcd: EtcdClient, etcd_root: str, tmp_path: Path
+) -> None:
+    """Each opening of a journal is an epoch; where nothing was lost, a shard reads on, whatever is written next."""
+    directory, files = tmp_path / "broker", tmp_path
+    await one_life(directory, etcd, etcd_root, files, ["before"])
+    async with broker_and_host(directory, etcd, etcd_root) as (host, journals, _):
+        end = await Producer(journals).publish(SOURCE, ["after"])
+        shard = host.start(spec_of(SHARD, SOURCE), Counting(files), config=CONFIG)
+
+        await read_through(shard, source=end)
+
+        assert await counts(shard) == {"before": 1, "after": 1}
+
+
+async def test_lost_data_directory_fails_the_shard(
+    etcd: EtcdClient, etcd_root: str, tmp_path: Path
+) -> None:
+    """A broker that begins again from nothing gives its journals the same names and revisions."""
+    directory, files = tmp_path / "broker", tmp_path
+    await one_life(directory, etcd, etcd_root, files, ["before"])
+    shutil.rmtree(directory)
+    async with broker_and_host(directory, etcd, etcd_root) as (host, journals, _):
+        await create_journals(journals, *JOURNALS)
+        head = await Producer(journals).publish(SOURCE, ["after"] * AFTER)
+        host.start(spec_of(SHARD, SOURCE), Counting(files), config=CONFIG)
+
+        await eventually(lambda: failed(host, f"write head is {head}"))
+
+
+async def test_damaged_last_frame_fails_the_shard_that_read_it(
+    etcd: EtcdClient, etcd_root: str, tmp_path: Path
+) -> None:
+    """The broker drops the frame as one that was never finished, and others write where it was."""
+    directory, files = tmp_path / "broker", tmp_path
+    end = await one_life(directory, etcd, etcd_root, files, ["before"], ["lost"])
+    assert list(flip_last_frame(directory)), "the test is of a damaged log"
+    async with broker_and_host(directory, etcd, etcd_root) as (host, journals, _):
+        assert await journals.write_head(SOURCE) < end
+        head = await Producer(journals).publish(SOURCE, ["after"] * AFTER)
+        assert head > end
+        host.start(spec_of(SHARD, SOURCE), Counting(files), config=CONFIG)
+
+        await eventually(lambda: failed(host, f"offset {end}"))

@@ -30,7 +30,7 @@ from consumer.cli.shard_space import (
 )
 from consumer.cli.specs_file import read_text, specs_option
 from consumer.client import ShardClient
-from consumer.errors import ApplyConflictError
+from consumer.errors import ApplyConflictError, JournalNotFoundError
 from consumer.journal.client import JournalClient
 from consumer.protocol import shard_pb2
 from consumer.protocol.labels import parse_selector, values_of
@@ -38,6 +38,8 @@ from consumer.protocol.validation_shard import validate_shard_apply_request
 
 UNAVAILABLE = "UNAVAILABLE"
 """Shown in place of the code of a primary that is cut off from its brokers."""
+UNKNOWN_LAG = "UNKNOWN"
+"""Shown for the lag behind a journal whose write head is below what was read: it is not the one that was read."""
 
 
 @click.group(
@@ -46,6 +48,7 @@ UNAVAILABLE = "UNAVAILABLE"
         "moves": "consumer.cli.moves:list_moves",
         "prune": "consumer.cli.recovery:prune_shards",
         "recover": "consumer.cli.recover:recover_shard",
+        "reset-source": "consumer.cli.reset_source:reset_source",
         "rewind": "consumer.cli.recovery:rewind_shard",
     },
 )
@@ -331,8 +334,12 @@ async def _lags(
 async def _lag_of(journals: JournalClient, read_through: dict[str, int]) -> str:
     parts = []
     for journal, offset in sorted(read_through.items()):
-        head = await journals.write_head(journal.partition(";")[0])
-        parts.append(f"{journal}:{head - offset}")
+        try:
+            head = await journals.write_head(journal.partition(";")[0])
+        except JournalNotFoundError:
+            head = 0
+        # Below what was read, it is not the journal that was read: the difference is no lag.
+        parts.append(f"{journal}:{head - offset if head >= offset else UNKNOWN_LAG}")
     return " ".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""A client of the Recovery service: prune recovery logs, and rewind shards to backups of their hints."""
+"""A client of the Recovery service: prune recovery logs, rewind shards to backups of their hints, reset sources."""
 
 from __future__ import annotations
 
@@ -8,21 +8,27 @@ from typing import Self
 
 from consumer.client.endpoints import Addresses
 from consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc, PassedOver
-from consumer.errors import RewindRefusedError, ShardNotFoundError
+from consumer.errors import RewindRefusedError, ShardNotFoundError, SourceResetRefusedError
 from consumer.protocol.auth import Capability, Claims, ClientAuth, expiring
 from consumer.protocol.labels import ID, label_set, selector
 from consumer.protocol.recovery_pb2 import (
     PlanPruneRequest,
     PlanPruneResponse,
+    PlanResetSourceRequest,
+    PlanResetSourceResponse,
     PlanRewindRequest,
     PlanRewindResponse,
     PrunedLog,
     PruneRequest,
     PruneResponse,
+    ResetSourceRequest,
+    ResetSourceResponse,
+    ResetSourceStatus,
     Rewind,
     RewindRequest,
     RewindResponse,
     RewindStatus,
+    SourceReset,
 )
 from consumer.protocol.recovery_pb2_grpc import RecoveryServiceStub
 
@@ -138,6 +144,46 @@ class RecoveryClient:
         )
         return _accepted(shard_id, backup, response)
 
+    async def plan_reset_source(self, shard_id: str, *, journal: str, offset: int) -> SourceReset:
+        """Return what `reset_source` would do; change nothing.
+
+        Raises:
+            ShardNotFoundError: there is no such shard.
+            SourceResetRefusedError: it would be refused; the message says why and what to do.
+        """
+        response, _ = await self._rpc.request(
+            RecoveryServiceStub,
+            "PlanResetSource",
+            PlanResetSourceRequest(shard=shard_id, journal=journal, offset=offset),
+            _claims(Capability.READ, shard_id),
+            PlanResetSourceResponse,
+        )
+        return _accepted_reset(shard_id, journal, response)
+
+    async def reset_source(self, shard_id: str, *, journal: str, offset: int) -> SourceReset:
+        """Have a shard's next primary go on elsewhere in a source that does not hold what the shard has read of it.
+
+        It is put on file, applied once, and committed with the shard's next transaction. Of a source that holds what
+        was read, it is taken off file again. Replicas of the shard that failed are taken away in the same transaction.
+
+        Args:
+            shard_id: The shard.
+            journal: The source, as in the shard's spec.
+            offset: Where reading goes on, bytes; -1 is the write head.
+
+        Raises:
+            ShardNotFoundError: there is no such shard.
+            SourceResetRefusedError: it was refused; the message says why and what to do.
+        """
+        response, _ = await self._rpc.request(
+            RecoveryServiceStub,
+            "ResetSource",
+            ResetSourceRequest(shard=shard_id, journal=journal, offset=offset),
+            _claims(Capability.APPLY, shard_id),
+            ResetSourceResponse,
+        )
+        return _accepted_reset(shard_id, journal, response)
+
     async def __aenter__(self) -> Self:
         await self._rpc.__aenter__()
         return self
@@ -180,3 +226,29 @@ def _accepted(shard_id: str, backup: int, response: PlanRewindResponse | RewindR
         ),
     }.get(status, RewindStatus.Name(status))
     raise RewindRefusedError(shard_id, problem)
+
+
+def _accepted_reset(
+    shard_id: str, journal: str, response: PlanResetSourceResponse | ResetSourceResponse
+) -> SourceReset:
+    status = response.status
+    if status == ResetSourceStatus.RESET_SOURCE_STATUS_SHARD_NOT_FOUND:
+        raise ShardNotFoundError(shard_id)
+    if status == ResetSourceStatus.RESET_SOURCE_STATUS_OK:
+        return response.reset
+    problem = {
+        ResetSourceStatus.RESET_SOURCE_STATUS_NOT_A_SOURCE: "the shard's spec names no such source",
+        ResetSourceStatus.RESET_SOURCE_STATUS_JOURNAL_NOT_FOUND: (
+            "the journal does not exist; apply it first, or remove it from the shard's spec"
+        ),
+        ResetSourceStatus.RESET_SOURCE_STATUS_HAS_PRIMARY: (
+            "the shard serves, so the source holds what was read of it, or will be found not to; nothing is to be reset"
+        ),
+        ResetSourceStatus.RESET_SOURCE_STATUS_BEYOND_HEAD: (
+            f"the offset is above the journal's write head, {response.reset.write_head}"
+        ),
+        ResetSourceStatus.RESET_SOURCE_STATUS_CHANGED: (
+            "its spec or assignments changed at the same time, so nothing was done; try again"
+        ),
+    }.get(status, ResetSourceStatus.Name(status))
+    raise SourceResetRefusedError(shard_id, journal, problem)

@@ -8,6 +8,7 @@ ConsumerError
 │   └── ShardStoppedError(cause)
 ├── PlanNotAppliedError(plan_id, problem)   a plan was refused, or overtaken; says what to do
 ├── RewindRefusedError(shard_id, problem)   a shard's hints were left as they are; says what to do
+├── SourceResetRefusedError(shard_id, journal, problem)   a shard's source was left as it is; says what to do
 ├── PruneIncompleteError(fragments)         dead fragments of recovery logs could not be removed
 ├── ApplyConflictError(header)              another writer changed a spec in between
 ├── ResolverStoppedError
@@ -239,6 +240,9 @@ from consumer.errors.shards import (
 )
 from consumer.errors.shards import (
     SourceReplacedError as SourceReplacedError,
+)
+from consumer.errors.shards import (
+    SourceResetRefusedError as SourceResetRefusedError,
 )
 from consumer.errors.shards import (
     UnsupportedSpecError as UnsupportedSpecError,

@@ -64,6 +64,16 @@ class RewindRefusedError(ConsumerError):
         self.problem = problem
 
 
+class SourceResetRefusedError(ConsumerError):
+    """A source of a shard was not reset; `problem` says why and what to do."""
+
+    def __init__(self, shard_id: str, journal: str, problem: str) -> None:
+        super().__init__(f"source {journal} of shard {shard_id} was not reset: {problem}")
+        self.shard_id = shard_id
+        self.journal = journal
+        self.problem = problem
+
+
 class PruneIncompleteError(ConsumerError):
     """Some fragments should have been removed from recovery logs, and were not."""
 

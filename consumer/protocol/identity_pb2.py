@@ -24,17 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n consumer/protocol/identity.proto\x12\rbroadsheet.v1\"B\n\x0cJournalEpoch\x12\x13\n\x0bincarnation\x18\x01 \x01(\x0c\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\r\n\x05nonce\x18\x03 \x01(\x06\"\x93\x01\n\x0fJournalIdentity\x12\x13\n\x0bincarnation\x18\x01 \x01(\x0c\x12\x34\n\x06\x65pochs\x18\x02 \x03(\x0b\x32$.broadsheet.v1.JournalIdentity.Epoch\x1a\x35\n\x05\x45poch\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05nonce\x18\x02 \x01(\x06\x12\r\n\x05\x62\x65gin\x18\x03 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n consumer/protocol/identity.proto\x12\x08protocol\"B\n\x0cJournalEpoch\x12\x13\n\x0bincarnation\x18\x01 \x01(\x0c\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\r\n\x05nonce\x18\x03 \x01(\x06\"\x8e\x01\n\x0fJournalIdentity\x12\x13\n\x0bincarnation\x18\x01 \x01(\x0c\x12/\n\x06\x65pochs\x18\x02 \x03(\x0b\x32\x1f.protocol.JournalIdentity.Epoch\x1a\x35\n\x05\x45poch\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05nonce\x18\x02 \x01(\x06\x12\r\n\x05\x62\x65gin\x18\x03 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'consumer.protocol.identity_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_JOURNALEPOCH']._serialized_start=51
-  _globals['_JOURNALEPOCH']._serialized_end=117
-  _globals['_JOURNALIDENTITY']._serialized_start=120
-  _globals['_JOURNALIDENTITY']._serialized_end=267
-  _globals['_JOURNALIDENTITY_EPOCH']._serialized_start=214
-  _globals['_JOURNALIDENTITY_EPOCH']._serialized_end=267
+  _globals['_JOURNALEPOCH']._serialized_start=46
+  _globals['_JOURNALEPOCH']._serialized_end=112
+  _globals['_JOURNALIDENTITY']._serialized_start=115
+  _globals['_JOURNALIDENTITY']._serialized_end=257
+  _globals['_JOURNALIDENTITY_EPOCH']._serialized_start=204
+  _globals['_JOURNALIDENTITY_EPOCH']._serialized_end=257
 # @@protoc_insertion_point(module_scope)

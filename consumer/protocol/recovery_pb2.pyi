@@ -7,6 +7,7 @@ Any member answers: it reads everything that it decides by from etcd and from th
 """
 
 from collections import abc as _abc
+from consumer.protocol import identity_pb2 as _identity_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
@@ -63,6 +64,48 @@ REWIND_STATUS_HAS_PRIMARY: RewindStatus.ValueType  # 6
 REWIND_STATUS_CHANGED: RewindStatus.ValueType  # 7
 """Etcd is not as it was read: somebody else changed the spec, the hints or the assignments. Try again."""
 Global___RewindStatus: _TypeAlias = RewindStatus  # noqa: Y015
+
+class _ResetSourceStatus:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ResetSourceStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ResetSourceStatus.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RESET_SOURCE_STATUS_UNSPECIFIED: _ResetSourceStatus.ValueType  # 0
+    RESET_SOURCE_STATUS_OK: _ResetSourceStatus.ValueType  # 1
+    """On file as asked for, or, of a plan, it would be."""
+    RESET_SOURCE_STATUS_SHARD_NOT_FOUND: _ResetSourceStatus.ValueType  # 2
+    """There is no such shard, or it is hidden from the caller."""
+    RESET_SOURCE_STATUS_NOT_A_SOURCE: _ResetSourceStatus.ValueType  # 3
+    """The shard's spec does not name the journal among its sources."""
+    RESET_SOURCE_STATUS_JOURNAL_NOT_FOUND: _ResetSourceStatus.ValueType  # 4
+    """The journal does not exist."""
+    RESET_SOURCE_STATUS_HAS_PRIMARY: _ResetSourceStatus.ValueType  # 5
+    """The shard serves: its source is what it has read."""
+    RESET_SOURCE_STATUS_BEYOND_HEAD: _ResetSourceStatus.ValueType  # 6
+    """The offset is above the write head."""
+    RESET_SOURCE_STATUS_CHANGED: _ResetSourceStatus.ValueType  # 7
+    """Etcd is not as it was read: somebody else changed the spec or the assignments. Try again."""
+
+class ResetSourceStatus(_ResetSourceStatus, metaclass=_ResetSourceStatusEnumTypeWrapper):
+    """ResetSourceStatus is the outcome of a request that could be answered."""
+
+RESET_SOURCE_STATUS_UNSPECIFIED: ResetSourceStatus.ValueType  # 0
+RESET_SOURCE_STATUS_OK: ResetSourceStatus.ValueType  # 1
+"""On file as asked for, or, of a plan, it would be."""
+RESET_SOURCE_STATUS_SHARD_NOT_FOUND: ResetSourceStatus.ValueType  # 2
+"""There is no such shard, or it is hidden from the caller."""
+RESET_SOURCE_STATUS_NOT_A_SOURCE: ResetSourceStatus.ValueType  # 3
+"""The shard's spec does not name the journal among its sources."""
+RESET_SOURCE_STATUS_JOURNAL_NOT_FOUND: ResetSourceStatus.ValueType  # 4
+"""The journal does not exist."""
+RESET_SOURCE_STATUS_HAS_PRIMARY: ResetSourceStatus.ValueType  # 5
+"""The shard serves: its source is what it has read."""
+RESET_SOURCE_STATUS_BEYOND_HEAD: ResetSourceStatus.ValueType  # 6
+"""The offset is above the write head."""
+RESET_SOURCE_STATUS_CHANGED: ResetSourceStatus.ValueType  # 7
+"""Etcd is not as it was read: somebody else changed the spec or the assignments. Try again."""
+Global___ResetSourceStatus: _TypeAlias = ResetSourceStatus  # noqa: Y015
 
 @_typing.final
 class PlanPruneRequest(_message.Message):
@@ -458,3 +501,182 @@ class Rewind(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Rewind: _TypeAlias = Rewind  # noqa: Y015
+
+@_typing.final
+class PlanResetSourceRequest(_message.Message):
+    """PlanResetSourceRequest names a source and where to go on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_FIELD_NUMBER: _builtins.int
+    JOURNAL_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    shard: _builtins.str
+    journal: _builtins.str
+    """As in the shard's spec."""
+    offset: _builtins.int
+    """Bytes; -1 is the write head."""
+    def __init__(
+        self,
+        *,
+        shard: _builtins.str = ...,
+        journal: _builtins.str = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["journal", b"journal", "offset", b"offset", "shard", b"shard"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanResetSourceRequest: _TypeAlias = PlanResetSourceRequest  # noqa: Y015
+
+@_typing.final
+class PlanResetSourceResponse(_message.Message):
+    """PlanResetSourceResponse tells what would be done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    RESET_FIELD_NUMBER: _builtins.int
+    status: Global___ResetSourceStatus.ValueType
+    @_builtins.property
+    def reset(self) -> Global___SourceReset: ...
+    def __init__(
+        self,
+        *,
+        status: Global___ResetSourceStatus.ValueType = ...,
+        reset: Global___SourceReset | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["reset", b"reset"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reset", b"reset", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanResetSourceResponse: _TypeAlias = PlanResetSourceResponse  # noqa: Y015
+
+@_typing.final
+class ResetSourceRequest(_message.Message):
+    """ResetSourceRequest names a source and where to go on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_FIELD_NUMBER: _builtins.int
+    JOURNAL_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    shard: _builtins.str
+    journal: _builtins.str
+    """As in the shard's spec."""
+    offset: _builtins.int
+    """Bytes; -1 is the write head."""
+    def __init__(
+        self,
+        *,
+        shard: _builtins.str = ...,
+        journal: _builtins.str = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["journal", b"journal", "offset", b"offset", "shard", b"shard"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResetSourceRequest: _TypeAlias = ResetSourceRequest  # noqa: Y015
+
+@_typing.final
+class ResetSourceResponse(_message.Message):
+    """ResetSourceResponse tells what was done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    RESET_FIELD_NUMBER: _builtins.int
+    status: Global___ResetSourceStatus.ValueType
+    @_builtins.property
+    def reset(self) -> Global___SourceReset: ...
+    def __init__(
+        self,
+        *,
+        status: Global___ResetSourceStatus.ValueType = ...,
+        reset: Global___SourceReset | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["reset", b"reset"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reset", b"reset", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResetSourceResponse: _TypeAlias = ResetSourceResponse  # noqa: Y015
+
+@_typing.final
+class SourceReset(_message.Message):
+    """SourceReset is what becomes of a source."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    WRITE_HEAD_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    UNASSIGNED_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """Revision of etcd at which it was put on file, or planned."""
+    offset: _builtins.int
+    """Where reading goes on, bytes."""
+    write_head: _builtins.int
+    """Of the journal, as it was looked at, bytes."""
+    @_builtins.property
+    def epoch(self) -> _identity_pb2.JournalEpoch:
+        """Of the journal; absent if its broker tells none."""
+
+    @_builtins.property
+    def unassigned(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Failed replicas that are taken away in the same transaction, as `zone#suffix`."""
+
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        write_head: _builtins.int = ...,
+        epoch: _identity_pb2.JournalEpoch | None = ...,
+        unassigned: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "offset", b"offset", "revision", b"revision", "unassigned", b"unassigned", "write_head", b"write_head"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourceReset: _TypeAlias = SourceReset  # noqa: Y015
+
+@_typing.final
+class SourceResetRecord(_message.Message):
+    """SourceResetRecord is a reset on file in etcd, until a primary has committed it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    id: _builtins.bytes
+    """Drawn at random: checkpoints name the reset that was applied to a source last."""
+    offset: _builtins.int
+    @_builtins.property
+    def epoch(self) -> _identity_pb2.JournalEpoch: ...
+    def __init__(
+        self,
+        *,
+        id: _builtins.bytes = ...,
+        offset: _builtins.int = ...,
+        epoch: _identity_pb2.JournalEpoch | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "id", b"id", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourceResetRecord: _TypeAlias = SourceResetRecord  # noqa: Y015

@@ -55,6 +55,16 @@ class RecoveryServiceStub(object):
                 request_serializer=consumer_dot_protocol_dot_recovery__pb2.RewindRequest.SerializeToString,
                 response_deserializer=consumer_dot_protocol_dot_recovery__pb2.RewindResponse.FromString,
                 _registered_method=True)
+        self.PlanResetSource = channel.unary_unary(
+                '/broadsheet.v1.RecoveryService/PlanResetSource',
+                request_serializer=consumer_dot_protocol_dot_recovery__pb2.PlanResetSourceRequest.SerializeToString,
+                response_deserializer=consumer_dot_protocol_dot_recovery__pb2.PlanResetSourceResponse.FromString,
+                _registered_method=True)
+        self.ResetSource = channel.unary_unary(
+                '/broadsheet.v1.RecoveryService/ResetSource',
+                request_serializer=consumer_dot_protocol_dot_recovery__pb2.ResetSourceRequest.SerializeToString,
+                response_deserializer=consumer_dot_protocol_dot_recovery__pb2.ResetSourceResponse.FromString,
+                _registered_method=True)
 
 
 class RecoveryServiceServicer(object):
@@ -89,6 +99,20 @@ class RecoveryServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PlanResetSource(self, request, context):
+        """PlanResetSource tells what ResetSource would do. It changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResetSource(self, request, context):
+        """ResetSource has a shard's next primary go on elsewhere in a source that was replaced, or refuses.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RecoveryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -111,6 +135,16 @@ def add_RecoveryServiceServicer_to_server(servicer, server):
                     servicer.Rewind,
                     request_deserializer=consumer_dot_protocol_dot_recovery__pb2.RewindRequest.FromString,
                     response_serializer=consumer_dot_protocol_dot_recovery__pb2.RewindResponse.SerializeToString,
+            ),
+            'PlanResetSource': grpc.unary_unary_rpc_method_handler(
+                    servicer.PlanResetSource,
+                    request_deserializer=consumer_dot_protocol_dot_recovery__pb2.PlanResetSourceRequest.FromString,
+                    response_serializer=consumer_dot_protocol_dot_recovery__pb2.PlanResetSourceResponse.SerializeToString,
+            ),
+            'ResetSource': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetSource,
+                    request_deserializer=consumer_dot_protocol_dot_recovery__pb2.ResetSourceRequest.FromString,
+                    response_serializer=consumer_dot_protocol_dot_recovery__pb2.ResetSourceResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -222,6 +256,60 @@ class RecoveryService(object):
             '/broadsheet.v1.RecoveryService/Rewind',
             consumer_dot_protocol_dot_recovery__pb2.RewindRequest.SerializeToString,
             consumer_dot_protocol_dot_recovery__pb2.RewindResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PlanResetSource(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/broadsheet.v1.RecoveryService/PlanResetSource',
+            consumer_dot_protocol_dot_recovery__pb2.PlanResetSourceRequest.SerializeToString,
+            consumer_dot_protocol_dot_recovery__pb2.PlanResetSourceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetSource(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/broadsheet.v1.RecoveryService/ResetSource',
+            consumer_dot_protocol_dot_recovery__pb2.ResetSourceRequest.SerializeToString,
+            consumer_dot_protocol_dot_recovery__pb2.ResetSourceResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -44,6 +44,10 @@ class RecoveryServiceStub:
     """PlanRewind tells what Rewind would do. It changes nothing."""
     Rewind: _grpc.UnaryUnaryMultiCallable[_recovery_pb2.RewindRequest, _recovery_pb2.RewindResponse]
     """Rewind has a shard's next recovery begin from a backup of its hints, in one transaction, or refuses."""
+    PlanResetSource: _grpc.UnaryUnaryMultiCallable[_recovery_pb2.PlanResetSourceRequest, _recovery_pb2.PlanResetSourceResponse]
+    """PlanResetSource tells what ResetSource would do. It changes nothing."""
+    ResetSource: _grpc.UnaryUnaryMultiCallable[_recovery_pb2.ResetSourceRequest, _recovery_pb2.ResetSourceResponse]
+    """ResetSource has a shard's next primary go on elsewhere in a source that was replaced, or refuses."""
 
 @_typing.type_check_only
 class RecoveryServiceAsyncStub(RecoveryServiceStub):
@@ -58,6 +62,10 @@ class RecoveryServiceAsyncStub(RecoveryServiceStub):
     """PlanRewind tells what Rewind would do. It changes nothing."""
     Rewind: _aio.UnaryUnaryMultiCallable[_recovery_pb2.RewindRequest, _recovery_pb2.RewindResponse]  # type: ignore[assignment]
     """Rewind has a shard's next recovery begin from a backup of its hints, in one transaction, or refuses."""
+    PlanResetSource: _aio.UnaryUnaryMultiCallable[_recovery_pb2.PlanResetSourceRequest, _recovery_pb2.PlanResetSourceResponse]  # type: ignore[assignment]
+    """PlanResetSource tells what ResetSource would do. It changes nothing."""
+    ResetSource: _aio.UnaryUnaryMultiCallable[_recovery_pb2.ResetSourceRequest, _recovery_pb2.ResetSourceResponse]  # type: ignore[assignment]
+    """ResetSource has a shard's next primary go on elsewhere in a source that was replaced, or refuses."""
 
 class RecoveryServiceServicer(metaclass=_abc_1.ABCMeta):
     """RecoveryService prunes recovery logs and rewinds shards."""
@@ -93,5 +101,21 @@ class RecoveryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_recovery_pb2.RewindResponse, _abc.Awaitable[_recovery_pb2.RewindResponse]]:
         """Rewind has a shard's next recovery begin from a backup of its hints, in one transaction, or refuses."""
+
+    @_abc_1.abstractmethod
+    def PlanResetSource(
+        self,
+        request: _recovery_pb2.PlanResetSourceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_recovery_pb2.PlanResetSourceResponse, _abc.Awaitable[_recovery_pb2.PlanResetSourceResponse]]:
+        """PlanResetSource tells what ResetSource would do. It changes nothing."""
+
+    @_abc_1.abstractmethod
+    def ResetSource(
+        self,
+        request: _recovery_pb2.ResetSourceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_recovery_pb2.ResetSourceResponse, _abc.Awaitable[_recovery_pb2.ResetSourceResponse]]:
+        """ResetSource has a shard's next primary go on elsewhere in a source that was replaced, or refuses."""
 
 def add_RecoveryServiceServicer_to_server(servicer: RecoveryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

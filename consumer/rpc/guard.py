@@ -44,6 +44,8 @@ SHARD_CAPABILITIES: Mapping[str, Capability] = {
     "/broadsheet.v1.RecoveryService/Prune": Capability.APPLY,
     "/broadsheet.v1.RecoveryService/PlanRewind": Capability.READ,
     "/broadsheet.v1.RecoveryService/Rewind": Capability.APPLY,
+    "/broadsheet.v1.RecoveryService/PlanResetSource": Capability.READ,
+    "/broadsheet.v1.RecoveryService/ResetSource": Capability.APPLY,
     "/broadsheet.v1.StateService/ListReplicas": Capability.LIST,
     "/broadsheet.v1.StateService/DescribeState": Capability.READ,
     "/broadsheet.v1.StateService/ScanState": Capability.READ,

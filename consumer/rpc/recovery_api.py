@@ -1,4 +1,4 @@
-"""The Recovery service: PlanPrune, Prune, PlanRewind, Rewind.
+"""The Recovery service: PlanPrune, Prune, PlanRewind, Rewind, PlanResetSource, ResetSource.
 
 Any member answers, from etcd and the brokers alone: neither its mirror, which may lag, nor what it serves matters.
 A prune concerns every shard, for any may need any log; a rewind concerns one.
@@ -21,16 +21,22 @@ from consumer.errors import NotAuthorizedError
 from consumer.journal.client import JournalClient
 from consumer.key_space import is_visible
 from consumer.protocol import recovery_pb2_grpc
+from consumer.protocol.alphabet import validate_journal
 from consumer.protocol.claims_context import current_claims
 from consumer.protocol.recovery_pb2 import (
     FragmentTally,
     PlanPruneRequest,
     PlanPruneResponse,
+    PlanResetSourceRequest,
+    PlanResetSourceResponse,
     PlanRewindRequest,
     PlanRewindResponse,
     PrunedLog,
     PruneRequest,
     PruneResponse,
+    ResetSourceRequest,
+    ResetSourceResponse,
+    ResetSourceStatus,
     RewindRequest,
     RewindResponse,
     RewindStatus,
@@ -40,6 +46,7 @@ from consumer.protocol.validation_shard import validate_shard_id
 from consumer.recoverylog.prune_plan import Fate, LogPlan, Tally
 from consumer.recoverylog.pruner import PruneOutcome, Pruner
 from consumer.recoverylog.rewinder import Rewinder
+from consumer.shard.source_resetter import WRITE_HEAD, ResetRequest, SourceResetter
 
 DELAY_SECONDS_MAX = 10 * 365 * 86_400.0
 """Bound of the time that dead fragments wait."""
@@ -62,6 +69,7 @@ class RecoveryApi(recovery_pb2_grpc.RecoveryServiceServicer):
         """
         self._pruner = Pruner(etcd, journals, keys, clock=clock)
         self._rewinder = Rewinder(etcd, keys)
+        self._resetter = SourceResetter(etcd, journals, keys)
 
     async def PlanPrune(  # noqa: N802 - gRPC's name
         self, request: PlanPruneRequest, context: Context
@@ -100,6 +108,44 @@ class RecoveryApi(recovery_pb2_grpc.RecoveryServiceServicer):
             return RewindResponse(status=RewindStatus.REWIND_STATUS_SHARD_NOT_FOUND)
         plan = await self._rewinder.perform(spec, backup=request.backup, force=request.force)
         return RewindResponse(status=plan.status, rewind=plan.rewind)
+
+    async def PlanResetSource(  # noqa: N802 - gRPC's name
+        self, request: PlanResetSourceRequest, context: Context
+    ) -> PlanResetSourceResponse:
+        """Tell what a reset of a source would do; change nothing."""
+        del context
+        wanted = await self._reset_request(request)
+        if wanted is None:
+            return PlanResetSourceResponse(
+                status=ResetSourceStatus.RESET_SOURCE_STATUS_SHARD_NOT_FOUND
+            )
+        plan = await self._resetter.plan(wanted)
+        return PlanResetSourceResponse(status=plan.status, reset=plan.reset)
+
+    async def ResetSource(  # noqa: N802 - gRPC's name
+        self, request: ResetSourceRequest, context: Context
+    ) -> ResetSourceResponse:
+        """Have a shard's next primary go on elsewhere in a source, or refuse."""
+        del context
+        wanted = await self._reset_request(request)
+        if wanted is None:
+            return ResetSourceResponse(status=ResetSourceStatus.RESET_SOURCE_STATUS_SHARD_NOT_FOUND)
+        plan = await self._resetter.perform(wanted)
+        return ResetSourceResponse(status=plan.status, reset=plan.reset)
+
+    async def _reset_request(
+        self, request: PlanResetSourceRequest | ResetSourceRequest
+    ) -> ResetRequest | None:
+        """Return what is asked for, checked; None if there is no such shard for the caller."""
+        validate_journal(request.journal, "journal")
+        if request.offset < WRITE_HEAD:
+            raise ValidationError(
+                "offset", f"expected -1 (the write head) or more, got {request.offset}"
+            )
+        spec_kv = await self._visible_spec(request.shard)
+        if spec_kv is None:
+            return None
+        return ResetRequest(spec_kv=spec_kv, journal=request.journal, offset=request.offset)
 
     async def _visible_spec(self, shard_id: str) -> KeyValue | None:
         """Return a spec that the caller may see; the transaction demands that it has not changed since."""

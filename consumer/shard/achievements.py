@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import structlog
 
 from consumer.application import Shard
@@ -34,6 +36,8 @@ class Achievements:
         """Of journals, by completed transactions."""
         self.transactions = 0
         """Completed."""
+        self.first_committed = asyncio.Event()
+        """Set once a transaction of this attempt is complete."""
 
     def on_achieved(self, achieved: tx.PublishProgress | tx.RecordTxn) -> None:
         """Take note of what transactions achieve."""
@@ -42,6 +46,7 @@ class Achievements:
             metrics.record_txn(fqn, achieved)
             self.consumed_bytes += achieved.message_bytes
             self.transactions += 1
+            self.first_committed.set()
             return
         self._progress.update(achieved.read_through, achieved.publish_at)
         self._progress.told(ACKNOWLEDGED)

@@ -256,6 +256,8 @@ class PrimaryAttempt:
             if hints is not None:
                 group.start_soon(hints.run(), name=f"hints {shard.id}")
             group.start_soon(rollbacks.run(), name=f"rollbacks {shard.id}")
+            committed = self._achievements.first_committed
+            group.start_soon(sources.drop_resets(committed), name=f"resets {shard.id}")
             if deaths.members:
                 group.start_soon(self._outlive(), name=f"outlive {shard.id}")
             begun = rollbacks.begin(checkpoint)
@@ -334,8 +336,8 @@ class PrimaryAttempt:
         """Run transactions from `checkpoint` of `store` on until the input ends."""
         spec = self._shard.spec
         self._achievements.sequenced_to = read_through_of(checkpoint)
-        ring_messages = spec.ring_buffer_size or RING_MESSAGES
-        sequencer = Sequencer(checkpoint.sources, ring_messages=ring_messages)
+        ring = spec.ring_buffer_size or RING_MESSAGES
+        sequencer = Sequencer(checkpoint.sources, ring_messages=ring)
         self._loop = TransactionLoop(
             TransactionMachine(sequencer, checkpoint, limits=limits_of(spec)),
             services,

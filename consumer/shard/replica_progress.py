@@ -45,7 +45,11 @@ def _of_primary(shard: LiveShard, heads: dict[str, int]) -> ReplicaProgress:
         read_through=read_through,
         publish_at=publish_at,
     )
-    if any(_journal(source) not in heads for source in shard.spec.sources):
+    # A head below what was read is not of the journal that was read: the difference is no lag.
+    if any(
+        heads.get(_journal(source), UNKNOWN) < read_through.get(source.journal, 0)
+        for source in shard.spec.sources
+    ):
         progress.behind_bytes, progress.behind_seconds = UNKNOWN, UNKNOWN
         return progress
     progress.behind_bytes = sum(

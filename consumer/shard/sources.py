@@ -13,11 +13,14 @@ from typing import Any
 
 import structlog
 
+from allocator.core.keys import AuxiliaryKeys
+from allocator.errors import EtcdError
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Application, MessageProducer, Shard, Store
 from consumer.core import transaction_events as tx
 from consumer.core.checkpoint import epoch_of, start_offset
+from consumer.core.source_reset import apply_reset, is_of, was_applied
 from consumer.errors import (
     ApplicationError,
     ConsumerError,
@@ -33,6 +36,7 @@ from consumer.protocol.journal_pb2 import JournalSpec
 from consumer.protocol.shard_pb2 import Checkpoint, ShardSpec
 from consumer.shard.dead_letters import dead_letter_journal
 from consumer.shard.environment import ShardEnvironment
+from consumer.shard.source_resets import SourceResets
 from consumer.shard.transaction import TransactionLoop
 from consumer.shard.worker import ShardWorker
 
@@ -75,6 +79,9 @@ class Sources:
         self._on_read = on_read
         self._specs: dict[str, JournalSpec] = {}
         self._sources: dict[str, MessageSource] = {}
+        self._resets = SourceResets(environment.etcd, AuxiliaryKeys(environment.keys.root))
+        self._settled: set[str] = set()
+        """Sources that hold what the checkpoint has read of them, perhaps because it was reset."""
         self._head_patience_seconds = environment.config.head_patience_seconds
         self._clock = environment.clock
         self._foreseen: dict[str, Present] = {}
@@ -101,6 +108,8 @@ class Sources:
     async def check(self, checkpoint: Checkpoint) -> None:
         """Look whether the sources still hold what a checkpoint has read of them, before the shard serves.
 
+        Where one does not, and a reset is on file for it, the checkpoint is changed to go on there.
+
         A source whose broker does not answer is looked at when it is read.
 
         Raises:
@@ -111,16 +120,48 @@ class Sources:
         self._guards = {
             source.journal: self._guard(checkpoint, source) for source in self._shard.spec.sources
         }
-        for journal, guard in self._guards.items():
+        for source in self._shard.spec.sources:
             try:
-                answered = await self._look(journal, guard)
+                answered = await self._look(source.journal)
             except JournalReplacedError as error:
-                raise SourceReplacedError(self._shard.id, error) from error
-            if not answered:
-                return
+                if not await self._reset(checkpoint, source):
+                    raise SourceReplacedError(self._shard.id, error) from error
+            else:
+                if not answered:
+                    return
+            self._settled.add(source.journal)
 
-    async def _look(self, journal: str, guard: OffsetGuard) -> bool:
+    async def _reset(self, checkpoint: Checkpoint, source: ShardSpec.Source) -> bool:
+        """Apply the reset that is on file for a source that was replaced; False if there is none for what is there now.
+
+        It stands in memory, and on file, until a transaction has committed it.
+        """
+        shard_id, journal = self._shard.id, source.journal
+        reset = await self._resets.find(shard_id, journal)
+        if reset is None:
+            return False
+        present = await self._journals.present(journal)
+        if was_applied(reset, checkpoint) or not is_of(reset, present):
+            _log.warning("source_reset.out_of_date", shard=shard_id, journal=journal)
+            await self._resets.drop(shard_id, (journal,))
+            return False
+        apply_reset(reset, checkpoint)
+        guard = self._guards[journal] = self._guard(checkpoint, source)
+        _log.warning("source_reset.applied", shard=shard_id, journal=journal, offset=reset.offset)
+        return guard.look(present, self._clock.monotonic_seconds())
+
+    async def drop_resets(self, committed: asyncio.Event) -> None:
+        """Take resets off file that were applied, or were not needed, once a transaction has committed."""
+        await committed.wait()
+        try:
+            await self._resets.drop(self._shard.id, self._settled)
+        except EtcdError as error:
+            # It stays on file: the checkpoint tells that it was applied.
+            _log.warning("source_reset.not_dropped", shard=self._shard.id, cause=str(error))
+
+    async def _look(self, journal: str) -> bool:
         """Have a guard judge where reading begins; False if no broker tells what there is."""
+        guard = self._guards[journal]
         present = self._foreseen.pop(journal, None)
         pause = Backoff(max_seconds=HEAD_PAUSE_SECONDS_MAX)
         while present is None or not guard.look(present, self._clock.monotonic_seconds()):

@@ -181,3 +181,27 @@ async def test_damaged_last_frame_fails_the_shard_that_read_it(
         host.start(spec_of(SHARD, SOURCE), Counting(files), config=CONFIG)
 
         await eventually(lambda: failed(host, f"offset {end}"))
+
+
+async def test_shard_goes_on_once_the_journal_is_restored(
+    etcd: EtcdClient, etcd_root: str, tmp_path: Path
+) -> None:
+    """A broker that was started on an empty directory by mistake fails shards; started on its own again, they go on by
+    themselves, where they were.
+    """
+    directory, files = tmp_path / "broker", tmp_path
+    await one_life(directory, etcd, etcd_root, files, ["before"])
+    async with EmbeddedBroker(tmp_path / "empty") as empty:
+        port = int(empty.address.rpartition(":")[2])
+        async with (
+            JournalClient(empty.address) as journals,
+            running_host(etcd, etcd_root, journals) as host,
+        ):
+            await create_journals(journals, *JOURNALS)
+            shard = host.start(spec_of(SHARD, SOURCE), Counting(files), config=CONFIG)
+            await eventually(lambda: failed(host))
+            await empty.stop()
+            async with EmbeddedBroker(directory, port=port):
+                end = await Producer(journals).publish(SOURCE, ["after"])
+                await read_through(shard, source=end)
+                assert await counts(shard) == {"before": 1, "after": 1}

@@ -36,6 +36,7 @@ SHARD_OPTIONS: dict[str, Any] = {
     "hints_bytes": 1000,
     "rollback_again_seconds": 90.0,
     "clock_ahead_seconds": 60.0,
+    "head_patience_seconds": 2.5,
 }
 """A value other than the default for each option that has the name of its field."""
 

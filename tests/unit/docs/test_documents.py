@@ -82,7 +82,7 @@ def test_commands_in_the_text_exist(document: Path) -> None:
 
     for named in re.findall(r"(?:^|`)make ((?:[a-z][a-z-]+ ?)+)", text, re.MULTILINE):
         assert set(named.split()) <= targets, f"make {named}"
-    for group, command in re.findall(r"shardctl (shards|journals) ([a-z]+)", text):
+    for group, command in re.findall(r"shardctl (shards|journals) ([a-z]+(?:-[a-z]+)*)", text):
         context = click.Context(main)
         parent = main.get_command(context, group)
         assert isinstance(parent, click.Group)

@@ -1,0 +1,77 @@
+"""Resets of sources, on file in etcd until a shard's primary has committed them.
+
+/broadsheet.v1{root}/source-resets/{shard id}#{journal}    a SourceResetRecord
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import structlog
+from google.protobuf.message import DecodeError
+
+from allocator.core.keys import SEPARATOR, AuxiliaryKeys
+from allocator.core.ops import Compare, Delete, KeyValue, Put, prefix_range_end
+from allocator.errors import KeyDecodeError
+from allocator.etcd.api import Etcd
+from consumer.core.source_reset import SourceReset
+from consumer.protocol.recovery_pb2 import SourceResetRecord
+
+_log = structlog.get_logger()
+
+
+class SourceResets:
+    """Reads and writes the resets of one root."""
+
+    def __init__(self, etcd: Etcd, keys: AuxiliaryKeys) -> None:
+        """Bind to a root."""
+        self._etcd = etcd
+        self._prefix = keys.prefix + b"source-resets/"
+
+    def put(self, shard_id: str, reset: SourceReset) -> Put:
+        """Return what puts a reset on file; it replaces an earlier one of the same source."""
+        record = SourceResetRecord(id=reset.id, offset=reset.offset, epoch=reset.epoch)
+        return Put(self._key(shard_id, reset.journal), record.SerializeToString())
+
+    async def find(self, shard_id: str, journal: str) -> SourceReset | None:
+        """Return the reset that is on file for a source; None if there is none.
+
+        Raises:
+            KeyDecodeError: it cannot be read: ask for it again.
+            EtcdUnavailableError: etcd did not answer.
+        """
+        kv = await self._get(shard_id, journal)
+        if kv is None:
+            return None
+        try:
+            record = SourceResetRecord.FromString(kv.value)
+        except DecodeError as error:
+            raise KeyDecodeError(kv.key, f"expected a reset; ask for it again: {error}") from error
+        return SourceReset(
+            id=record.id,
+            journal=journal,
+            offset=record.offset,
+            epoch=record.epoch if record.HasField("epoch") else None,
+        )
+
+    async def drop(self, shard_id: str, journals: Collection[str]) -> None:
+        """Take the resets of some sources off file, those excepted that are replaced at the same time.
+
+        Raises:
+            EtcdUnavailableError: etcd did not answer; what is left on file does no harm.
+        """
+        prefix = self._key(shard_id, "")
+        found = await self._etcd.get_range(prefix, prefix_range_end(prefix))
+        for kv in found.kvs:
+            journal = kv.key[len(prefix) :].decode()
+            if journal in journals:
+                unchanged = Compare.mod_revision(kv.key, kv.mod_revision)
+                await self._etcd.txn((unchanged,), (Delete(kv.key),))
+                _log.info("source_reset.off_file", shard=shard_id, journal=journal)
+
+    async def _get(self, shard_id: str, journal: str) -> KeyValue | None:
+        found = await self._etcd.get_range(self._key(shard_id, journal))
+        return found.kvs[0] if found.kvs else None
+
+    def _key(self, shard_id: str, journal: str) -> bytes:
+        return self._prefix + SEPARATOR.join((shard_id, journal)).encode()

@@ -10,6 +10,7 @@ reached the brokers itself: while they are dead, nothing moves.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -21,6 +22,9 @@ from consumer.protocol.shard_pb2 import ReplicaStatus
 
 FAILURES_MIN = 3
 """Questions in a row without an answer: a process that stood still itself finds one of them overdue, not three."""
+CALM_SECONDS = 2.0
+"""Who could not reach the brokers either lets so much time pass once it can, before it takes a shard: the primary has
+then noticed, too, that they are back, and says so."""
 RENEWALS_RATIO = 2.0
 """Each further renewal of a silent connection waits so many times as long."""
 
@@ -53,6 +57,7 @@ class Reachability:
         """What the question said that made it unavailable."""
         self.since_seconds = 0.0
         """When the first question was asked that nobody answered."""
+        self._failed_at = -math.inf
 
     def on_answer(self) -> None:
         """Take in an answer, whatever it says."""
@@ -68,6 +73,7 @@ class Reachability:
             now: When that was given up.
         """
         self._failures += 1
+        self._failed_at = now
         if self.reach is Reach.REACHABLE:
             self.reach, self.since_seconds = Reach.DOUBTFUL, asked
         waited_seconds = now - self.since_seconds
@@ -77,6 +83,10 @@ class Reachability:
             and waited_seconds >= self._unavailable_seconds
         ):
             self.reach, self.cause = Reach.UNAVAILABLE, cause
+
+    def is_calm(self, *, now: float) -> bool:
+        """Return whether every question of the last `CALM_SECONDS` was answered."""
+        return now - self._failed_at >= CALM_SECONDS
 
     def takes_renewal(self, *, now: float) -> bool:
         """Return whether to give a silent connection up now; then not soon again."""

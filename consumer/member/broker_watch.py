@@ -64,6 +64,10 @@ class BrokerWatch:
             registry=registry,
         )
 
+    def is_calm(self) -> bool:
+        """Return whether every question asked lately was answered."""
+        return self._reachability.is_calm(now=self._clock.monotonic_seconds())
+
     async def run(self) -> None:
         """Ask for ever."""
         while True:

@@ -118,6 +118,7 @@ def compose(given: Surroundings) -> MemberParts:
     key_space.observe(lambda: _retain_peers(peers, key_space, given.shard_tasks))
     given.registry.register(ShardUp(local_shards))
     session = _session(given, key_space)
+    broker_watch = _broker_watch(given, local_shards)
     parts = MemberParts(
         key_space=key_space,
         session=session,
@@ -125,8 +126,8 @@ def compose(given: Surroundings) -> MemberParts:
         resolver=resolver,
         peers=peers,
         peer_watch=_peer_watch(given, key_space) if config.watch_peers else None,
-        broker_watch=_broker_watch(given, local_shards),
-        standby_take_over=_standby_take_over(given, key_space, ledger),
+        broker_watch=broker_watch,
+        standby_take_over=_standby_take_over(given, key_space, ledger, broker_watch),
         load_reporter=_load_reporter(given, session, local_shards),
         ledger=ledger,
     )
@@ -212,15 +213,16 @@ def _broker_watch(given: Surroundings, local_shards: LocalShards) -> BrokerWatch
 
 
 def _standby_take_over(
-    given: Surroundings, key_space: KeySpace, ledger: Ledger
+    given: Surroundings, key_space: KeySpace, ledger: Ledger, broker_watch: BrokerWatch | None
 ) -> StandbyTakeOver | None:
-    if not given.config.shards.unavailable_seconds:
+    if broker_watch is None:
         return None
     take_over = StandbyTakeOver(
         given.etcd,
         key_space,
         given.journals,
         member_id=given.config.member_id,
+        is_calm=broker_watch.is_calm,
         reads_journals=not isinstance(given.application, MessageProducer),
         ledger=ledger,
         clock=given.clock,

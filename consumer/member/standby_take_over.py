@@ -11,7 +11,7 @@ old primary is fenced by the new one, whatever it still does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter
@@ -26,7 +26,7 @@ from allocator.ledger import Ledger
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
-from consumer.core.availability import TakeOver, TakeOverPace, take_over_of
+from consumer.core.availability import CALM_SECONDS, TakeOver, TakeOverPace, take_over_of
 from consumer.core.hint_keys import has_recovery_log, recovery_log_of
 from consumer.core.move_messages import UNAVAILABLE
 from consumer.errors import ConsumerError
@@ -51,6 +51,7 @@ class StandbyTakeOver:
         journals: JournalClient,
         *,
         member_id: MemberId,
+        is_calm: Callable[[], bool],
         reads_journals: bool,
         ledger: Ledger,
         clock: Clock,
@@ -63,6 +64,7 @@ class StandbyTakeOver:
             key_space: Shows what primaries say.
             journals: Proves that brokers answer.
             member_id: This process.
+            is_calm: Whether brokers have answered this process all the time lately.
             reads_journals: Whether the sources of shards are journals.
             ledger: Where it is noted.
             clock: Paces.
@@ -72,6 +74,7 @@ class StandbyTakeOver:
         self._key_space = key_space
         self._journals = journals
         self._member_id = member_id
+        self._is_calm = is_calm
         self._reads_journals = reads_journals
         self._ledger = ledger
         self._clock = clock
@@ -123,13 +126,21 @@ class StandbyTakeOver:
     async def _take(self, item_id: ItemId) -> None:
         """Try until the shard is ours, or there is no reason to any more."""
         backoff = Backoff(initial_seconds=AGAIN_SECONDS_FIRST, max_seconds=AGAIN_SECONDS_MAX)
+        is_calm = self._is_calm()
         while True:
             now = self._clock.monotonic_seconds()
             await asyncio.sleep(self._pace.wait_seconds(item_id, now=now))
             item = self._key_space.items.get(item_id)
             if item is None or self._wish(item_id) is None:
                 return
-            if await self._reaches_brokers(item):
+            if not await self._reaches_brokers(item):
+                is_calm = False
+            elif not is_calm:
+                # The brokers were gone for us, too, and are back: so they may be for the primary, in a moment.
+                await asyncio.sleep(CALM_SECONDS)
+                is_calm = True
+                continue
+            else:
                 # As it is now: the proof took its time.
                 wish = self._wish(item_id)
                 if wish is None or await self._exchange(item, wish):

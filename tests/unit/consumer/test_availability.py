@@ -69,6 +69,18 @@ def test_silent_connection_is_given_up_rarely() -> None:
     assert renewed == [3, 6, 12, 24, 48]
 
 
+def test_reach_is_calm_once_all_questions_were_answered_for_a_while() -> None:
+    """A broker that was dead for everybody comes back to each process at another moment."""
+    machine = Reachability(unavailable_seconds=BOUND)
+    assert machine.is_calm(now=0.0)
+
+    _unanswered(machine, 1.0)
+    machine.on_answer()
+
+    assert not machine.is_calm(now=2.9)
+    assert machine.is_calm(now=3.0)
+
+
 def _replica(member_id: MemberId, slot: int, code: int, *, unavailable: str = "") -> Assignment:
     key = f"/root/assign/s#{member_id.zone}#{member_id.suffix}#{slot}".encode()
     status = ReplicaStatus(code=code, unavailable=unavailable)  # type: ignore[arg-type]  # An enum's value.

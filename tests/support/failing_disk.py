@@ -63,3 +63,21 @@ class FailingDisk(Disk):
         """Return the free space, or fail."""
         self._maybe_fail("free_bytes")
         return super().free_bytes(directory)
+
+
+class FullDisk(Disk):
+    """Takes no byte while it is full."""
+
+    def __init__(self) -> None:
+        super().__init__(writes_durably=False)
+        self.is_full = False
+
+    def write_at(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        """Write, or fail."""
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write_at(fd, buffers, position)
+
+    def free_bytes(self, directory: Path) -> int:
+        """Return the free space: none while it is full."""
+        return 0 if self.is_full else super().free_bytes(directory)

@@ -14,6 +14,7 @@ import structlog
 
 from allocator.errors import ValidationError
 from consumer.errors import NotAuthorizedError, UnauthenticatedError
+from consumer.journal.broker.disk import is_out_of_space
 
 logger = structlog.get_logger()
 
@@ -56,6 +57,11 @@ def fault_of(error: Exception) -> RpcFault | None:
             return RpcFault(grpc.StatusCode.UNKNOWN, str(error))
         case NotAuthorizedError() | UnauthenticatedError():
             return RpcFault(grpc.StatusCode.UNAUTHENTICATED, str(error))
+        case OSError() if is_out_of_space(error):
+            return RpcFault(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"the broker's disk is full, so that it only serves reads: {error}; free some space",
+            )
         case OSError():
             logger.error("rpc.failed", exc_info=error)
             return RpcFault(grpc.StatusCode.UNKNOWN, f"the broker's disk failed: {error}")

@@ -27,7 +27,7 @@ class _Identity(NamedTuple):
 
     inode: int
     size: int
-    mtime_ns: int
+    ctime_ns: int
 
 
 class Verdict(NamedTuple):
@@ -156,7 +156,7 @@ def _release(file: ContentFile | None) -> None:
 
 def _identity_of(path: Path) -> _Identity:
     status = path.stat()
-    return _Identity(status.st_ino, status.st_size, status.st_mtime_ns)
+    return _Identity(status.st_ino, status.st_size, status.st_ctime_ns)
 
 
 def _verify(fragment: SealedFragment) -> Verdict:

@@ -7,6 +7,7 @@ step with the wake-up.
 from __future__ import annotations
 
 import asyncio
+import errno
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +19,14 @@ from consumer.journal.broker.catalogue import Entry
 from consumer.journal.broker.config import BrokerConfig, SyncMode
 from consumer.journal.broker.content_file import ContentFile
 from consumer.journal.broker.direct_commits import DirectCommits
-from consumer.journal.broker.disk import Disk
+from consumer.journal.broker.disk import Disk, is_out_of_space
 from consumer.journal.broker.flow_control import Throttle
 from consumer.journal.broker.fragments import FragmentIndex, SealedFragment
 from consumer.journal.broker.free_space import FreeSpace
 from consumer.journal.broker.lineage import UNKNOWN, Lineage
 from consumer.journal.broker.preconditions import Position
 from consumer.journal.broker.quarantine import Quarantine
+from consumer.journal.broker.read_only import SPACE_TO_OPEN_BYTES, open_read_only
 from consumer.journal.broker.recovery import Opening, Recovered, open_journal
 from consumer.journal.broker.signal import Signal
 from consumer.journal.broker.spare_files import SpareFiles
@@ -150,16 +152,44 @@ class LiveJournal:
             quarantine=self._site.quarantine,
         )
         try:
-            self._let_go()
-            recovered = await self._site.disk.run(
-                open_journal, self._site.disk, self.directory, opening
-            )
+            await self._open_for_writing(opening)
         except (OSError, StoreError) as error:
             self.fail(f"cannot be opened: {error}")
-        else:
-            self._take(recovered)
+            cause = error.__cause__ if isinstance(error, StoreError) else error
+            if isinstance(cause, OSError) and is_out_of_space(cause):
+                await self._open_read_only(opening)
         finally:
             self._opening = None
+
+    async def _open_for_writing(self, opening: Opening) -> None:
+        disk = self._site.disk
+        free = await disk.run(disk.free_bytes, self._root_directory)
+        if free < SPACE_TO_OPEN_BYTES:
+            raise OSError(
+                errno.ENOSPC, f"the disk is full: {free} bytes are free; it can be read only"
+            )
+        self._let_go()
+        self._take(await disk.run(open_journal, disk, self.directory, opening))
+
+    async def _open_read_only(self, opening: Opening) -> None:
+        """Let readers have what is there, unless they have it already."""
+        if self._view is not None:
+            return
+        try:
+            found = await self._site.disk.run(open_read_only, self.directory, opening)
+        except OSError as error:
+            self.fail(f"cannot be opened: {error}")
+            return
+        self.index = found.index
+        registers = LabelSet.FromString(found.registers)
+        position = Position(found.head, registers, found.unconfirmed)
+        self._view = View(position, found.open_begin, found.open_sum, found.file)
+        self.changed.notify()
+
+    @property
+    def _root_directory(self) -> Path:
+        """Directory of all journals, which exists before this journal's own."""
+        return self.directory.parent
 
     def _take(self, recovered: Recovered) -> None:
         for damage in recovered.damage:
@@ -230,7 +260,8 @@ class LiveJournal:
             except StoreError as error:
                 logger.exception("journal.not_closed", journal=self.name, detail=str(error))
             self.store = None
-            self.view.file.release()
+        if self._view is not None:
+            self._view.file.release()
 
 
 def span_of(fragment: SealedFragment) -> Span:

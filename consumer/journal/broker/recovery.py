@@ -185,10 +185,6 @@ class _Recovery:
                 self._generations.append(newest)
         return salvage_log(damaged, open_begin=begin)
 
-    def _lost_power(self, log: Log) -> bool:
-        """Tell whether commits that were never synced may be gone."""
-        return not log.checkpoint.synced and log.checkpoint.boot_id != self._opening.boot_id
-
     def _retire_log(self, path: Path) -> None:
         """Remove a log whose journal is whole; a damaged one is kept aside for who looks into it."""
         if self._damage and path.exists() and path.stat().st_size:
@@ -249,7 +245,7 @@ class _Recovery:
     def _replay_open(self, log: Log, current: Path) -> Replay:
         file = ContentFile.open_growing(current)
         try:
-            replayed = replay(self._disk, log, file, lost_power=self._lost_power(log))
+            replayed = replay(self._disk, log, file, lost_power=is_power_lost(log, self._opening))
             if log.salvaged:
                 length = os.fstat(file.fd).st_size
                 replayed = replace(replayed, end=replayed.end + length)
@@ -280,15 +276,7 @@ class _Recovery:
         self._disk.sync_directory(self._directory)
 
     def _sealed(self) -> list[SealedFragment]:
-        """Return the sealed fragments whose file has the length that its name promises, by begin."""
-        found: list[SealedFragment] = []
-        for path in sorted(self._directory.glob("*.raw")):
-            fragment = parse_fragment(path)
-            if fragment is None or path.stat().st_size != fragment.end - fragment.begin:
-                continue
-            if not found or fragment.begin >= found[-1].end:
-                found.append(fragment)
-        return found
+        return sealed_fragments(self._directory)
 
     def _new_store(
         self, log: Log, replayed: Replay, *, pending: tuple[int, int | None]
@@ -343,7 +331,7 @@ class _Recovery:
         begin = self._go_on_at(log, store.head)
         old = store.state
         if (
-            self._lost_power(log)
+            is_power_lost(log, self._opening)
             or old.synced != self._opening.synced
             or old.boot_id != self._opening.boot_id
         ):
@@ -354,7 +342,24 @@ class _Recovery:
 
     def _go_on_at(self, log: Log, end: int) -> int:
         """Return where new content begins, bytes, of a journal that was recovered up to `end`."""
-        return max(log.reserved, end) if self._lost_power(log) else end
+        return max(log.reserved, end) if is_power_lost(log, self._opening) else end
+
+
+def is_power_lost(log: Log, opening: Opening) -> bool:
+    """Tell whether commits that were never synced may be gone."""
+    return not log.checkpoint.synced and log.checkpoint.boot_id != opening.boot_id
+
+
+def sealed_fragments(directory: Path) -> list[SealedFragment]:
+    """Return the sealed fragments whose file has the length that its name promises, by begin."""
+    found: list[SealedFragment] = []
+    for path in sorted(directory.glob("*.raw")):
+        fragment = parse_fragment(path)
+        if fragment is None or path.stat().st_size != fragment.end - fragment.begin:
+            continue
+        if not found or fragment.begin >= found[-1].end:
+            found.append(fragment)
+    return found
 
 
 def _beginning(log: Log, spans: Sequence[Span]) -> tuple[int, list[Span]]:

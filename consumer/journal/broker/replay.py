@@ -154,14 +154,14 @@ def _log_of(checkpoint: Checkpoint, records: Sequence[Record], scan: Scan, path:
     )
 
 
-def replay(disk: Disk, log: Log, file: ContentFile, *, lost_power: bool) -> Replay:
+def replay(disk: Disk | None, log: Log, file: ContentFile, *, lost_power: bool) -> Replay:
     """Restore what the log carries into the open file and verify the rest there.
 
     Content is written before its record. So only a machine that lost power before a sync can have records without
     their content: such a tail is dropped. Anything else that is missing or does not verify is damage.
 
     Args:
-        disk: File operations.
+        disk: File operations; None writes nothing, so that what the log carries must be in the file already.
         log: What the journal's log says.
         file: The open fragment.
         lost_power: Whether commits of this log were not synced, and the machine was started again since.
@@ -232,12 +232,14 @@ def _end_of_lost(lost: bytes, cursor: int, file_end: int) -> int:
     return max(cursor + len(lost), file_end)
 
 
-def _verified(disk: Disk, commit: Commit, file: ContentFile, begin: int) -> bool:
-    if commit.content is not None:
-        disk.write_at(file.fd, [commit.content], commit.begin - begin)
-        return True
+def _verified(disk: Disk | None, commit: Commit, file: ContentFile, begin: int) -> bool:
     position = commit.begin - begin
+    if commit.content is not None and disk is not None:
+        disk.write_at(file.fd, [commit.content], position)
+        return True
     try:
+        if commit.content is not None:
+            return file.read_as_is(len(commit.content), position) == commit.content
         for length, expected in commit.sums:
             checksum = _HASHES[len(expected)]()
             if _checksum_of(file, position, length, checksum) != expected:

@@ -61,3 +61,20 @@ class FreeSpace:
             raise OSError(errno.ENOSPC, f"fewer than {self._floor_bytes} bytes would be left free")
         left = free - wanted - SMALL_BYTES_MAX
         self._enough_until = now + min(LOOK_SECONDS_MAX, left / FILL_BYTES_PER_SECOND)
+
+    def require_some(self, length: int) -> None:
+        """Make sure that so many bytes are free, whatever the floor: for what makes no journal longer.
+
+        Raises:
+            OSError: fewer are free, and the file system tells.
+        """
+        try:
+            free = self._disk.free_bytes(self._directory)
+            if free < length and self._spares.give_up():
+                free = self._disk.free_bytes(self._directory)
+        except OSError:
+            return
+        if free < length:
+            raise OSError(
+                errno.ENOSPC, f"the disk is full, {free} bytes are free: it can be read only"
+            )

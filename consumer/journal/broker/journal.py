@@ -7,7 +7,6 @@ step with the wake-up.
 from __future__ import annotations
 
 import asyncio
-import errno
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -163,11 +162,8 @@ class LiveJournal:
 
     async def _open_for_writing(self, opening: Opening) -> None:
         disk = self._site.disk
-        free = await disk.run(disk.free_bytes, self._root_directory)
-        if free < SPACE_TO_OPEN_BYTES:
-            raise OSError(
-                errno.ENOSPC, f"the disk is full: {free} bytes are free; it can be read only"
-            )
+        # Recovery would fail half way, again and again.
+        await disk.run(self._site.free_space.require_some, SPACE_TO_OPEN_BYTES)
         self._let_go()
         self._take(await disk.run(open_journal, disk, self.directory, opening))
 
@@ -185,11 +181,6 @@ class LiveJournal:
         position = Position(found.head, registers, found.unconfirmed)
         self._view = View(position, found.open_begin, found.open_sum, found.file)
         self.changed.notify()
-
-    @property
-    def _root_directory(self) -> Path:
-        """Directory of all journals, which exists before this journal's own."""
-        return self.directory.parent
 
     def _take(self, recovered: Recovered) -> None:
         for damage in recovered.damage:

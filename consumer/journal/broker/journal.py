@@ -176,7 +176,7 @@ class LiveJournal:
         except OSError as error:
             self.fail(f"cannot be opened: {error}")
             return
-        self.index = found.index
+        self.index, self.identity = found.index, found.lineage.message()
         registers = LabelSet.FromString(found.registers)
         position = Position(found.head, registers, found.unconfirmed)
         self._view = View(position, found.open_begin, found.open_sum, found.file)

@@ -16,6 +16,7 @@ from consumer.journal.broker.block_sums import BlockSums
 from consumer.journal.broker.content_file import ContentFile
 from consumer.journal.broker.fragments import FragmentIndex, SealedFragment
 from consumer.journal.broker.frames import generation_path, generations
+from consumer.journal.broker.lineage import UNKNOWN, Lineage
 from consumer.journal.broker.open_fragment import open_path
 from consumer.journal.broker.quarantine import NAME_FILE
 from consumer.journal.broker.recovery import Opening, is_power_lost, sealed_fragments
@@ -42,6 +43,8 @@ class ReadOnly:
     """SHA-1 of the open fragment."""
     file: ContentFile
     """The open fragment."""
+    lineage: Lineage
+    """As of the last opening: this one writes nothing."""
 
 
 def open_read_only(directory: Path, opening: Opening) -> ReadOnly:
@@ -55,7 +58,7 @@ def open_read_only(directory: Path, opening: Opening) -> ReadOnly:
         if directory.is_dir() and any(directory.iterdir()):
             raise _needs_repair(opening, "its log is missing")
         nothing = Replay(end=0, spans=(), registers=b"", unconfirmed=False, damage=())
-        return _opened(FragmentIndex(), Path(os.devnull), 0, nothing)
+        return _opened(FragmentIndex(), Path(os.devnull), 0, nothing, UNKNOWN)
     log = read_log(generation_path(directory, LOG_STEM, known[-1]))
     if log is None or not (directory / NAME_FILE).exists():
         raise _needs_repair(opening, "its log or its name is damaged")
@@ -65,7 +68,8 @@ def open_read_only(directory: Path, opening: Opening) -> ReadOnly:
     if replayed.damage or is_power_lost(log, opening):
         raise _needs_repair(opening, "; ".join(replayed.damage))
     sealed = [*sealed_fragments(directory), *_unsealed(directory, log, opening)]
-    return _opened(FragmentIndex(sealed), path, log.checkpoint.head, replayed)
+    lineage = Lineage(log.checkpoint.incarnation, log.checkpoint.epochs)
+    return _opened(FragmentIndex(sealed), path, log.checkpoint.head, replayed, lineage)
 
 
 def _replayed(log: Log, path: Path) -> Replay:
@@ -91,7 +95,9 @@ def _unsealed(directory: Path, log: Log, opening: Opening) -> list[SealedFragmen
     return found
 
 
-def _opened(index: FragmentIndex, path: Path, begin: int, replayed: Replay) -> ReadOnly:
+def _opened(
+    index: FragmentIndex, path: Path, begin: int, replayed: Replay, lineage: Lineage
+) -> ReadOnly:
     sha1, sums = _sums(path, replayed.end - begin)
     file = ContentFile.open_sealed(path, sums=sums)
     return ReadOnly(
@@ -102,6 +108,7 @@ def _opened(index: FragmentIndex, path: Path, begin: int, replayed: Replay) -> R
         open_begin=begin,
         open_sum=sha1,
         file=file,
+        lineage=lineage,
     )
 
 

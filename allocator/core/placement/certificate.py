@@ -192,11 +192,8 @@ def _items_value(residual: Residual, at: Potentials, inner: Inner) -> int:
         held = columns.current[:, column]
         tail = zone[np.arange(len(held)), columns.zone_of[held]]
         total += total_of((tail + residual.keep_cost[:, column] - member[held]).clip(max=0))
-    for row in residual.placed.explicit.tolist():
-        free = columns.staying[:-1].copy()
-        free[columns.current[row][columns.held[row]]] = False
-        way = inner.zone[row, columns.zone_of[:-1]] + residual.new_cost - at.member
-        total += total_of(way.clip(max=0)[free])
+    for _, to_members, exists in residual.explicit_ways(inner):
+        total += total_of((to_members - at.member).clip(max=0)[exists])
     return total
 
 

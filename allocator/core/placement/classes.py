@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from allocator.core.placement.columns import Columns, Ints
+from allocator.core.placement.columns import Bools, Columns, Ints
 from allocator.core.placement.roles import Roles
 
 PORT_KINDS = 4
@@ -33,13 +33,19 @@ class Classes:
     """(k, p): 1 where that is the primary."""
     avoided: Ints
     """(k, p): 1 where that should not be kept."""
-    explicit: Ints
-    """(k,): the item's index among explicit ones, or -1. Such a class has one item."""
+    explicit: Bools
+    """(k,): whether its items have arcs of their own."""
 
     @property
     def size(self) -> Ints:
         """(k,): items of each class."""
         return np.diff(self.begins)
+
+    def alike(self, rows: Ints) -> Ints:
+        """Return the rows of all classes that active items belong to."""
+        class_of = np.repeat(np.arange(len(self.begins) - 1), self.size)
+        chosen: Ints = np.unique(class_of[np.isin(self.items, rows)])
+        return self.items[np.isin(class_of, chosen)]
 
 
 def classes_of(columns: Columns, roles: Roles, explicit: Ints) -> Classes:
@@ -62,10 +68,10 @@ def classes_of(columns: Columns, roles: Roles, explicit: Ints) -> Classes:
     ports.sort(axis=1)
     width = int((ports < columns.none * PORT_KINDS).sum(axis=1).max(initial=0))
     ports = ports[:, :width]
-    index = np.full(len(rows), -1, dtype=np.int64)
-    index[np.searchsorted(rows, explicit)] = np.arange(len(explicit))
+    own = np.zeros(len(rows), dtype=np.bool_)
+    own[np.searchsorted(rows, explicit)] = True
     likeness = np.concatenate(
-        [columns.replication[rows, None], index[:, None], entered, exiting, ports], axis=1
+        [columns.replication[rows, None], own[:, None], entered, exiting, ports], axis=1
     )
     order, begins = _grouped(likeness)
     first = order[begins[:-1]]
@@ -79,7 +85,7 @@ def classes_of(columns: Columns, roles: Roles, explicit: Ints) -> Classes:
         ports=ports[first] // PORT_KINDS,
         primary=port_kind % 2,
         avoided=port_kind // 2,
-        explicit=index[first],
+        explicit=own[first],
     )
 
 

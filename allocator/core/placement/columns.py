@@ -38,7 +38,7 @@ class Columns:
     staying: Bools
     """(m + 1,): members that may get something new."""
     limit: Ints
-    """(m,)"""
+    """(m,): of each, and no more than there are items."""
     drain_cost: Ints
     """(m + 1,): of none: 0."""
     items: Ints
@@ -116,22 +116,22 @@ def columns_of(problem: Problem) -> Columns:
         kept_zones=np.isin(sorted(zones), sorted(kept_zones(members))),
         drain_cost=np.array([*(member.drain_cost for member in members), 0], dtype=np.int64),
         staying=np.array([*staying, False], dtype=np.bool_),
-        limit=np.array([member.limit for member in members], dtype=np.int64),
+        limit=np.array([member.limit for member in members], dtype=np.int64).clip(max=len(items)),
         items=items,
         replication=replication,
         current=current,
         primary=(current == primary[:, None]) & (current < none),
         avoided=avoided,
         windows=tuple(windows[member.member_id] for member in members),
-        outlets=_outlets(members, windows),
+        outlets=_outlets(members, windows, len(items)),
     )
 
 
 def _outlets(
-    members: Sequence[ProblemMember], windows: Mapping[MemberId, Window]
+    members: Sequence[ProblemMember], windows: Mapping[MemberId, Window], items: int
 ) -> tuple[tuple[Piece, ...], ...]:
     """Return each member's pieces; like members share theirs."""
-    kinds = [(windows[member.member_id], member.limit, member.drain_cost) for member in members]
+    kinds = [(windows[m.member_id], min(m.limit, items), m.drain_cost) for m in members]
     pieces = {kind: tuple(outlet(*kind)) for kind in set(kinds)}
     return tuple(pieces[kind] for kind in kinds)
 

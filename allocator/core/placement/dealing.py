@@ -6,17 +6,26 @@ items. Zones that an item does not yet stand in come first, the fullest of them 
 last: then as many items span two zones as the flow says.
 
 *Hubs.* The flow says how many units a hub takes from each item and gives to each member, not which go where. They are
-paired in turn; a pair that would put an item on a member twice swaps members with another pair of the zone, which
-changes no cost. Items for which no partner is found are *stuck*.
+paired in turn, or, if that doubles many, each item gets the members with most left to give, which doubles none where it
+can be helped and no member is barred. A pair that would put an item on a member twice swaps members with another pair
+of the zone, which changes no cost. Items for which no partner is found are *stuck*.
+
+Source: Gale, A Theorem on Flows in Networks (1957), for members with most left to give.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import chain, islice
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from heapq import heapify, heappop, heappush
+from itertools import chain, groupby, islice
 
 PARTNERS_TRIED_MAX = 5_000
 """Pairs looked at to swap one bad pair; nearly always the first is good."""
+PARTNERS_TRIED_IN_ALL_MAX = 500_000
+"""The same for all bad pairs of a zone: a fraction of a second. What is left then gets arcs of its own, all at once."""
+BAD_SHARE_MAX = 1 / 64
+"""More bad pairs than this share of all are not worth swapping one by one."""
 
 
 def deal_order(
@@ -56,8 +65,58 @@ def pair_hub_units(
     Returns:
         The member of each unit, and the items that are stuck: on a member twice.
     """
+    slots = _in_turn(quotas)
+    given, bad = _judged(items, slots, members, taken)
+    if len(bad) > len(items) * BAD_SHARE_MAX:
+        slots = _most_left_first(items, quotas, taken)
+        given, bad = _judged(items, slots, members, taken)
+    tries = iter(range(PARTNERS_TRIED_IN_ALL_MAX))
+    swap = partial(_swap, items=items, slots=slots, given=given, members=members, taken=taken)
+    unresolved = [index for index in bad if not swap(index, tries=tries)]
+    return slots, [items[index] for index in unresolved]
+
+
+def _in_turn(quotas: Mapping[int, int]) -> list[int]:
+    """Return members, each in every round until its quota is used up."""
     rounds = sorted((copy, m) for m, quota in quotas.items() for copy in range(quota))
-    slots = [member for _, member in rounds]
+    return [member for _, member in rounds]
+
+
+def _most_left_first(
+    items: Sequence[int], quotas: Mapping[int, int], taken: Callable[[int], Collection[int]]
+) -> list[int]:
+    """Return the members of units: to each item those with most left that it may get; to other units what is left."""
+    slots = [-1] * len(items)
+    heap = [(-quota, member) for member, quota in quotas.items() if quota]
+    heapify(heap)
+    begin = 0
+    for item, group in groupby(items):
+        end = begin + sum(1 for _ in group)
+        barred = taken(item)
+        passed: list[tuple[int, int]] = []
+        while begin < end and heap:
+            left, member = heappop(heap)
+            if member in barred:
+                passed.append((left, member))
+                continue
+            slots[begin] = member
+            begin += 1
+            if left + 1:
+                passed.append((left + 1, member))
+        for each in passed:
+            heappush(heap, each)
+        begin = end
+    rest = iter([member for left, member in heap for _ in range(-left)])
+    return [next(rest) if member < 0 else member for member in slots]
+
+
+def _judged(
+    items: Sequence[int],
+    slots: Sequence[int],
+    members: int,
+    taken: Callable[[int], Collection[int]],
+) -> tuple[set[int], list[int]]:
+    """Return the good pairs, and the positions of the bad ones."""
     given: set[int] = set()
     bad: list[int] = []
     for index, (item, member) in enumerate(zip(items, slots, strict=True)):
@@ -66,12 +125,13 @@ def pair_hub_units(
             bad.append(index)
         else:
             given.add(pair)
-    unresolved = [i for i in bad if not _swap(i, items, slots, given, members, taken)]
-    return slots, [items[index] for index in unresolved]
+    return given, bad
 
 
 def _swap(
     index: int,
+    *,
+    tries: Iterator[int],
     items: Sequence[int],
     slots: list[int],
     given: set[int],
@@ -81,7 +141,7 @@ def _swap(
     item, member = items[index], slots[index]
     barred = taken(item)
     others: Iterable[int] = chain(range(index + 1, len(items)), range(index))
-    for other in islice(others, PARTNERS_TRIED_MAX):
+    for other, _ in zip(islice(others, PARTNERS_TRIED_MAX), tries, strict=False):
         partner, theirs = items[other], slots[other]
         if (
             theirs not in barred

@@ -118,6 +118,9 @@ class PlacementFlow:
             objective=problem.objective,
             drain_cost_max=max((member.drain_cost for member in self._members), default=0),
         )
+        # A member holds an item once: without this bound, hubs would fill a large one with few items.
+        items = sum(item.replication > 0 for item in problem.items)
+        self._limits = [min(member.limit, items) for member in self._members]
         self._nodes = self._add_members()
         self._hubs, self._hub_ways = self._add_hubs()
         self._classes = self._make_classes(problem.items)
@@ -195,10 +198,10 @@ class PlacementFlow:
             self._problem.members, Totals.of(self._problem), self._problem.objective
         )
         nodes: list[int] = []
-        for member in self._members:
+        for member, limit in zip(self._members, self._limits, strict=True):
             node = self.network.add_node()
             begin = 0
-            for piece in outlet(windows[member.member_id], member.limit, member.drain_cost):
+            for piece in outlet(windows[member.member_id], limit, member.drain_cost):
                 capacity, cost = piece.upto - begin, piece.cost(self._weights)
                 self.network.add_arc(node, self.SINK, capacity=capacity, cost=cost)
                 begin = piece.upto
@@ -215,7 +218,7 @@ class PlacementFlow:
                 [
                     (
                         m,
-                        self.network.add_arc(hub, self._nodes[m], capacity=self._members[m].limit),
+                        self.network.add_arc(hub, self._nodes[m], capacity=self._limits[m]),
                     )
                     for m in staying
                 ]

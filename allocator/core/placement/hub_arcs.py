@@ -61,7 +61,9 @@ class HubNetwork:
             mine = (classes.entered.sum(axis=1) <= replica) & (replica < classes.replication)
             self._add(source, self._item[mine], classes.size[mine], cover=replica)
         total = np.array([(self._wanted * classes.size).sum()])
-        self._add(source, np.array([SINK]), total, cover=most + 1)
+        # As much as in `residual`, whichever items take part: else prices would not hold for those that do not.
+        unplaced = int(self._columns.replication.max(initial=0)) + 1
+        self._add(source, np.array([SINK]), total, cover=unplaced)
 
     def _add_zones(self) -> None:
         columns, classes = self._columns, self._classes
@@ -90,7 +92,7 @@ class HubNetwork:
     def _add_ways(self) -> tuple[slice, Ints, Ints, Ints]:
         """Add arcs from the zones of classes to members and hubs; return them, and class, zone and member of each."""
         columns, classes = self._columns, self._classes
-        hubbed = classes.explicit < 0
+        hubbed = ~classes.explicit
         to_hub, zone = np.nonzero(np.broadcast_to(hubbed[:, None], (len(hubbed), columns.zones)))
         at, port = np.nonzero(classes.ports < columns.none)
         held = classes.ports[at, port]
@@ -204,14 +206,11 @@ class HubNetwork:
         )
         hubbed = member < 0
         np.add.at(placed.new, (row[hubbed], zone_of[hubbed]), 1)
-        self._deal_members(placed, row[~hubbed], member[~hubbed], class_of[~hubbed])
+        self._deal_members(placed, row[~hubbed], member[~hubbed])
         return placed
 
-    def _deal_members(
-        self, placed: Placed, row: Ints, member: npt.NDArray[np.int64], class_of: Ints
-    ) -> None:
+    def _deal_members(self, placed: Placed, row: Ints, member: npt.NDArray[np.int64]) -> None:
         match: Bools = self._columns.current[row] == member[:, None]
         kept = match.any(axis=1)
         placed.keep[row[kept], match[kept].argmax(axis=1)] = True
-        index = self._classes.explicit[class_of[~kept]]
-        placed.direct[index, member[~kept]] = True
+        placed.direct[np.searchsorted(placed.explicit, row[~kept]), member[~kept]] = True

@@ -35,6 +35,9 @@ from allocator.core.placement.problem import Desired, Problem
 from allocator.core.placement.residual import Placed, Residual
 from allocator.core.placement.roles import first_roles
 
+STUCK_ALONE_MAX = 64
+"""Of more items that are stuck, all that are alike get arcs to members: more turns would cost more than the arcs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
@@ -82,6 +85,9 @@ def solution_of(problem: Problem) -> Solution:
         units, members, stuck = _pair_hubs(columns, placed)
         if not len(stuck):
             break
+        if len(stuck) > STUCK_ALONE_MAX:
+            # Others alike would be stuck next.
+            stuck = classes.alike(stuck)
         explicit = np.union1d(explicit, stuck)
         roles.open(columns, explicit)
     items = problem.items

@@ -41,7 +41,13 @@ class Piece:
 
 
 def outlet(window: Window, limit: int, drain_cost: int = 0) -> Sequence[Piece]:
-    """Return a member's pieces, from load 0 to its limit."""
+    """Return a member's pieces, from load 0 to its limit.
+
+    Args:
+        window: Where its load should lie.
+        limit: Most replicas that it may hold, one of each item.
+        drain_cost: What each costs if it is drained.
+    """
     floor, ceiling = min(window.floor, limit), min(window.ceiling, limit)
     levels = _level_steps(window.share, limit)
     pieces: list[Piece] = []

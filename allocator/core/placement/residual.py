@@ -9,6 +9,7 @@ Source: Ahuja, Magnanti, Orlin, Network Flows (1993), §9.3 (reduced-cost optima
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,8 @@ from allocator.core.placement.problem import ZONES_WANTED
 
 FAR = 2**61
 """No path."""
+EXPLICIT_AT_ONCE = 1 << 12
+"""Items with arcs to members that are looked at together: a row of all members each."""
 
 
 @dataclass(slots=True, eq=False)
@@ -145,10 +148,12 @@ class Residual:
             zone[rows, where] = np.minimum(zone[rows, where], back)
         zone = zone[:, :-1]
         np.minimum(zone, np.where(placed.new > 0, at.hub - self.new_cost, FAR), out=zone)
-        for index, row in enumerate(placed.explicit.tolist()):
-            for m in np.flatnonzero(placed.direct[index]).tolist():
-                z = columns.zone_of[m]
-                zone[row, z] = min(zone[row, z], at.member[m] - self.new_cost)
+        for some in self._explicit_parts():
+            rows_here = placed.explicit[some]
+            back = np.where(placed.direct[some], at.member - self.new_cost, FAR)
+            for z in range(columns.zones):
+                mine = back[:, columns.zone_of[:-1] == z].min(axis=1, initial=FAR)
+                zone[rows_here, z] = np.minimum(zone[rows_here, z], mine)
         return self._inner_from(zone, at.source)
 
     def _inner_from(self, zone: Ints, source_at: int) -> Inner:
@@ -197,13 +202,18 @@ class Residual:
         way = inner.item - self.weights.cover * (self.replicas - 1)
         return np.where(self.replicas > 0, way, FAR)
 
-    def explicit_ways(self, inner: Inner, index: int) -> Ints:
-        """Return the distance of an explicit item's ways to members, (m,)."""
-        row = int(self.placed.explicit[index])
-        free = self.columns.staying[:-1] & ~self.placed.direct[index]
-        free[self.columns.current[row][self.columns.held[row]]] = False
-        way = inner.zone[row, self.columns.zone_of[:-1]] + self.new_cost
-        return np.where(free, way, FAR)
+    def explicit_ways(self, inner: Inner) -> Iterator[tuple[slice, Ints, Bools]]:
+        """Yield, part by part of the explicit items: which, the distances of their ways to members, and which exist."""
+        columns, placed = self.columns, self.placed
+        for some in self._explicit_parts():
+            rows = placed.explicit[some]
+            exists = np.tile(columns.staying, (len(rows), 1))
+            exists[np.arange(len(rows))[:, None], columns.current[rows]] = False
+            yield some, inner.zone[rows][:, columns.zone_of[:-1]] + self.new_cost, exists[:, :-1]
+
+    def _explicit_parts(self) -> Iterator[slice]:
+        for begin in range(0, len(self.placed.explicit), EXPLICIT_AT_ONCE):
+            yield slice(begin, begin + EXPLICIT_AT_ONCE)
 
     def relax_outer(self, at: Potentials) -> None:
         """Lower distances along arcs between outer nodes until none is lower."""
@@ -233,8 +243,9 @@ class Residual:
         for column in range(self.columns.current.shape[1]):
             np.minimum.at(member, self.columns.current[:, column], self.into_members(inner, column))
         member = member[:-1]
-        for index in range(len(self.placed.explicit)):
-            np.minimum(member, self.explicit_ways(inner, index), out=member)
+        for some, ways, exists in self.explicit_ways(inner):
+            free = np.where(exists & ~self.placed.direct[some], ways, FAR)
+            np.minimum(member, free.min(axis=0), out=member)
         source = min(at.source, int(self.into_source(inner).min(initial=FAR)))
         lower = source < at.source or bool((hub < at.hub).any()) or bool((member < at.member).any())
         at.hub, at.member, at.source = hub, member, source

@@ -6,13 +6,17 @@ replicas of items of two belong to zone a. Such zones are filled to what zones a
 
 Floors hold only while items outnumber members. Where they do not, some member is primary of nothing whatever is done,
 and evening out a handful of standbys is not worth a move: ceilings alone hold, as in the model, and for them the water
-has one level: what zones push above it is overload.
+has one level, by limits alone: what zones push above it is overload.
+
+Otherwise it counts that a member holds an item once. None rises above the number of items, whatever its limit, nor do
+several above what all items together can have on so many members: those are split off like zones that are too full.
 
 Members that are drained have no share: what cannot leave them is left out of the others' shares as far as it is known
 without a placement.
 
 Source: Fujishige, Submodular Functions and Optimization (2005), §9 (the decomposition of a lexicographically optimal
-base); that it is replicas by zone which it decomposes is ours.
+base); Gale, A Theorem on Flows in Networks (1957): what several members can hold of items that each may have once. That
+it is replicas by zone and by member which it decomposes is ours.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
+from typing import TypeAlias
 
 from allocator.core.model import MemberId
 from allocator.core.placement.problem import (
@@ -71,11 +76,14 @@ def load_windows(
     members: Sequence[ProblemMember], totals: Totals, objective: Objective
 ) -> Mapping[MemberId, Window]:
     """Return the window of each usable member."""
-    vessels = _vessels(members, totals.held)
     items = sum(totals.replications.values())
-    floors = objective.balance is Balance.TWO_SIDED and items > len(vessels)
-    windows = dict(_Shares(vessels, totals.replications, floors=floors).windows())
-    windows.update((m.member_id, _NO_SHARE) for m in usable(members) if m.drain_cost)
+    few = items <= sum(not member.drain_cost for member in usable(members))
+    vessels = _vessels(members, totals.held, items_each_max=None if few else items)
+    floors = objective.balance is Balance.TWO_SIDED and not few
+    drained = [member.member_id for member in usable(members) if member.drain_cost]
+    shares = _Shares(vessels, totals.replications, floors=floors)
+    windows = dict(shares.windows(drained=sum(totals.held.get(m, 0) for m in drained)))
+    windows.update(dict.fromkeys(drained, _NO_SHARE))
     tolerance = Fraction(objective.tolerance_ratio).limit_denominator(1_000_000)
     if tolerance <= 0:
         return windows
@@ -100,19 +108,26 @@ class _Vessel:
     member_id: MemberId
     width: int
     height: int
-    """Most replicas it can hold; an exiting one holds no more than it does now."""
+    """Most replicas it can hold: one of each item, unless those are few; an exiting one no more than it does now."""
     held: int
     exiting: bool
 
 
-def _vessels(members: Sequence[ProblemMember], held: Mapping[MemberId, int]) -> list[_Vessel]:
+def _vessels(
+    members: Sequence[ProblemMember],
+    held: Mapping[MemberId, int],
+    *,
+    items_each_max: int | None,
+) -> list[_Vessel]:
+    def height(member: ProblemMember) -> int:
+        most = held.get(member.member_id, 0) if member.exiting else items_each_max
+        return member.limit if most is None else min(member.limit, most)
+
     return [
         _Vessel(
             member_id=member.member_id,
             width=member.capacity or member.limit,
-            height=min(member.limit, held.get(member.member_id, 0))
-            if member.exiting
-            else member.limit,
+            height=height(member),
             held=held.get(member.member_id, 0),
             exiting=member.exiting,
         )
@@ -130,87 +145,94 @@ def _widened(window: Window, tolerance: Fraction, vessel: _Vessel) -> Window:
     )
 
 
+Counts: TypeAlias = "Mapping[str, int]"
+"""How many vessels of each zone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Set:
+    """Vessels that may be too full together."""
+
+    vessels: tuple[_Vessel, ...]
+    content: Fraction
+    counts: Counts
+
+
 class _Shares:
     def __init__(
         self, vessels: Sequence[_Vessel], counts: Mapping[int, int], *, floors: bool
     ) -> None:
-        self._by_zone: dict[str, list[_Vessel]] = {}
-        for vessel in vessels:
-            self._by_zone.setdefault(vessel.member_id.zone, []).append(vessel)
-        self._zones = tuple(self._by_zone)
+        self._vessels = tuple(vessels)
+        self._zones = tuple(dict.fromkeys(vessel.member_id.zone for vessel in vessels))
         self._counts = counts
         self._floors = floors
         self._windows: dict[MemberId, Window] = {}
 
-    def windows(self) -> Mapping[MemberId, Window]:
+    def windows(self, *, drained: int) -> Mapping[MemberId, Window]:
+        """Return the windows; so many replicas stand on drained members, and stay there if zones need them."""
         total = sum(count * replication for replication, count in self._counts.items())
-        total = min(total, self._most())
+        in_zones = self._most(spanning=True) if drained else total
+        total = min(total, self._most(spanning=False), max(in_zones, total - drained))
         if self._floors:
-            self._fill(self._zones, total, ())
+            self._fill(self._vessels, total, {})
         else:
-            vessels = [vessel for group in self._by_zone.values() for vessel in group]
-            self._settle(self._zones, _level(vessels, total))
+            self._settle(self._vessels, _level(self._vessels, total))
         return self._windows
 
-    def _most(self) -> int:
-        """Return what all zones hold at most: some of them full to their limits, the others to what zones allow."""
-        most = self._height(self._zones)
-        for zones in (self._zones, *_sets(self._zones, dict.fromkeys(self._zones, Fraction()))):
-            full = self._height(tuple(zone for zone in self._zones if zone not in zones))
-            most = min(most, full + self._allowed(zones))
-        return most
+    def _most(self, *, spanning: bool) -> int:
+        """Return what all vessels hold at most: some of them full, the others up to what items allow."""
 
-    def _height(self, zones: Sequence[str]) -> int:
-        return sum(vessel.height for zone in zones for vessel in self._by_zone[zone])
+        def allowed(counts: Counts) -> int:
+            return self._allowed(counts, spanning=spanning)
 
-    def _fill(self, zones: tuple[str, ...], total: int, full: tuple[str, ...]) -> None:
-        """Fill zones with a total, splitting off those that zones do not let rise to the common level.
+        heights = {vessel: Fraction(vessel.height) for vessel in self._vessels}
+        total = sum(vessel.height for vessel in self._vessels)
+        rest = (total - int(each.content) + allowed(each.counts) for each in _sets(heights))
+        return min(total, allowed(_counts(self._vessels)), *rest)
+
+    def _fill(self, vessels: tuple[_Vessel, ...], total: int, full: Counts) -> None:
+        """Fill vessels with a total, splitting off those that items do not let rise to the common level.
 
         Args:
-            zones: To fill.
+            vessels: To fill.
             total: Replicas to distribute.
-            full: Zones filled before, to what they allow.
+            full: Vessels filled before, to what items allow.
         """
-        level = _level([vessel for zone in zones for vessel in self._by_zone[zone]], total)
-        content = {
-            zone: _sum(_share(vessel, level) for vessel in self._by_zone[zone]) for zone in zones
-        }
+        level = _level(vessels, total)
         before = self._allowed(full)
         most = Fraction()
-        some: tuple[str, ...] = ()
-        for each in _sets(zones, content):
-            allowed = self._allowed(full + each) - before
-            excess = _sum(content[zone] for zone in each) - allowed
+        some: _Set | None = None
+        for each in _sets({vessel: _share(vessel, level) for vessel in vessels}):
+            excess = each.content - (self._allowed(_added(full, each.counts)) - before)
             if excess > most:
                 most, some = excess, each
-        if not some:
-            self._settle(zones, level)
+        if some is None:
+            self._settle(vessels, level)
             return
-        others = tuple(zone for zone in zones if zone not in some)
-        allowed = self._allowed(full + some) - before
-        rest = min(total - allowed, self._height(others))
-        self._fill(some, total - rest, full)
-        self._fill(others, rest, full + some)
+        inside = set(some.vessels)
+        others = tuple(vessel for vessel in vessels if vessel not in inside)
+        counts = _added(full, some.counts)
+        allowed = self._allowed(counts) - before
+        rest = min(total - allowed, sum(vessel.height for vessel in others))
+        self._fill(some.vessels, total - rest, full)
+        self._fill(others, rest, counts)
 
-    def _settle(self, zones: Sequence[str], level: Fraction) -> None:
-        for zone in zones:
-            for vessel in self._by_zone[zone]:
-                share = _share(vessel, level)
-                self._windows[vessel.member_id] = Window(
-                    floor=share.__floor__() if self._floors and not vessel.exiting else 0,
-                    ceiling=share.__ceil__(),
-                    share=share,
-                )
+    def _settle(self, vessels: Sequence[_Vessel], level: Fraction) -> None:
+        for vessel in vessels:
+            share = _share(vessel, level)
+            self._windows[vessel.member_id] = Window(
+                floor=share.__floor__() if self._floors and not vessel.exiting else 0,
+                ceiling=share.__ceil__(),
+                share=share,
+            )
 
-    def _allowed(self, zones: Sequence[str]) -> int:
-        """Return how many replicas zones can hold while every item of two or more spans two."""
-        several = len(self._zones) >= ZONES_WANTED
+    def _allowed(self, counts: Counts, *, spanning: bool = True) -> int:
+        """Return what vessels can hold, one replica of each item, and two zones an item of two or more if told so."""
+        several = spanning and len(self._zones) >= ZONES_WANTED
         allowed = 0
         for replication, count in self._counts.items():
             most = max(1, replication - 1) if several else replication
-            allowed += count * min(
-                replication, sum(min(most, len(self._by_zone[zone])) for zone in zones)
-            )
+            allowed += count * min(replication, sum(min(most, n) for n in counts.values()))
         return allowed
 
 
@@ -218,12 +240,51 @@ def _share(vessel: _Vessel, level: Fraction) -> Fraction:
     return min(Fraction(vessel.height), level * vessel.width)
 
 
+def _counts(vessels: Iterable[_Vessel]) -> Counts:
+    return Counter(vessel.member_id.zone for vessel in vessels)
+
+
+def _added(some: Counts, more: Counts) -> Counts:
+    return {zone: some.get(zone, 0) + more.get(zone, 0) for zone in (*some, *more)}
+
+
+def _sets(content: Mapping[_Vessel, Fraction]) -> Iterator[_Set]:
+    """Yield sets of vessels, not all, that may be too full: of whole zones, and the fullest ones wherever they are."""
+    by_zone: dict[str, list[_Vessel]] = {}
+    for vessel in content:
+        by_zone.setdefault(vessel.member_id.zone, []).append(vessel)
+    sums = {zone: _sum(content[v] for v in group) for zone, group in by_zone.items()}
+    for zones in _zone_sets(sums):
+        yield _Set(
+            vessels=tuple(vessel for zone in zones for vessel in by_zone[zone]),
+            content=_sum(sums[zone] for zone in zones),
+            counts={zone: len(by_zone[zone]) for zone in zones},
+        )
+    yield from _fullest(content)
+
+
 def _sum(fractions: Iterable[Fraction]) -> Fraction:
     return sum(fractions, start=Fraction())
 
 
-def _sets(zones: tuple[str, ...], content: Mapping[str, Fraction]) -> Iterator[tuple[str, ...]]:
-    """Yield sets of zones, not all, that may be too full."""
+def _fullest(content: Mapping[_Vessel, Fraction]) -> Iterator[_Set]:
+    """Yield the fullest vessel, the two fullest, and so on, equally full ones together.
+
+    That is enough, because what items allow grows ever more slowly with the vessels.
+    """
+    order = sorted(content, key=lambda vessel: (-content[vessel], vessel.member_id))
+    total = Fraction()
+    counts: Counter[str] = Counter()
+    for size, vessel in enumerate(order[:-1], start=1):
+        total += content[vessel]
+        counts[vessel.member_id.zone] += 1
+        if content[order[size]] < content[vessel]:
+            yield _Set(vessels=tuple(order[:size]), content=total, counts=dict(counts))
+
+
+def _zone_sets(content: Mapping[str, Fraction]) -> Iterator[tuple[str, ...]]:
+    """Yield sets of zones, not all."""
+    zones = tuple(content)
     if len(zones) <= ZONES_ENUMERATED_MAX:
         for size in range(1, len(zones)):
             yield from combinations(zones, size)

@@ -6,13 +6,13 @@ a bound, or that one plain step would improve in a higher objective, is refused.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, product
 
 from allocator.core.model import ItemId, MemberId
-from allocator.core.placement.capacity import is_weighted
+from allocator.core.placement.capacity import capacity_of, is_weighted
 from allocator.core.placement.problem import (
     ZONES_WANTED,
     Desired,
@@ -23,6 +23,7 @@ from allocator.core.placement.problem import (
     zones_spanned,
 )
 from allocator.core.placement.shares import Totals, load_windows
+from allocator.core.policy import Balance
 
 VIOLATIONS_REPORTED_MAX = 10
 """Enough to see what is wrong; a broken solver may break every item."""
@@ -159,25 +160,54 @@ class _Check:
         if self._problem.objective.moves_before_balance or is_weighted(self._problem):
             # Even counts are not what was asked for.
             return
-        windows = load_windows(self._members, Totals.of(self._problem), self._problem.objective)
-        takers: dict[str, list[tuple[MemberId, int]]] = {}
-        for member in usable(self._members):
-            load, window = self._loads[member.member_id], windows[member.member_id]
-            if load < window.ceiling and not member.exiting:
-                gain = 2 if load < window.floor else 1
-                takers.setdefault(member.member_id.zone, []).append((member.member_id, gain))
-        pairs: dict[MemberId, list[MemberId]] = {}
-        for giver, load in self._loads.items():
-            if giver in windows:
-                window = windows[giver]
-                loss = (load > window.floor) + (load > window.ceiling)
-                better = [m for m, gain in takers.get(giver.zone, ()) if gain + loss > 2]
-                if better:
-                    pairs[giver] = better
+        pairs: dict[MemberId, set[MemberId]] = {}
+        for giver, taker in chain(self._outside_windows(), self._unlike_their_equals()):
+            pairs.setdefault(giver, set()).add(taker)
         if not pairs:
             return
         for item_id, placed in self._desired.items():
             for giver in pairs.keys() & set(placed):
-                taker = next((m for m in pairs[giver] if m not in placed), None)
-                if taker is not None:
-                    yield Violation(item_id, giver, f"has too many, {taker} too few")
+                free = pairs[giver].difference(placed)
+                if free:
+                    yield Violation(item_id, giver, f"has too many, {min(free)} too few")
+
+    def _outside_windows(self) -> Iterator[tuple[MemberId, MemberId]]:
+        """Yield who should give to whom, by the windows of their loads."""
+        windows = load_windows(self._members, Totals.of(self._problem), self._problem.objective)
+        takers: dict[str, list[tuple[MemberId, int]]] = {}
+        for member in usable(self._members):
+            load, window = self._loads[member.member_id], windows[member.member_id]
+            if load < min(window.ceiling, member.limit) and not member.exiting:
+                gain = 2 if load < window.floor else 1
+                takers.setdefault(member.member_id.zone, []).append((member.member_id, gain))
+        for giver, load in self._loads.items():
+            if giver in windows:
+                window = windows[giver]
+                loss = (load > window.floor) + (load > window.ceiling)
+                for taker, gain in takers.get(giver.zone, ()):
+                    if gain + loss > 2:
+                        yield giver, taker
+
+    def _unlike_their_equals(self) -> Iterator[tuple[MemberId, MemberId]]:
+        """Yield who should give to whom of members alike: whatever their fair share is, it is the same.
+
+        This does not depend on the windows, which the solver, too, goes by.
+        """
+        objective = self._problem.objective
+        staying = [member for member in usable(self._members) if not member.exiting]
+        items = sum(item.replication > 0 for item in self._problem.items)
+        if objective.balance is not Balance.TWO_SIDED or objective.tolerance_ratio > 0:
+            return
+        if items <= len(staying):
+            # So few are not evened out: see `shares`.
+            return
+        alike: dict[tuple[str, int, int], list[MemberId]] = defaultdict(list)
+        for member in staying:
+            kind = (member.member_id.zone, capacity_of(member), min(member.limit, items))
+            alike[kind].append(member.member_id)
+        for equals in alike.values():
+            least = min(self._loads[m] for m in equals)
+            givers = [m for m in equals if self._loads[m] > least + 1]
+            for giver, taker in product(givers, equals if givers else ()):
+                if self._loads[taker] < self._loads[giver] - 1:
+                    yield giver, taker

@@ -14,11 +14,14 @@ from allocator.core.model import ItemId, MemberId
 from allocator.core.placement.arcs import Arcs, FlowUnsolvedError, potentials, solve
 from allocator.core.placement.certificate import certify
 from allocator.core.placement.choose import FEW_ITEMS, ArraySolver, best_solver
+from allocator.core.placement.classes import classes_of
+from allocator.core.placement.columns import columns_of
 from allocator.core.placement.dealing import deal_order, pair_hub_units
 from allocator.core.placement.flow import FlowSolver
 from allocator.core.placement.objective_costs import Scale, scales_for
-from allocator.core.placement.ortools_flow import solution_of
+from allocator.core.placement.ortools_flow import Solution, solution_of
 from allocator.core.placement.problem import Desired, Problem, ProblemItem, ProblemMember
+from allocator.core.placement.roles import first_roles
 from allocator.core.placement.verify import verify
 from allocator.core.policy import Objective
 
@@ -151,25 +154,87 @@ def _swappable(
     raise AssertionError("two items share a zone and no member")
 
 
-def test_array_solver_item_that_hubs_would_double_gets_arcs_of_its_own() -> None:
-    """Zone a has two members, one full; three replicas in two zones: a hub alone would put two on one member."""
-    roomy, full, far = (MemberId("a", "m1"), MemberId("a", "m2"), MemberId("b", "m3"))
-    problem = Problem(
+def _full_and_roomy(count: int) -> Problem:
+    """One member is full of items of one replica, another has room; as many new items need both."""
+    roomy, full = MemberId("a", "m1"), MemberId("a", "m2")
+    new = (
+        ProblemItem(item_id=ItemId(f"i{n:04}"), replication=2, current=(), primary=None)
+        for n in range(count)
+    )
+    old = (
+        ProblemItem(item_id=ItemId(f"j{n:04}"), replication=1, current=(full,), primary=full)
+        for n in range(count)
+    )
+    return Problem(
         members=tuple(
             ProblemMember(member_id=member_id, limit=limit, exiting=False)
-            for member_id, limit in ((roomy, 9), (full, 1), (far, 9))
+            for member_id, limit in ((roomy, 9 * count), (full, count))
         ),
-        items=tuple(
-            ProblemItem(item_id=ItemId(f"i{n}"), replication=3, current=(), primary=None)
-            for n in range(3)
-        ),
+        items=(*new, *old),
     )
+
+
+@pytest.mark.parametrize("count", [1, 500])
+def test_array_solver_items_that_hubs_would_double_get_arcs_of_their_own(count: int) -> None:
+    """A hub alone would put new items on the roomy member twice rather than move what the full one holds."""
+    problem = _full_and_roomy(count)
 
     solution = solution_of(problem)
 
     assert solution.explicit
-    assert sorted(len(placed) for placed in solution.desired.values()) == [2, 2, 3]
+    assert all(len(placed) == item.replication for item, placed in _placed(problem, solution))
     assert certify(problem, solution.desired, explicit=solution.explicit).optimal
+
+
+def _placed(problem: Problem, solution: Solution) -> list[tuple[ProblemItem, tuple[MemberId, ...]]]:
+    return [(item, solution.desired[item.item_id]) for item in problem.items]
+
+
+def test_items_alike_with_arcs_of_their_own_are_one_class() -> None:
+    """500 items that hubs would double cost as much as one: the network must not grow with them."""
+    columns = columns_of(_full_and_roomy(500))
+    explicit = np.arange(500)
+    roles = first_roles(columns)
+    roles.open(columns, explicit)
+
+    classes = classes_of(columns, roles, explicit)
+
+    assert classes.explicit.sum() == 1
+    assert classes.size[classes.explicit] == [500]
+    assert (classes.alike(np.array([7])) == explicit).all()
+
+
+def test_array_solver_scarce_room_takes_second_replicas_from_items_at_rest() -> None:
+    """Three places, two taken by an item at rest, two new items: what takes part at first is priced as the rest is."""
+    one, two = MemberId("a", "m1"), MemberId("a", "m2")
+    problem = Problem(
+        members=(
+            ProblemMember(member_id=one, limit=2, exiting=False),
+            ProblemMember(member_id=two, limit=1, exiting=False),
+        ),
+        items=tuple(
+            ProblemItem(
+                item_id=ItemId(f"i{n}"), replication=replication, current=current, primary=None
+            )
+            for n, (replication, current) in enumerate([(1, ()), (3, (one, two)), (1, ())])
+        ),
+    )
+
+    desired = ArraySolver().solve(problem)
+
+    assert [len(placed) for placed in desired.values()] == [1, 1, 1]
+
+
+def test_pairs_of_a_member_with_most_of_the_units_double_nobody() -> None:
+    """In turn, the last items would get the large member twice or thrice, with partners far away."""
+    quotas = {0: 30_000, 1: 20_000, 2: 20_000, 3: 20_000}
+    items = [item for item in range(30_000) for _ in range(3)]
+
+    members, stuck = pair_hub_units(items, quotas, members=4, taken=lambda _: ())
+
+    assert stuck == []
+    assert len(set(zip(items, members, strict=True))) == len(items)
+    assert Counter(members) == quotas
 
 
 def _two_ways() -> tuple[Arcs, list[Scale]]:

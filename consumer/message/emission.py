@@ -103,6 +103,9 @@ class SequenceEmission:
         self._producer = acknowledgement.producers[0]
         self._last_clock = last_clock
         self._replayed_through = replay.begin if replay else 0
+        self._is_rolled_back = False
+        """Whether a message was re-read that is rolled back: older clocks behind it are late copies, as they were when
+        they were read for the first time."""
         self._ready: deque[MessageBatch] = deque()
         self._taken = 0
         """Messages of the first part that are consumed."""
@@ -180,7 +183,7 @@ class SequenceEmission:
 
     def _admit_memory(self) -> None:
         """Make ready what is in memory, of which clocks grow, unless it was re-read or is rolled back."""
-        for part in self._in_memory:
+        for part in self._in_memory[-1:] if self._is_rolled_back else self._in_memory:
             begin = bisect_right(part.clocks, self._last_clock)
             end = bisect_right(part.clocks, self.clock)
             self._admit(part.span(begin, end))
@@ -190,7 +193,13 @@ class SequenceEmission:
         """Make ready the producer's messages that are neither duplicates nor rolled back."""
         last_clock, admitted = self._last_clock, []
         for index, (producer, clock) in enumerate(zip(batch.producers, batch.clocks, strict=True)):
-            if producer == self._producer and last_clock < clock <= self.clock:
+            if self._is_rolled_back:
+                break
+            if producer != self._producer or clock <= last_clock:
+                continue
+            if clock > self.clock:
+                self._is_rolled_back = True
+            else:
                 last_clock = clock
                 admitted.append(index)
         self._admit(batch.pick(admitted))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from consumer.message.batch import MessageBatch
@@ -48,6 +48,8 @@ class Run:
     """Messages, duplicates too, whose flags are unknown."""
     producer_ids: set[int] = field(default_factory=set)
     """Of all its messages that did not opt out, duplicates too."""
+    flags_void: bool = False
+    """Whether a message that opted out of sequencing has flags."""
     spans_discarded: int = 0
     """Producers that had messages pending, which one of the run discards."""
 
@@ -64,9 +66,11 @@ def scan_run(batch: MessageBatch, start: int, *, producers: Mapping[int, Produce
     floors: dict[int, int] = {}
     index, count = start, len(batch)
     while index < count:
-        clock, end = batch.clocks[index], batch.ends[index]
-        if clock:
-            producer_id, flags = batch.producers[index], batch.flags[index]
+        clock, end, flags = batch.clocks[index], batch.ends[index], batch.flags[index]
+        if not clock:
+            run.flags_void = run.flags_void or bool(flags)
+        else:
+            producer_id = batch.producers[index]
             if flags in _UNCOMMITTED_FLAGS:
                 break
             if flags != Flags.OUTSIDE_TXN:
@@ -86,6 +90,20 @@ def scan_run(batch: MessageBatch, start: int, *, producers: Mapping[int, Produce
     run.next_index = index
     run.producer_ids.update(floors)
     return run
+
+
+def committed_part(batch: MessageBatch, run: Run) -> MessageBatch:
+    """Return what a run emits. Who opted out of sequencing is a message like any other, whatever its flags say: not,
+    for example, an acknowledgement, which no application sees.
+    """
+    part = batch.pick(run.indices)
+    if not run.flags_void:
+        return part
+    flags = [
+        flags if clock else Flags.OUTSIDE_TXN
+        for flags, clock in zip(part.flags, part.clocks, strict=True)
+    ]
+    return replace(part, flags=flags)
 
 
 def _floor(run: Run, producer: Producer | None, clock: int) -> int:

@@ -36,7 +36,7 @@ from consumer.message.emission import ReplayRange, RunEmission, SequenceEmission
 from consumer.message.outcome import Outcome
 from consumer.message.producers import NOTHING_PENDING, Producer, restored, source_of, stale_ids
 from consumer.message.ring import Ring, Span
-from consumer.message.run import commits_itself, end_of_stretch, scan_run
+from consumer.message.run import commits_itself, committed_part, end_of_stretch, scan_run
 from consumer.message.uuid import Flags
 from consumer.protocol import shard_pb2
 
@@ -260,7 +260,7 @@ class Sequencer:
         if run.leading_duplicates_end is not None:
             self._offsets[journal] = self._visible_through = run.leading_duplicates_end
         if run.indices:
-            self._emission = RunEmission(batch.pick(run.indices), read_through=run.read_through)
+            self._emission = RunEmission(committed_part(batch, run), read_through=run.read_through)
         return run.next_index
 
     def _queue_pending(self, batch: MessageBatch, start: int) -> int:

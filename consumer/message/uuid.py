@@ -20,7 +20,7 @@ from typing import Final
 
 
 class Flags:
-    """What a message is to its transaction."""
+    """What a message is to its transaction. Void where its clock is zero: such a message opted out of sequencing."""
 
     OUTSIDE_TXN: Final = 0
     """Committed by itself."""

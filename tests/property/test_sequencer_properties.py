@@ -54,11 +54,13 @@ class Twins:
         self.data = data
         self.ring_messages = data.draw(st.sampled_from([1, 2, 3, 100]))
         self.ring_bytes = data.draw(st.sampled_from([1, 15, 1000]))
+        self.now = 0.0
         self.restore({})
 
     def restore(self, sources: dict[str, shard_pb2.Checkpoint.Source]) -> None:
         """Start both from a checkpoint."""
-        self.now: dict[str, float] = {}
+        self.seen: dict[str, float] = {}
+        """When each journal last brought messages."""
         self.real = Sequencer(sources, ring_messages=self.ring_messages, ring_bytes=self.ring_bytes)
         self.naive = NaiveSequencer(
             sources,
@@ -71,14 +73,14 @@ class Twins:
         """Sequence a batch with both and compare all that can be seen."""
         batch = log.batch(start, stop)
         passed = self.data.draw(st.sampled_from([0.0, 3.0, 6.0])) / CLOCK_UNITS_PER_SECOND
-        if (
-            log.journal in self.now
-        ):  # Before its first message a journal's reading time has not begun.
-            self.naive.pass_time(log.journal, passed)
-        now = self.now[log.journal] = self.now.get(log.journal, 0.0) + passed
+        self.now += passed
         index = 0
         while index < len(batch):
-            queued = self.real.queue(batch, index, now_seconds=now)
+            self.naive.pass_time(
+                log.journal, self.now - self.seen.setdefault(log.journal, self.now)
+            )
+            self.seen[log.journal] = self.now
+            queued = self.real.queue(batch, index, now_seconds=self.now)
             todo = log.messages[start + index : start + queued.next_index]
             index = queued.next_index
             self._settle(log, todo)

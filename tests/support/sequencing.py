@@ -167,7 +167,8 @@ class NaiveSequencer:
         """Sequence one message; `emitting` then holds what it commits."""
         assert not self.emitting
         if message.clock == 0:
-            self._emit(None, journal, message, [message])
+            # Whatever its flags: it is of no transaction.
+            self._emit(None, journal, message, [message._replace(flags=Flags.OUTSIDE_TXN)])
             return
         key = (journal, message.producer)
         self.heard_seconds[key] = self.read_seconds.get(journal, 0.0)
@@ -221,13 +222,15 @@ class NaiveSequencer:
             for m in self.logs[key[0]].messages
             if m.producer == key[1] and partial.begin <= m.begin and m.end <= kept[0].begin
         ]
-        passed, last = [], partial.min_clock
-        for candidate in reread + kept:
-            if candidate.clock == 0:
-                continue
-            if last < candidate.clock <= partial.max_clock:
-                passed.append(candidate)
-                last = candidate.clock
+        passed, last, greatest = [], partial.min_clock, partial.min_clock
+        for candidate in reread + kept[:-1]:
+            if candidate.clock > greatest:
+                greatest = candidate.clock
+                if candidate.clock <= message.clock:
+                    passed.append(candidate)
+                    last = candidate.clock
+        if message.clock > last:
+            passed.append(message)
         self._emit(key, key[0], message, passed)
 
     def _drop_from_ring(self, key: tuple[str, int]) -> None:

@@ -130,6 +130,24 @@ def test_take_checkpoint_during_replay_is_safe() -> None:
     assert [m.clock for m in deliver_all(Sequencer(sources), log, log.batch(3))] == [2, 3, 4]
 
 
+@pytest.mark.parametrize("ring_messages", [1, 2, 100])
+def test_message_is_judged_the_same_when_it_is_read_again(ring_messages: int) -> None:
+    """Clocks 2, 9, 3, an acknowledgement of 4: the 3 comes behind a later clock, so it is a late copy. It must not be a
+    message where it is read again, or one reader sees what another does not.
+    """
+    log = log_of(
+        (A, 2, CONTINUE), (A, 9, CONTINUE), (B, 1, CONTINUE), (A, 3, CONTINUE), (B, 2, CONTINUE),
+        (A, 4, ACK),
+    )  # fmt: skip
+    sequencer = Sequencer({}, ring_messages=ring_messages)
+    early = deliver_all(sequencer, log, log.batch(0, 4))
+    restored = Sequencer(sequencer.take_checkpoint(), ring_messages=ring_messages)
+
+    assert not early
+    assert [m.clock for m in deliver_all(sequencer, log, log.batch(4))] == [2, 4]
+    assert [m.clock for m in deliver_all(restored, log, log.batch(4))] == [2, 4]
+
+
 def test_feed_replay_of_other_messages_is_refused() -> None:
     """Plan: another journal; before, beyond and back within the range. Why: silently, these would lose or repeat."""
     log = log_of((A, 1, CONTINUE), (A, 2, CONTINUE), (A, 3, CONTINUE), (A, 4, ACK))

@@ -5,6 +5,23 @@ from __future__ import annotations
 from spark_bridge.errors import SparkBridgeError
 
 
+class JournalReplacedError(SparkBridgeError):
+    """A journal does not hold what a query has read of it."""
+
+    def __init__(
+        self, journal: str, *, offset: int, write_head: int, read_epoch: str, present_epoch: str
+    ) -> None:
+        super().__init__(
+            f"journal {journal} does not hold what was read of it: it was read up to offset {offset} in epoch "
+            f"{read_epoch}; its write head is {write_head} now, in epoch {present_epoch}. It was deleted and applied "
+            "again, or has lost its end. Restore it, or set the option failOnDataLoss to false to read all that is "
+            "there now"
+        )
+        self.journal = journal
+        self.offset = offset
+        self.write_head = write_head
+
+
 class JournalBytesGoneError(SparkBridgeError):
     """Bytes that a read had still to see are not in their journal any more."""
 

@@ -69,6 +69,21 @@ class JournalState:
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ValueError(f"{value!r} is no state of a journal") from error
 
+    def restarted(self) -> JournalState:
+        """Return the state in which a journal is read that took this one's place.
+
+        What producers have committed stays known, so that messages that are published again are not read twice; what
+        they had pending was at offsets of the other journal.
+        """
+        return JournalState(
+            0,
+            {
+                producer_id: ProducerState(known.min_clock, heard_ms=known.heard_ms)
+                for producer_id, known in self.producers.items()
+            },
+            self.read_ms,
+        )
+
 
 AT_THE_BEGINNING: Final = JournalState()
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from consumer.journal.client import JournalClient
+from consumer.journal.identity import Present
 from consumer.message.clock import clock_at
 from consumer.protocol.labels import CONTENT_TYPE, value_of
 from consumer.protocol.selector_text import parse_selector
@@ -34,6 +35,11 @@ async def selected_journals(client: JournalClient, options: ReadOptions) -> dict
 async def write_heads(client: JournalClient, journals: list[str]) -> dict[str, int]:
     """Return the write head of each journal, bytes."""
     return {name: await client.write_head(name) for name in journals}
+
+
+async def presents(client: JournalClient, journals: list[str]) -> dict[str, Present]:
+    """Return what brokers say of each journal."""
+    return {name: await client.present(name) for name in journals}
 
 
 async def states_at(

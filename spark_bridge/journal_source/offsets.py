@@ -3,6 +3,9 @@
     {"start": "latest"}                                     before the first batch: not known yet
     {"journals": {name: state, ...}, "began": {...}}        after the first batch: where it began and ended
     {"journals": {name: state, ...}}                        later
+    {..., "epochs": {name: [incarnation, number, nonce]}}   of which incarnation of each journal that is, where known
+    {..., "began": {name: state}}                           later, where the batch began elsewhere than the one before
+                                                            ended: in a journal that was replaced
 
 Spark keeps the end of each batch, and takes the first batch's beginning anew when it repeats that batch. So the first
 end says also where the batch began: a write head that was looked up again would have moved on.
@@ -16,9 +19,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from consumer.protocol.identity_pb2 import JournalEpoch
 from spark_bridge.journal_source.journal_state import AT_THE_BEGINNING, JournalState
 
 States = Mapping[str, JournalState]
+Epochs = Mapping[str, JournalEpoch]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +32,17 @@ class StreamOffset:
 
     journals: States
     began: States | None = None
-    """Where the first batch began; None of any other."""
+    """Where the first batch began; of others, where it began in journals that were replaced; None where in none was."""
+    epochs: Epochs = field(default_factory=dict)
+    """Of the journals whose brokers tell them."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the offset as JSON values; equal offsets give equal texts."""
         value: dict[str, Any] = {"journals": _to_json(self.journals)}
         if self.began is not None:
             value["began"] = _to_json(self.began)
+        if self.epochs:
+            value["epochs"] = {name: _epoch_json(self.epochs[name]) for name in sorted(self.epochs)}
         return value
 
 
@@ -62,7 +71,11 @@ def parse_offset(value: Mapping[str, Any]) -> StreamOffset | SymbolicStart:
     if "journals" not in value:
         raise ValueError(f"{value!r} is no offset of journals: is the checkpoint another query's?")
     began = value.get("began")
-    return StreamOffset(_from_json(value["journals"]), None if began is None else _from_json(began))
+    return StreamOffset(
+        _from_json(value["journals"]),
+        None if began is None else _from_json(began),
+        _epochs(value.get("epochs", {})),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +109,26 @@ def span_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> BatchSpan:
         if last.began is None:
             raise ValueError(f"{end!r} does not say where the first batch began")
         return BatchSpan(last.began, last.journals)
-    return BatchSpan(first.journals, last.journals)
+    # An empty batch ends where it begins: what its end says of a beginning is the batch's that came there.
+    elsewhere = last.began if first != last else None
+    return BatchSpan({**first.journals, **(elsewhere or {})}, last.journals)
+
+
+def _epoch_json(epoch: JournalEpoch) -> list[Any]:
+    # As text: not every reader of JSON takes a number of 64 bits.
+    return [epoch.incarnation.hex(), epoch.number, f"{epoch.nonce:x}"]
+
+
+def _epochs(value: Any) -> dict[str, JournalEpoch]:
+    try:
+        return {
+            str(name): JournalEpoch(
+                incarnation=bytes.fromhex(incarnation), number=number, nonce=int(nonce, 16)
+            )
+            for name, (incarnation, number, nonce) in value.items()
+        }
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"expected epochs by journal, got {value!r:.80}: {error}") from error
 
 
 def _to_json(states: States) -> dict[str, Any]:

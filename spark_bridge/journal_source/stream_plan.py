@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import structlog
+
 from consumer.client.loop_thread import LoopThread
+from consumer.journal.guard import HEAD_PATIENCE_SECONDS
+from consumer.journal.identity import Present, Standing, epoch_text, standing
+from consumer.protocol.identity_pb2 import JournalEpoch
 from spark_bridge.brokers import open_client
 from spark_bridge.journal_source.commit_scan import UNLIMITED
+from spark_bridge.journal_source.errors import JournalReplacedError
 from spark_bridge.journal_source.journal_state import JournalState
 from spark_bridge.journal_source.journals import (
+    presents,
     selected_journals,
     states_at,
-    write_heads,
 )
 from spark_bridge.journal_source.offsets import (
+    BatchSpan,
     States,
     StreamOffset,
     SymbolicStart,
@@ -27,6 +34,8 @@ from spark_bridge.journal_source.options import ReadOptions
 from spark_bridge.journal_source.partition_reader import JournalPartition
 from spark_bridge.journal_source.places import parse_place
 from spark_bridge.journal_source.planner import BatchLimits, Planner
+
+_log = structlog.get_logger()
 
 POLL_SECONDS: Final = 0.05
 """Between two looks at the write heads: an idle query asks some hundred times a second."""
@@ -47,6 +56,12 @@ class StreamPlan:
         self._planner = Planner(self._client, options)
         self._content_types: dict[str, str] = {}
         self._heads: dict[str, int] = {}
+        self._presents: dict[str, Present] = {}
+        """What brokers said of the journals at the last look."""
+        self._given: dict[str, Any] | None = None
+        """The end that was planned last."""
+        self._behind_since: dict[str, float] = {}
+        """By journal whose write head is below what was read, monotonic seconds."""
         self._listed_at = self._looked_at = float("-inf")
         self._idle = False
         """Whether the last look found nothing new."""
@@ -87,17 +102,62 @@ class StreamPlan:
                 # Spark asks again at once, and must not be told what was true before it asked.
                 await asyncio.sleep(self._looked_at + self._poll_seconds() - time.monotonic())
             heads = await self._look()
+        heads = dict(heads)
         if isinstance(offset, SymbolicStart):
             began: States | None = await self._began(offset)
             states = began or {}
         else:
-            began, states = None, offset.journals
+            replaced = self._replaced(offset, heads)
+            restarted = {name: offset.journals[name].restarted() for name in replaced}
+            began, states = restarted or None, {**offset.journals, **restarted}
         limits = self._limits if limited else BatchLimits()
         end = await self._planner.plan_end(states, heads, limits)
-        self._idle = began is None and end == states
+        self._idle = not isinstance(offset, SymbolicStart) and end == states
         if self._idle:
             return start
-        return StreamOffset(end, began).to_json()
+        known = {} if isinstance(offset, SymbolicStart) else offset.epochs
+        self._given = StreamOffset(end, began, {**known, **self._epochs(heads)}).to_json()
+        return self._given
+
+    def _replaced(self, offset: StreamOffset, heads: dict[str, int]) -> list[str]:
+        """Return the journals that do not hold what was read; those that only lag leave `heads`.
+
+        Raises:
+            JournalReplacedError: there is one, and the options do not allow to go on.
+        """
+        replaced: list[str] = []
+        for name, state in offset.journals.items():
+            present = self._presents.get(name)
+            if present is None:
+                continue
+            epoch = offset.epochs.get(name)
+            found = standing(state.offset, epoch, present)
+            if found is Standing.BEHIND and self._is_patient(name):
+                heads.pop(name, None)
+            elif found is Standing.SAME:
+                self._behind_since.pop(name, None)
+            elif self._options.fail_on_data_loss:
+                raise JournalReplacedError(
+                    name,
+                    offset=state.offset,
+                    write_head=present.write_head,
+                    read_epoch=epoch_text(epoch),
+                    present_epoch=epoch_text(present.epoch),
+                )
+            else:
+                _log.warning("source.replaced", journal=name, write_head=present.write_head)
+                replaced.append(name)
+        return replaced
+
+    def _is_patient(self, name: str) -> bool:
+        """Tell whether a write head that is below what was read may still come back."""
+        now = time.monotonic()
+        return now - self._behind_since.setdefault(name, now) < HEAD_PATIENCE_SECONDS
+
+    def _epochs(self, names: Iterable[str]) -> dict[str, JournalEpoch]:
+        """Return the epochs of journals that hold what was read of them, or are read from their beginning."""
+        found = {name: self._presents[name].epoch for name in names if name in self._presents}
+        return {name: epoch for name, epoch in found.items() if epoch is not None}
 
     async def _began(self, start: SymbolicStart) -> States:
         place = parse_place("start", start.text)
@@ -109,18 +169,37 @@ class StreamPlan:
         self, start: dict[str, Any], end: dict[str, Any]
     ) -> list[JournalPartition]:
         span = span_of(start, end)
+        if end != self._given:
+            # Spark repeats a batch that an earlier life of the query has planned.
+            span = await self._still_there(span, end)
         if not self._content_types.keys() >= set(span.names):
             await self._list()
         partitions = await self._planner.partitions(span)
         return [JournalPartition(each, self._content_types[each.journal]) for each in partitions]
 
+    async def _still_there(self, span: BatchSpan, end: dict[str, Any]) -> BatchSpan:
+        """Return a span without the journals that do not hold what was planned of them.
+
+        Raises:
+            JournalReplacedError: there is one, and the options do not allow to go on.
+        """
+        offset = parse_offset(end)
+        if isinstance(offset, SymbolicStart):
+            return span
+        await self._look()
+        planned = {name: offset.journals[name] for name in span.names}
+        gone = self._replaced(StreamOffset(planned, epochs=offset.epochs), dict(self._heads))
+        kept = {name: state for name, state in span.end.items() if name not in gone}
+        return BatchSpan(span.start, kept)
+
     async def _look(self) -> dict[str, int]:
         """Return the write heads of now."""
         if time.monotonic() - self._listed_at >= DISCOVERY_SECONDS:
             await self._list()
-        self._heads = await write_heads(self._client, sorted(self._content_types))
+        self._presents = await presents(self._client, sorted(self._content_types))
+        self._heads = {name: each.write_head for name, each in self._presents.items()}
         self._looked_at = time.monotonic()
-        return self._heads
+        return dict(self._heads)
 
     async def _list(self) -> None:
         self._content_types = await selected_journals(self._client, self._options)

@@ -24,11 +24,12 @@ from consumer.protocol.journal_pb2 import ApplyRequest
 from consumer.protocol.labels import CONTENT_TYPE, label_set
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.columns import with_metadata
-from spark_bridge.journal_source.errors import JournalBytesGoneError
+from spark_bridge.journal_source.errors import JournalBytesGoneError, JournalReplacedError
 from spark_bridge.journal_source.readers import stream_reader
 from spark_bridge.journal_source.schema_inference import infer_schema
 from tests.support.broker import journal_spec
-from tests.support.journal_reads import IDS, Query, Topic
+from tests.support.journal_reads import IDS, Query, Topic, kept
+from tests.support.spark import make_journals
 
 pytestmark = pytest.mark.e2e
 
@@ -316,6 +317,66 @@ def test_bytes_that_are_gone_end_the_read_unless_told_otherwise(address: str) ->
         topic.batch(selector="name=no/such")
     query.close()
     lenient.close()
+
+
+def test_replaced_journal_ends_the_query_unless_told_otherwise(address: str) -> None:
+    """Plan: a journal is deleted, applied again and filled further than before, while a query is away; one query has
+    planned a batch before that it must repeat. Why: the offset looks right, and messages below it would be skipped.
+    """
+    topic = Topic(address, 2)
+    writer = topic.writer()
+    writer.committed(range(10))
+    topic.writer(1).committed(range(100, 103))
+    strict, lenient = Query(topic), Query(topic, failOnDataLoss="false")
+    for query in (strict, lenient):
+        assert sorted(query.trigger()) == [*range(10), 100, 101, 102]
+    writer.committed(range(10, 20))
+    limit = strict.reader.getDefaultReadLimit()
+    planned = kept(strict.reader.latestOffset(strict.offset, limit))
+    for query in (strict, lenient):
+        query.close()
+        query.restart()
+
+    async def replace() -> None:
+        async with JournalClient(address) as client:
+            await client.apply(
+                [ApplyRequest.Change(delete=topic.journals[0], expect_mod_revision=-1)]
+            )
+
+    asyncio.run(replace())
+    make_journals(address, topic.journals[:1])
+    topic.writer().committed(range(200, 260))
+
+    with pytest.raises(JournalReplacedError, match=f"{topic.journals[0]} does not hold .*epoch"):
+        strict.reader.partitions(strict.offset, planned)
+    with pytest.raises(JournalReplacedError, match="failOnDataLoss"):
+        strict.trigger()
+    assert lenient.reader.partitions(lenient.offset, planned) == []
+    lenient.close()
+    lenient.restart()
+    assert lenient.trigger() == list(range(200, 260))
+    assert lenient.ids(len(lenient.spans) - 1) == list(range(200, 260))
+    topic.writer().committed([300])
+    assert lenient.trigger() == [300]
+    strict.close()
+    lenient.close()
+
+
+def test_restart_of_the_broker_ends_no_query(tmp_path: Path) -> None:
+    """Plan: a broker is killed between batches. Why: a query that failed at each restart would be of no use; and a
+    restart alone must plan no batch.
+    """
+    with EmbeddedBrokerProcess(tmp_path / "broker") as broker:
+        topic = Topic(broker.address, 1)
+        topic.writer().committed(range(10))
+        query = Query(topic)
+        assert query.trigger() == list(range(10))
+        broker.kill()
+        broker.start()
+        assert query.trigger() == []
+        topic.writer().committed(range(10, 20))
+        assert query.trigger() == list(range(10, 20))
+        query.close()
 
 
 def _publish_transactions(

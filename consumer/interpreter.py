@@ -5,6 +5,7 @@ All of it is process-wide: for programs, not for libraries.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 from collections.abc import Iterator
@@ -59,3 +60,19 @@ def keep_freed_buffers() -> None:
     Source: mallopt(3), M_MMAP_THRESHOLD ("dynamic mmap threshold").
     """
     bytearray(KEPT_BYTES_MAX)
+
+
+def return_freed_memory() -> bool:
+    """Give the kernel back what a burst took; return whether there was any. Blocking: tens of milliseconds.
+
+    Calls that fail leave cycles (an exception, its traceback, the frames with their messages), which a process that
+    looks for them as rarely as `serve_only` says would keep for long. glibc keeps what is free below what is in use.
+
+    Source: malloc_trim(3).
+    """
+    gc.collect()
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError):
+        return False
+    return bool(trim(0))

@@ -10,14 +10,23 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from allocator.errors import ValidationError
 from consumer.journal.wire import encode_varint, read_varint
 from consumer.protocol.appends_pb2 import AppendStreamRequest
 
 PLAIN_BYTES_MAX: Final = 16 << 10
 """Of a message that protobuf decodes sooner, copies included."""
+APPENDS_MAX: Final = 16_384
+"""Appends of one message; clients before this bound sent as many as were small."""
+HEAD_BYTES_MAX: Final = 256 << 10
+"""Of one append, without its content."""
+FIELDS_MAX: Final = 1_024
+"""Of one append, each name that it comes after is one."""
 _APPENDS_TAG: Final = 0x0A  # AppendStreamRequest field 1, length-delimited
 _CONTENT_TAG: Final = 0x12  # Append field 2, length-delimited
 _VARINT, _LENGTH_DELIMITED = 0, 2
+_FIXED_BYTES: Final = {1: 8, 5: 4}
+"""Length of a value by its kind on the wire; a later version may have such fields."""
 _APPENDS_HEAD: Final = bytes([_APPENDS_TAG])
 _CONTENT_HEAD: Final = bytes([_CONTENT_TAG])
 
@@ -48,19 +57,28 @@ def encode_appends(appends: Sequence[WholeAppend]) -> bytes:
     return b"".join(parts)
 
 
-def decode_appends(message: bytes) -> list[WholeAppend]:
+def decode_appends(message: bytes, *, head_bytes_max: int = HEAD_BYTES_MAX) -> list[WholeAppend]:
     """Return the appends of an AppendStreamRequest, contents uncopied where they are long.
+
+    Args:
+        message: Its wire form.
+        head_bytes_max: Of one append, without its content, bytes.
 
     Raises:
         DecodeError: the message is malformed.
+        ValidationError: it has more appends, or an append has more in it, than anyone sends: objects made of it would
+            take many times its length.
     """
-    if len(message) > PLAIN_BYTES_MAX:
-        try:
-            return [_whole(field.value) for field in _fields(memoryview(message))]
-        except ValueError:
-            pass  # malformed, or of a later version: protobuf knows
-    request = AppendStreamRequest.FromString(message)
-    return [WholeAppend(append, [append.content]) for append in request.appends]
+    if len(message) <= PLAIN_BYTES_MAX:
+        request = AppendStreamRequest.FromString(message)
+        return [WholeAppend(append, [append.content]) for append in request.appends]
+    appends: list[WholeAppend] = []
+    for count, field in enumerate(_fields(memoryview(message))):
+        if count >= APPENDS_MAX:
+            raise ValidationError("appends", f"expected {APPENDS_MAX} at most, got more")
+        if field.tag == _APPENDS_TAG:
+            appends.append(_whole(field.value, head_bytes_max))
+    return appends
 
 
 class _Field(NamedTuple):
@@ -70,35 +88,41 @@ class _Field(NamedTuple):
     value: memoryview
 
 
-def _whole(message: memoryview) -> WholeAppend:
+def _whole(message: memoryview, head_bytes_max: int) -> WholeAppend:
     """Take a content out of an append."""
     rest: list[memoryview] = []
+    head_bytes = 0
     content: list[bytes | memoryview] = []
     for field in _fields(message):
         if field.tag == _CONTENT_TAG:
             content = [field.value]  # the last one counts
-        else:
-            rest.append(field.whole)
-    try:
-        return WholeAppend(AppendStreamRequest.Append.FromString(b"".join(rest)), content)
-    except DecodeError as error:
-        raise ValueError(str(error)) from error
+            continue
+        rest.append(field.whole)
+        head_bytes += len(field.whole)
+        if head_bytes > head_bytes_max or len(rest) > FIELDS_MAX:
+            raise ValidationError(
+                "appends",
+                f"expected {head_bytes_max} bytes and {FIELDS_MAX} fields at most in each",
+            )
+    return WholeAppend(AppendStreamRequest.Append.FromString(b"".join(rest)), content)
 
 
 def _fields(message: memoryview) -> Iterator[_Field]:
     """Yield the fields of a message.
 
     Raises:
-        ValueError: one is malformed, or of a kind that these messages do not have.
+        DecodeError: one is malformed.
     """
     position = 0
     while position < len(message):
         tag, begin = read_varint(message, position)
-        value, end = read_varint(message, begin) if begin > 0 else (-1, -1)
-        if end < 0 or tag & 7 not in (_VARINT, _LENGTH_DELIMITED):
-            raise ValueError(f"no field begins at {position}")
-        begin, end = end, end + (value if tag & 7 == _LENGTH_DELIMITED else 0)
-        if end > len(message):
-            raise ValueError(f"the field at {position} ends behind the message")
+        kind = tag & 7
+        if begin > 0 and kind in (_VARINT, _LENGTH_DELIMITED):
+            value, begin = read_varint(message, begin)
+            end = begin + (value if kind == _LENGTH_DELIMITED else 0)
+        else:
+            end = begin + _FIXED_BYTES.get(kind, -begin)
+        if not position < begin <= end <= len(message):
+            raise DecodeError(f"no whole field begins at {position} of {len(message)} bytes")
         yield _Field(tag, message[position:end], message[begin:end])
         position = end

@@ -27,6 +27,8 @@ from consumer.protocol.journal_pb2 import AppendResponse
 
 MESSAGE_BYTES_MAX = 256 << 10
 """Content of appends that share a message, unless one alone is larger."""
+MESSAGE_APPENDS_MAX = 256
+"""Appends that share a message: brokers bound a message, and each append has parameters and a token, too."""
 GATHERING_TURNS = 2
 """Of the loop, before a message is made: a transaction's acknowledgement is queued right behind its commit, and another
 message costs both sides ten times what these turns do."""
@@ -174,7 +176,7 @@ class AppendStream:
         taken, size = [self._queue.popleft()], 0
         while self._queue:
             size += taken[-1].size
-            if size + self._queue[0].size > MESSAGE_BYTES_MAX:
+            if size + self._queue[0].size > MESSAGE_BYTES_MAX or len(taken) >= MESSAGE_APPENDS_MAX:
                 break
             taken.append(self._queue.popleft())
         return taken

@@ -74,6 +74,12 @@ def validate_alphabet(
         ValidationError: it is too short, too long or holds another character.
     """
     low, high = bytes_range
+    # Measured texts are remembered, so one that is far too long must not be measured.
+    if len(text) > high:
+        length = len(text.encode(errors="surrogatepass"))
+        raise ValidationError(
+            field_path, f"expected {low} to {high} bytes, got {length} ({shown(text)})"
+        )
     length, stranger = _measured(text, symbols)
     # Names are checked with every request, so what to say of a bad one is not made up for good ones.
     if not low <= length <= high:

@@ -44,6 +44,8 @@ SUFFIX_BYTES = (4, 128)
 """Shortest and longest suffix of a process, bytes."""
 PATH_POSTFIX_BYTES_MAX = 512
 """Longest path postfix of a fragment, bytes."""
+_HEADER_BYTES_KEPT_MAX = 4 << 10
+"""Longest encoded header that is remembered as valid, bytes."""
 _CODECS = frozenset(CompressionCodec.values()) - {CompressionCodec.INVALID}
 
 
@@ -185,13 +187,20 @@ def validate_header(header: Header, parent: str = "") -> None:
     Raises:
         ValidationError: a part is malformed or missing.
     """
-    # A broker's answers bear the same header again and again.
-    _validate_encoded_header(header.SerializeToString(deterministic=True), parent)
+    encoded = header.SerializeToString(deterministic=True)
+    # A broker's answers bear the same header again and again. A long one is nobody's, and is not kept.
+    if len(encoded) <= _HEADER_BYTES_KEPT_MAX:
+        _validate_encoded_header(encoded, parent)
+    else:
+        _validate_header(header, parent)
 
 
 @lru_cache(maxsize=256)
 def _validate_encoded_header(encoded: bytes, parent: str) -> None:
-    header = Header.FromString(encoded)
+    _validate_header(Header.FromString(encoded), parent)
+
+
+def _validate_header(header: Header, parent: str) -> None:
     if header.process_id.zone or header.process_id.suffix:
         validate_process_id(header.process_id, below(parent, "process_id"))
     validate_route(header.route, below(parent, "route"))

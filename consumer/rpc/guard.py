@@ -19,6 +19,7 @@ from uuid import uuid4
 import grpc
 import structlog
 
+from allocator.errors import ValidationError
 from consumer.protocol.auth import Capability, Claims, TokenVerifier
 from consumer.protocol.claims_context import set_claims
 from consumer.rpc.grpc_status import status_code_of, status_details_of
@@ -71,14 +72,16 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         method = str(handler_call_details.method)
         require = SHARD_CAPABILITIES.get(method, Capability.READ)
         kind, inner, streams = _shape(found)
+        parse = None if found.request_streaming else found.request_deserializer
         guarded = (
-            self._guard_stream(inner, method, require)
+            self._guard_stream(_parsing(inner, parse), method, require)
             if streams and inspect.isasyncgenfunction(inner)
-            else self._guard_call(inner, method, require)
+            else self._guard_call(_parsing(inner, parse), method, require)
         )
         return kind(
             guarded,
-            request_deserializer=found.request_deserializer,
+            # A single request is parsed once its caller is known: objects made of it take many times its length.
+            request_deserializer=None if parse else found.request_deserializer,
             response_serializer=found.response_serializer,
         )
 
@@ -108,6 +111,21 @@ class RpcGuard(grpc.aio.ServerInterceptor):
             raise  # a decision already taken: the handler's own, or the caller's
         except Exception as error:
             await _abort(context, method, error)
+
+
+def _parsing(inner: Handler, parse: Callable[[bytes], Any] | None) -> Handler:
+    """Return a handler of raw bytes; the same one if there is nothing to parse."""
+    if parse is None:
+        return inner
+
+    def parsing(message: bytes, context: Any) -> Any:
+        try:
+            request = parse(message)
+        except Exception as error:  # Each deserializer of an application's service has its own.
+            raise ValidationError("request", f"malformed: {error}") from error
+        return inner(request, context)
+
+    return parsing
 
 
 async def _abort(context: Any, method: str, error: Exception) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 from prometheus_client import start_http_server
 
 from allocator.errors import AllocatorError
 from allocator.runtime.event_loop import run
-from consumer.errors import ConsumerError
-from consumer.interpreter import serve_only
+from consumer.errors import ConsumerError, EndpointError
+from consumer.interpreter import return_freed_memory, serve_only
+from consumer.journal.broker.bounds import bound_options, bounds_of
 from consumer.journal.broker.config import (
     DIRECT_COMMIT_BYTES_MAX,
     SCRUB_BYTES_PER_SECOND,
@@ -27,6 +30,11 @@ from consumer.journal.broker.quarantine import Quarantine
 from consumer.journal.broker.restoring import locked_quarantine, restore_entry
 from consumer.journal.broker.server import Broker
 from consumer.journal.broker.strangers import ACCEPT_OPTION
+
+TRIM_SECONDS = 10.0
+"""Between looks whether memory should be given back."""
+BURST_BYTES = 32 << 20
+"""Bytes held for clients after which the next look gives back what is free."""
 
 
 @click.command()
@@ -61,6 +69,7 @@ from consumer.journal.broker.strangers import ACCEPT_OPTION
     help="Bytes of sealed fragments verified in the background, once a day; 0: none.",
 )
 @click.option("--metrics-port", type=click.IntRange(0, 65_535), help="Serve Prometheus metrics.")
+@click.option("--metrics-host", default="", help="Where to; the host of --listen if absent.")
 @click.option("--retention", is_flag=True, help="Delete fragments older than their retention.")
 @click.option(
     ACCEPT_OPTION,
@@ -70,45 +79,37 @@ from consumer.journal.broker.strangers import ACCEPT_OPTION
 @click.option("--list-quarantine", is_flag=True, help="List what was moved aside, and end.")
 @click.option("--restore-quarantined", metavar="ID", help="Put an entry back, and end.")
 @click.option("--purge-quarantined", metavar="ID", help="Remove an entry for ever, and end.")
-def main(
-    data_dir: Path,
-    listen: str,
-    durability: str,
-    auth_keys: str,
-    allow_unauthenticated: bool,
-    spare_bytes: int,
-    direct_commit_bytes: int,
-    scrub_bytes_per_second: int,
-    metrics_port: int | None,
-    retention: bool,
-    accept_catalogue_loss: bool,
-    list_quarantine: bool,
-    restore_quarantined: str | None,
-    purge_quarantined: str | None,
-) -> None:
+@bound_options
+# `Any`: options differ in type.
+def main(**options: Any) -> None:
     """Serve journals from one directory. One copy of the data: on this disk."""
-    if list_quarantine or restore_quarantined or purge_quarantined:
+    data_dir: Path = options["data_dir"]
+    restore, purge = options["restore_quarantined"], options["purge_quarantined"]
+    if options["list_quarantine"] or restore or purge:
         with _errors_in_one_line(data_dir):
-            _tend_quarantine(data_dir, restore=restore_quarantined, purge=purge_quarantined)
+            _tend_quarantine(data_dir, restore=restore, purge=purge)
         return
-    host, _, port = listen.rpartition(":")
+    host, _, port = options["listen"].rpartition(":")
     if not host or not port.isdecimal():
-        raise click.BadParameter(f"expected HOST:PORT, got {listen!r}", param_hint="--listen")
+        raise click.BadParameter(
+            f"expected HOST:PORT, got {options['listen']!r}", param_hint="--listen"
+        )
     with _errors_in_one_line(data_dir):
         config = BrokerConfig(
             data_dir=data_dir,
             host=host.strip("[]"),
             port=int(port),
-            durability=Durability.parse(durability),
-            auth_keys=auth_keys,
-            allow_unauthenticated=allow_unauthenticated,
-            spare_bytes_max=spare_bytes,
-            direct_commit_bytes_max=direct_commit_bytes,
-            scrub_bytes_per_second=scrub_bytes_per_second,
-            accept_catalogue_loss=accept_catalogue_loss,
-            retention_enabled=retention,
+            durability=Durability.parse(options["durability"]),
+            auth_keys=options["auth_keys"],
+            allow_unauthenticated=options["allow_unauthenticated"],
+            spare_bytes_max=options["spare_bytes"],
+            direct_commit_bytes_max=options["direct_commit_bytes"],
+            scrub_bytes_per_second=options["scrub_bytes_per_second"],
+            accept_catalogue_loss=options["accept_catalogue_loss"],
+            retention_enabled=options["retention"],
+            bounds=bounds_of(options),
         )
-        run(_serve(config, metrics_port))
+        run(_serve(config, options["metrics_port"], options["metrics_host"] or config.host))
 
 
 @contextmanager
@@ -137,7 +138,7 @@ def _tend_quarantine(data_dir: Path, *, restore: str | None, purge: str | None) 
             )
 
 
-async def _serve(config: BrokerConfig, metrics_port: int | None) -> None:
+async def _serve(config: BrokerConfig, metrics_port: int | None, metrics_host: str) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
@@ -145,9 +146,21 @@ async def _serve(config: BrokerConfig, metrics_port: int | None) -> None:
     async with Broker(config) as broker:
         serve_only()
         if metrics_port is not None:
-            start_http_server(metrics_port, addr=config.host, registry=broker.registry)
+            _serve_metrics(broker, metrics_host, metrics_port)
         click.echo(f"listening {broker.address}")
-        await stop.wait()
+        while not stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TRIM_SECONDS):
+                    await stop.wait()
+            if broker.limits.take_peak_bytes() >= BURST_BYTES:
+                await asyncio.to_thread(return_freed_memory)
+
+
+def _serve_metrics(broker: Broker, host: str, port: int) -> None:
+    try:
+        start_http_server(port, addr=host, registry=broker.registry)
+    except OSError as error:
+        raise EndpointError(f"{host}:{port}", f"cannot serve metrics there: {error}") from error
 
 
 if __name__ == "__main__":

@@ -19,9 +19,10 @@ from consumer.journal.append_messages import WholeAppend
 from consumer.journal.broker.catalogue import Catalogue
 from consumer.journal.broker.committer import Outcome
 from consumer.journal.broker.config import BrokerConfig
-from consumer.journal.broker.faults import Context, RpcFault, answered, stream_fault
+from consumer.journal.broker.faults import Context, RpcFault, stream_fault
 from consumer.journal.broker.flow_control import MinimumRate, StalledSenderError
 from consumer.journal.broker.journal import LiveJournal
+from consumer.journal.broker.limits import Limits
 from consumer.journal.broker.preconditions import (
     content_refusal,
     is_proven,
@@ -34,6 +35,7 @@ from consumer.journal.broker.staging import StagedContent, StagingArea
 from consumer.journal.broker.sums import sha1_sum
 from consumer.journal.broker.turns import Turn, Turns
 from consumer.journal.wire import append_content, parse_append
+from consumer.protocol.appends_pb2 import AppendStreamRequest
 from consumer.protocol.auth import Capability, Claims
 from consumer.protocol.journal_pb2 import (
     AppendRequest,
@@ -56,6 +58,8 @@ class _Counts:
     """Held back by the journal's maximum rate."""
 
 
+HEAD_SECONDS_MAX = 10.0
+"""Longest wait for the first message of a call, which clients send together with the call itself."""
 _OK = Status.OK
 _WITH_REGISTERS = frozenset((Status.OK, Status.REGISTER_MISMATCH))
 _Receive: TypeAlias = Callable[[LiveJournal, StagedContent, _Counts], Awaitable[Outcome | None]]
@@ -73,23 +77,23 @@ class AppendHandler:
         *,
         clock: Clock,
         config: BrokerConfig,
+        limits: Limits,
     ) -> None:
         self._resolver = resolver
         self._catalogue = catalogue
         self._staging = staging
         self._clock = clock
         self._config = config
+        self._limits = limits
         self._turns = Turns()
 
     async def append(self, requests: object, context: Context) -> AppendResponse:
         """Serve one append. Messages are read as raw bytes, see `wire`."""
         del requests  # read from the context, which can be cut off by a deadline
-        async with answered(context):
-            request = await self._first_request(context)
-            claims = self._resolver.authorize(context.invocation_metadata(), Capability.APPEND)
-            receive = partial(self._receive_at_pace, context, request)
-            return await self._append(request, claims, receive, Turn(), summed=True)
-        raise AssertionError("an aborted call has ended")
+        claims = self._resolver.authorize(context.invocation_metadata(), Capability.APPEND)
+        request = await self._first_request(context)
+        receive = partial(self._receive_at_pace, context, request)
+        return await self._append(request, claims, receive, Turn(), summed=True)
 
     async def append_whole(self, whole: WholeAppend) -> AppendResponse:
         """Serve an append that is all there, once those that it comes after have succeeded.
@@ -99,9 +103,11 @@ class AppendHandler:
         """
         append = whole.append
         request = append.parameters
+        # Before it takes a turn: names are kept, and each that it comes after is waited for.
+        claims = self._resolver.authorize(append.metadata.items(), Capability.APPEND)
+        self._require_bounded_turn(append)
+        validate_append_request(request, first=True)
         with self._turns.turn(append.name, append.after) as turn:
-            validate_append_request(request, first=True)
-            claims = self._resolver.authorize(append.metadata.items(), Capability.APPEND)
             receive = partial(self._take_whole, request, whole.content)
             return await self._append(request, claims, receive, turn, summed=False)
 
@@ -132,29 +138,44 @@ class AppendHandler:
             return self._response(resolution, early)
         if request.suspend == AppendRequest.SUSPEND_RESUME:
             await self._resume(served.journal)
-        async with served.journal.admission:
-            content = StagedContent(self._staging, summed=summed)
-            try:
-                counts = _Counts()
-                refused = await receive(served.journal, content, counts)
-                if refused is not None:
-                    return self._response(resolution, refused)
-                if not content.length and updates_registers(request):
-                    raise stream_fault(
-                        "registers change only with content, but the append has none"
-                    )
-                await turn.wait()
-                outcome = await served.committer.commit(request, content)
-                turn.end(succeeded=is_proven(request, outcome.status, outcome.registers))
-                return self._response(resolution, outcome, content=content, counts=counts)
-            finally:
-                if not content.handed_over:
-                    content.discard()
+        content = StagedContent(self._staging, summed=summed)
+        try:
+            counts = _Counts()
+            refused = await receive(served.journal, content, counts)
+            if refused is not None:
+                return self._response(resolution, refused)
+            if not content.length and updates_registers(request):
+                raise stream_fault("registers change only with content, but the append has none")
+            await turn.wait()
+            # Only what is complete takes its place in the journal's order, so no sender can hold others up.
+            outcome = await served.committer.commit(request, content)
+            turn.end(succeeded=is_proven(request, outcome.status, outcome.registers))
+            return self._response(resolution, outcome, content=content, counts=counts)
+        finally:
+            if not content.handed_over:
+                content.discard()
+
+    def _require_bounded_turn(self, append: AppendStreamRequest.Append) -> None:
+        """Raise ValidationError if an append has too long a name, or too many before it."""
+        bounds, refusals = self._limits.bounds, self._limits.refusals
+        refusals.require(len(append.after), bounds, "append_after_max", "after")
+        for field, name in (("name", append.name), *(("after", each) for each in append.after)):
+            refusals.require(len(name), bounds, "append_name_bytes_max", field)
+
+    def refuse_waiting(self) -> int:
+        """Refuse appends that wait for others, which are then sent again without; return how many."""
+        return self._turns.refuse_waiting()
 
     async def _first_request(self, context: Context) -> AppendRequest:
-        message = await context.read()
+        try:
+            async with asyncio.timeout(HEAD_SECONDS_MAX):
+                message = await context.read()
+        except TimeoutError:
+            raise stream_fault(f"no first message in {HEAD_SECONDS_MAX:.0f} s") from None
         if message is grpc.aio.EOF:
             raise stream_fault("unexpected EOF")
+        bounds = self._limits.bounds
+        self._limits.refusals.require(len(message), bounds, "request_bytes_max", "request")
         request = _parsed(message)
         # Without a journal it is a chunk, which no journal claims.
         validate_append_request(request, first=bool(request.journal))
@@ -218,7 +239,8 @@ class AppendHandler:
             async with MinimumRate(
                 self._clock, bytes_per_second=self._config.min_append_rate
             ) as pace:
-                return await self._receive(context, request, journal, content, pace, counts)
+                with journal.receivers.receiving(pace):
+                    return await self._receive(context, request, journal, content, pace, counts)
         except StalledSenderError as error:
             raise stream_fault(str(error)) from error
 

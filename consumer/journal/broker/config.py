@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
 from allocator.errors import ValidationError
+from consumer.journal.broker.bounds import MEBIBYTE, BrokerBounds
 
-MEBIBYTE = 1 << 20
 SPARE_BYTES_MAX = 512 * MEBIBYTE
 DIRECT_COMMIT_BYTES_MAX = 64 * 1024
 SCRUB_BYTES_PER_SECOND = 4 * MEBIBYTE
@@ -81,13 +81,11 @@ class BrokerConfig:
     """Content of one append held in memory; more goes to a file."""
     append_bytes_max: int = 1024 * MEBIBYTE
     """Largest append."""
-    appends_per_journal_max: int = 256
-    """Appends of one journal whose content is being received; further ones wait unread."""
     journals_max: int = 10_000
     read_chunk_bytes: int = 256 * 1024
     """Content of one read message."""
-    receive_message_bytes_max: int = 16 * MEBIBYTE
-    """Largest message taken from a client."""
+    bounds: BrokerBounds = field(default_factory=BrokerBounds)
+    """What clients together may take."""
     free_space_floor_bytes: int = 64 * MEBIBYTE
     """Appends are refused while the disk has less free; reads go on."""
     direct_commit_bytes_max: int = DIRECT_COMMIT_BYTES_MAX

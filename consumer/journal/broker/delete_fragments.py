@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import grpc
 import structlog
 
-from consumer.journal.broker.faults import Context, RpcFault, answered
+from consumer.journal.broker.faults import Context, RpcFault
 from consumer.journal.broker.fragment_sums import files_of
 from consumer.journal.broker.fragments import FragmentIndex, SealedFragment
 from consumer.journal.broker.journal import LiveJournal, Site
@@ -22,7 +22,7 @@ from consumer.journal.broker.journals import Served
 from consumer.journal.broker.resolution import Resolver
 from consumer.journal.broker.store import StoreError
 from consumer.journal.broker.sums import sha1_sum
-from consumer.protocol.auth import Capability
+from consumer.protocol.auth import Claims
 from consumer.protocol.fragments_pb2 import DeleteFragmentsRequest, DeleteFragmentsResponse
 from consumer.protocol.journal_pb2 import Fragment
 from consumer.protocol.validation_fragments import validate_delete_fragments_request
@@ -38,19 +38,11 @@ class DeletionHandler:
         self._site = site
 
     async def delete(
-        self, request: DeleteFragmentsRequest, context: Context
+        self, request: DeleteFragmentsRequest, claims: Claims, context: Context
     ) -> DeleteFragmentsResponse:
         """Remove those of the request's fragments that are there as described."""
-        async with answered(context):
-            return await self._delete(request, context)
-        raise AssertionError("an aborted call has ended")
-
-    async def _delete(
-        self, request: DeleteFragmentsRequest, context: Context
-    ) -> DeleteFragmentsResponse:
+        del context
         validate_delete_fragments_request(request)
-        # Who may delete the whole journal may delete a part of it.
-        claims = self._resolver.authorize(context.invocation_metadata(), Capability.APPLY)
         resolution = await self._resolver.resolve(
             request.journal, claims, min_revision=0, proxied=None
         )

@@ -19,9 +19,10 @@ from consumer.journal.broker.config import BrokerConfig, SyncMode
 from consumer.journal.broker.content_file import ContentFile
 from consumer.journal.broker.direct_commits import DirectCommits
 from consumer.journal.broker.disk import Disk, is_out_of_space
-from consumer.journal.broker.flow_control import Throttle
+from consumer.journal.broker.flow_control import Receivers, Throttle
 from consumer.journal.broker.fragments import FragmentIndex, SealedFragment
 from consumer.journal.broker.free_space import FreeSpace
+from consumer.journal.broker.limits import Limits
 from consumer.journal.broker.lineage import UNKNOWN, Lineage
 from consumer.journal.broker.preconditions import Position
 from consumer.journal.broker.quarantine import Quarantine
@@ -80,6 +81,7 @@ class Site:
     spares: SpareFiles
     free_space: FreeSpace
     direct: DirectCommits
+    limits: Limits
     boot_id: str
     quarantine: Quarantine
 
@@ -95,7 +97,7 @@ class LiveJournal:
         self.directory = directory
         self.changed = Signal()
         self.throttle = Throttle(site.clock)
-        self.admission = asyncio.Semaphore(site.config.appends_per_journal_max)
+        self.receivers = Receivers(site.limits.bounds, site.limits.refusals)
         """Appends whose content is being received."""
         self.deleted = False
         self.store: JournalStore | None = None

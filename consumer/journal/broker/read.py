@@ -6,8 +6,9 @@ Source: gazette/core broker/read_api.go, fragment/index.go (messages, jumps, wha
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import grpc
 import structlog
@@ -16,16 +17,17 @@ from consumer.journal.broker.block_sums import BLOCK_BYTES, DamagedContentError
 from consumer.journal.broker.config import BrokerConfig
 from consumer.journal.broker.content_file import ContentFile
 from consumer.journal.broker.disk import Disk
-from consumer.journal.broker.faults import Context, RpcFault, answered
+from consumer.journal.broker.faults import Context, RpcFault
 from consumer.journal.broker.fragment_checks import FragmentChecks
 from consumer.journal.broker.fragments import SealedFragment
 from consumer.journal.broker.journal import LiveJournal, Span
 from consumer.journal.broker.journals import Journals
+from consumer.journal.broker.limits import Limits, Reader, ReaderBytes
 from consumer.journal.broker.preconditions import may_read
 from consumer.journal.broker.resolution import Resolution, Resolver
 from consumer.journal.broker.sums import sha1_sum
 from consumer.journal.wire import encode_read_chunk
-from consumer.protocol.auth import Capability, Claims
+from consumer.protocol.auth import Claims
 from consumer.protocol.identity_pb2 import JournalIdentity
 from consumer.protocol.journal_pb2 import (
     CompressionCodec,
@@ -63,27 +65,34 @@ class ReadHandler:
         disk: Disk,
         checks: FragmentChecks,
         config: BrokerConfig,
+        limits: Limits,
     ) -> None:
         self._resolver = resolver
         self._journals = journals
         self._disk = disk
         self._checks = checks
         self._config = config
+        self._limits = limits
 
-    async def read(self, request: ReadRequest, context: Context) -> None:
+    async def read(self, request: ReadRequest, claims: Claims, context: Context) -> None:
         """Serve one read; a blocking one ends cleanly when the journal, the broker or the token ends."""
-        async with answered(context):
-            validate_read_request(request)
-            claims = self._resolver.authorize(context.invocation_metadata(), Capability.READ)
-            timeout = asyncio.timeout(seconds_left(claims))
-            try:
-                async with timeout:
-                    await self._read(request, claims, context)
-            except TimeoutError:
-                if not timeout.expired():
-                    raise
+        validate_read_request(request)
+        timeout = asyncio.timeout(seconds_left(claims))
+        account = self._limits.reader_bytes.open(lambda: timeout.reschedule(0.0))
+        try:
+            async with timeout:
+                await self._read(request, claims, context, account)
+        except TimeoutError:
+            if account.is_cut_off:
+                raise _cut_off() from None
+            if not timeout.expired():
+                raise
+        finally:
+            _close_after(context, self._limits.reader_bytes, account)
 
-    async def _read(self, request: ReadRequest, claims: Claims, context: Context) -> None:
+    async def _read(
+        self, request: ReadRequest, claims: Claims, context: Context, account: Reader
+    ) -> None:
         resolution = await self._resolver.resolve(
             request.journal,
             claims,
@@ -94,12 +103,14 @@ class ReadHandler:
         if resolution.entry is None or status != Status.OK:
             await context.write(ReadResponse(status=status, header=resolution.header))
             return
-        served = await self._resolver.serve(resolution.entry)
-        stream = _ReadStream(self, request, resolution, served.journal, context)
-        try:
-            await stream.run()
-        finally:
-            stream.close()
+        with self._limits.readers.taken(resolution.name):
+            served = await self._resolver.serve(resolution.entry)
+            call = _Call(context, account)
+            stream = _ReadStream(self, request, resolution, served.journal, call)
+            try:
+                await stream.run()
+            finally:
+                stream.close()
 
     @property
     def stopping(self) -> bool:
@@ -139,6 +150,28 @@ class ReadHandler:
         return self._config.read_chunk_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """Where content goes, and the account of what is on its way."""
+
+    context: Context
+    account: Reader
+
+    async def write(self, message: ReadResponse | bytes, counted: int = 0) -> None:
+        """Send a message, of so many counted bytes; that of a reader which takes nothing waits."""
+        with self.account.sending(counted):
+            await self.context.write(message)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Content that is being read from a file."""
+
+    content: asyncio.Future[memoryview]
+    counted: int
+    """Bytes of it in the reader's account."""
+
+
 class _ReadStream:
     """One read on its way through the journal."""
 
@@ -148,20 +181,20 @@ class _ReadStream:
         request: ReadRequest,
         resolution: Resolution,
         journal: LiveJournal,
-        context: Context,
+        call: _Call,
     ) -> None:
         self._handler = handler
         self._request = request
         self._journal = journal
-        self._context = context
+        self._call = call
         self._header: Header | None = resolution.header
         self._name = resolution.name
         head = journal.view.head
         self._offset = head if request.offset == WRITE_HEAD else request.offset
         self._file: ContentFile | None = None
         self._file_begin = 0
-        self._brief = takes_brief_tail(context.invocation_metadata())
-        self._linger_seconds = linger_seconds_of(context.invocation_metadata())
+        self._brief = takes_brief_tail(call.context.invocation_metadata())
+        self._linger_seconds = linger_seconds_of(call.context.invocation_metadata())
         self._described_to = -1
         """Where what was sent ends, of the open fragment that was described last; -1: of none."""
 
@@ -206,7 +239,7 @@ class _ReadStream:
         return 0 < self._request.end_offset <= self._offset
 
     async def _send_not_yet(self) -> None:
-        await self._context.write(
+        await self._call.write(
             ReadResponse(
                 status=Status.OFFSET_NOT_YET_AVAILABLE,
                 **self._taken_origin(),
@@ -216,7 +249,7 @@ class _ReadStream:
         )
 
     async def _send_metadata(self, span: Span) -> None:
-        await self._context.write(
+        await self._call.write(
             ReadResponse(
                 status=Status.OK,
                 **self._taken_origin(),
@@ -263,6 +296,8 @@ class _ReadStream:
         try:
             await self._send_verified(span, end)
         except DamagedContentError as error:
+            account = self._call.account
+            account.give_back(account.held)
             # With its sums made anew, the next round goes on here.
             self.close()
             if await self._handler.is_sound(span):
@@ -272,25 +307,29 @@ class _ReadStream:
             raise _damaged(self._name, span, error) from error
 
     async def _send_verified(self, span: Span, end: int) -> None:
-        """Send a span's bytes up to an offset; the next chunk is read while this one is sent."""
-        following = self._start_reading(span, self._offset, end)
-        while following is not None and not self._is_over():
-            content = await following
+        """Send bytes of a span; the next chunk is read while this one is sent, if there is room for it."""
+        account = self._call.account
+        following: _Chunk | None = None
+        while self._offset < end and not self._is_over():
+            if following is None:
+                following = self._start_reading(span, account.take(self._wanted(span, end)))
+            chunk = following
+            content = await chunk.content
             offset = self._offset
             self._offset += len(content)
-            following = self._start_reading(span, self._offset, end)
-            await self._context.write(encode_read_chunk(offset, content))
+            ahead = account.take_ahead(self._wanted(span, end))
+            following = self._start_reading(span, ahead) if ahead else None
+            await self._call.write(encode_read_chunk(offset, content), chunk.counted)
 
-    def _start_reading(
-        self, span: Span, offset: int, end: int
-    ) -> asyncio.Future[memoryview] | None:
-        assert self._file is not None, "content without metadata"
+    def _wanted(self, span: Span, end: int) -> int:
         # The next chunks begin with a block, so that nothing is read twice to verify it.
-        into_block = (offset - span.begin) % BLOCK_BYTES
-        length = min(max(self._handler.chunk_bytes - into_block, 1), end - offset)
-        if length <= 0:
-            return None
-        return self._handler.start_reading(self._file, length, offset - span.begin)
+        into_block = (self._offset - span.begin) % BLOCK_BYTES
+        return min(max(self._handler.chunk_bytes - into_block, 1), end - self._offset)
+
+    def _start_reading(self, span: Span, length: int) -> _Chunk:
+        assert self._file is not None, "content without metadata"
+        position = self._offset - span.begin
+        return _Chunk(self._handler.start_reading(self._file, length, position), length)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -334,6 +373,25 @@ def seconds_left(claims: Claims) -> float | None:
     if claims.expires_at is None:
         return None
     return max(0.0, (claims.expires_at - datetime.now(UTC)).total_seconds())
+
+
+def _close_after(context: Context, readers: ReaderBytes, account: Reader) -> None:
+    """Close an account; what was in a write that was cut short, at the end of the call: gRPC holds it until then."""
+    readers.end(account)
+    if account.silent_since is None:
+        account.give_back(account.held)
+    else:
+        account.give_back(account.held - account.in_writing)
+        # `Any`: the stubs ask for a class of their own where gRPC takes a function.
+        over: Any = lambda _: account.give_back(account.held)  # noqa: E731
+        context.add_done_callback(over)
+
+
+def _cut_off() -> RpcFault:
+    return RpcFault(
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        "the reader takes nothing, and others need the memory that its content holds: read on from the last offset",
+    )
 
 
 def _refusal(resolution: Resolution) -> Status.ValueType:

@@ -15,6 +15,7 @@ from allocator.errors import ValidationError
 from allocator.runtime.clock import Clock, SystemClock
 from allocator.runtime.task_group import TaskGroup
 from consumer.errors import EndpointError
+from consumer.journal.broker.admission import Admission
 from consumer.journal.broker.append import AppendHandler
 from consumer.journal.broker.append_stream import AppendStreamHandler
 from consumer.journal.broker.catalogue import Catalogue, read_catalogue
@@ -29,8 +30,10 @@ from consumer.journal.broker.free_space import FreeSpace
 from consumer.journal.broker.headers import Identity
 from consumer.journal.broker.journal import Site
 from consumer.journal.broker.journals import Journals
+from consumer.journal.broker.limits import Limits
 from consumer.journal.broker.list_apply import ApplyHandler, ListHandler
 from consumer.journal.broker.maintenance import Maintenance
+from consumer.journal.broker.metrics import BoundMetrics
 from consumer.journal.broker.quarantine import Quarantine
 from consumer.journal.broker.quarantine_api import QuarantineHandler
 from consumer.journal.broker.read import ReadHandler
@@ -119,6 +122,8 @@ class Broker:
     async def _start(self, root: DataRoot) -> None:
         spares = SpareFiles(self._disk, root.spare, bytes_max=self._config.spare_bytes_max)
         floor = self._config.free_space_floor_bytes
+        self.limits = Limits.of(self._config.bounds, self._clock)
+        self.registry.register(BoundMetrics(self.limits))
         site = Site(
             disk=self._disk,
             clock=self._clock,
@@ -127,6 +132,7 @@ class Broker:
             spares=spares,
             free_space=FreeSpace(self._disk, self._clock, root.journals, spares, floor_bytes=floor),
             direct=DirectCommits(self._clock, bytes_max=self._config.direct_commit_bytes_max),
+            limits=self.limits,
             boot_id=root.boot_id,
             quarantine=Quarantine(self._disk, root.directory),
         )
@@ -138,7 +144,7 @@ class Broker:
         # Nothing can connect before the catalogue is there, because the port is bound only now.
         self._server = grpc.aio.server(
             options=[
-                ("grpc.max_receive_message_length", self._config.receive_message_bytes_max),
+                ("grpc.max_receive_message_length", self._config.bounds.message_bytes_max),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", 0),
                 # Clients that keep idle connections alive are welcome.
@@ -207,12 +213,22 @@ class Broker:
         resolver = Resolver(identity, self._catalogue, self._journals, self._verifier)
         staging = StagingArea(self._disk, root.spool, self._config)
         appends = AppendHandler(
-            resolver, self._catalogue, staging, clock=self._clock, config=self._config
+            resolver,
+            self._catalogue,
+            staging,
+            clock=self._clock,
+            config=self._config,
+            limits=self.limits,
         )
         return Handlers(
+            admission=Admission(resolver, self.limits),
             appends=appends,
-            append_streams=AppendStreamHandler(appends, self._catalogue, self._journals),
-            reads=ReadHandler(resolver, self._journals, self._disk, self._checks, self._config),
+            append_streams=AppendStreamHandler(
+                appends, self._catalogue, self._journals, self.limits
+            ),
+            reads=ReadHandler(
+                resolver, self._journals, self._disk, self._checks, self._config, self.limits
+            ),
             lists=ListHandler(resolver, identity, self._catalogue, self._journals),
             applies=ApplyHandler(resolver, self._catalogue, journals_max=self._config.journals_max),
             fragments=FragmentsHandler(resolver, self._disk, root.spool),

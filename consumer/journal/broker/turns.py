@@ -51,8 +51,10 @@ class Turn:
         end: _End | None = None,
         *,
         wait_seconds_max: float = 0.0,
+        waits: set[asyncio.Timeout] | None = None,
     ) -> None:
-        """Take the ends of those before it, and its own."""
+        """Take the ends of those before it, its own, and where its wait can be cut short."""
+        self._waits = waits if waits is not None else set()
         self._after = after
         self._end = end
         self._wait_seconds_max = wait_seconds_max
@@ -70,14 +72,18 @@ class Turn:
         """
         if not self._after:
             return
+        timeout = asyncio.timeout(self._wait_seconds_max)
         try:
-            async with asyncio.timeout(self._wait_seconds_max):
+            async with timeout:
+                self._waits.add(timeout)
                 for end in self._after:
                     if not await end.wait():
                         raise _out_of_turn("an append that it comes after did not succeed")
         except TimeoutError:
             problem = "an append that it comes after is not known to have succeeded"
             raise _out_of_turn(problem) from None
+        finally:
+            self._waits.discard(timeout)
 
     def end(self, *, succeeded: bool) -> None:
         """Tell those after it whether it succeeded; the first word counts."""
@@ -95,6 +101,7 @@ class Turns:
             wait_seconds_max: Longest wait for others to succeed.
         """
         self._wait_seconds_max = wait_seconds_max
+        self._waits: set[asyncio.Timeout] = set()
         self._ends: dict[bytes, _End] = {}
         """Whether it succeeded, by name, oldest first."""
 
@@ -108,11 +115,18 @@ class Turns:
         """
         ends = [self._end_of(each) for each in after]
         end = self._end_of(name) if name else None
-        turn = Turn(ends, end, wait_seconds_max=self._wait_seconds_max)
+        turn = Turn(ends, end, wait_seconds_max=self._wait_seconds_max, waits=self._waits)
         try:
             yield turn
         finally:
             turn.end(succeeded=False)
+
+    def refuse_waiting(self) -> int:
+        """End every wait for others now: the memory of those that wait is needed. Return how many there were."""
+        waits, self._waits = self._waits, set()
+        for timeout in waits:
+            timeout.reschedule(0.0)
+        return len(waits)
 
     def _end_of(self, name: bytes) -> _End:
         found = self._ends.get(name)

@@ -17,7 +17,7 @@ import grpc
 import structlog
 
 from consumer.journal.broker.block_sums import Span, sums_path
-from consumer.journal.broker.faults import Context, RpcFault, answered
+from consumer.journal.broker.faults import Context, RpcFault
 from consumer.journal.broker.fragment_checks import FragmentChecks
 from consumer.journal.broker.fragment_sums import copy_sound_pieces, place_pieces
 from consumer.journal.broker.fragments import SealedFragment
@@ -27,7 +27,7 @@ from consumer.journal.broker.read import fragment_message
 from consumer.journal.broker.resolution import Resolver
 from consumer.journal.broker.store import StoreError
 from consumer.protocol.alphabet import validate_journal
-from consumer.protocol.auth import Capability
+from consumer.protocol.auth import Capability, Claims
 from consumer.protocol.fragments_pb2 import ByteSpan, VerifyJournalRequest, VerifyJournalResponse
 
 logger = structlog.get_logger()
@@ -41,28 +41,28 @@ class VerifyHandler:
         self._site = site
         self._checks = checks
 
-    async def verify(self, request: VerifyJournalRequest, context: Context) -> None:
+    async def verify(self, request: VerifyJournalRequest, claims: Claims, context: Context) -> None:
         """Verify one journal; tell about each fragment."""
-        async with answered(context):
-            validate_journal(request.journal)
-            required = Capability.APPLY if request.discard_damaged else Capability.READ
-            claims = self._resolver.authorize(context.invocation_metadata(), required)
-            resolution = await self._resolver.resolve(
-                request.journal, claims, min_revision=0, proxied=None
-            )
-            first = VerifyJournalResponse(status=resolution.status, header=resolution.header)
-            if resolution.entry is None:
-                await context.write(first)
-                return
-            served = await self._resolver.serve(resolution.entry)
-            fragments = list(served.journal.index)
-            first.fragments = len(fragments)
+        validate_journal(request.journal)
+        # The caller has shown a token; what it must permit depends on the request.
+        required = Capability.APPLY if request.discard_damaged else Capability.READ
+        claims = self._resolver.authorize(context.invocation_metadata(), required)
+        resolution = await self._resolver.resolve(
+            request.journal, claims, min_revision=0, proxied=None
+        )
+        first = VerifyJournalResponse(status=resolution.status, header=resolution.header)
+        if resolution.entry is None:
             await context.write(first)
-            for fragment in fragments:
-                if served.journal.index.at(fragment.begin) is fragment:
-                    await context.write(
-                        await self._verify(served, fragment, discards=request.discard_damaged)
-                    )
+            return
+        served = await self._resolver.serve(resolution.entry)
+        fragments = list(served.journal.index)
+        first.fragments = len(fragments)
+        await context.write(first)
+        for fragment in fragments:
+            if served.journal.index.at(fragment.begin) is fragment:
+                await context.write(
+                    await self._verify(served, fragment, discards=request.discard_damaged)
+                )
 
     async def _verify(
         self, served: Served, fragment: SealedFragment, *, discards: bool

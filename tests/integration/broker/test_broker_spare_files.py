@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from consumer.journal.broker.config import MEBIBYTE, BrokerConfig
+from consumer.journal.broker.bounds import MEBIBYTE
+from consumer.journal.broker.config import BrokerConfig
 from consumer.journal.broker.disk import Disk
 from consumer.journal.broker.free_space import SMALL_BYTES_MAX
 from consumer.journal.broker.server import Broker

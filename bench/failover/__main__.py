@@ -10,18 +10,24 @@ longest of those with neither.
     kill=worker      SIGKILL of the primary's Python worker
     kill=executor    SIGKILL of its executor's JVM and its worker
     kill=handover    SIGTERM of its worker, which hands over; timed is the longest pause between two echoes
+    kill=silent      SIGSTOP of its worker: nothing is closed, and nothing answers any more
+    kill=broker-cut  its worker's packets to the broker and back are dropped; etcd and its peers still reach it
+
+`false_suspicions` counts members that lost their lease though they lived, on a loaded machine. Arguments name the kills
+to try, or `false_suspicions`; all, without.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import signal
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +35,8 @@ import psutil
 
 from bench.disturbances import Disturbances, Longest
 from bench.failover.app import OUTPUT, SOURCE
+from bench.failover.cuttable_broker import CuttableBroker, cuttable_broker
+from bench.failover.suspicions import measure as measure_suspicions
 from bench.failover.traffic import Traffic
 from bench.journal_specs import journal_change
 from bench.report import Params, emit, keep_logs_apart
@@ -70,12 +78,18 @@ CASES = (
     Case("worker", 1, 0),
     Case("executor", 1, 0),
     Case("handover", 1, 0),
+    Case("silent", 1, 0),
+    Case("broker-cut", 1, 0),
     Case("worker", 0, STATE_MIB),
 )
+FALSE_SUSPICIONS = "false_suspicions"
+SUSPICION_SECONDS = 600.0
+SUSPICION_MEMBERS = 3
 
 
 def main() -> None:
     """Run the cases named by their kill, or all."""
+    arguments = _arguments()
     keep_logs_apart()
     with (
         StandaloneCluster(workers=3, cores_per_worker=1) as standalone,
@@ -88,33 +102,83 @@ def main() -> None:
         serve_only()
         try:
             for case in CASES:
-                if not sys.argv[1:] or case.kill in sys.argv[1:]:
-                    _measure(case, spark, Path(directory))
+                if case.kill in arguments.parts:
+                    _measure(case, spark, Path(directory), trials_wanted=arguments.trials)
+            if FALSE_SUSPICIONS in arguments.parts:
+                _count_suspicions(spark, Path(directory), seconds=arguments.seconds)
         finally:
             spark.stop()
 
 
-def _measure(case: Case, spark: object, directory: Path) -> None:
-    name = f"{case.kill}-{case.standbys}-{case.state_mib}"
+def _arguments() -> argparse.Namespace:
+    parts = [*dict.fromkeys(case.kill for case in CASES), FALSE_SUSPICIONS]
+    parser = argparse.ArgumentParser(prog="python -m bench.failover")
+    parser.add_argument("parts", nargs="*", default=parts, metavar="PART", help=", ".join(parts))
+    parser.add_argument("--trials", type=int, default=TRIALS, help="of each kill")
+    parser.add_argument(
+        "--seconds", type=float, default=SUSPICION_SECONDS, help=f"of {FALSE_SUSPICIONS}"
+    )
+    return parser.parse_args()
+
+
+@contextmanager
+def _cluster(
+    spark: object, directory: Path, name: str, *, members: int, broker: str | None
+) -> Iterator[ShardCluster]:
     with ShardCluster(
         spark,  # type: ignore[arg-type]  # pyspark has no types here.
         "bench.failover.app:create",
-        members=2,
+        members=members,
         root=f"/bench/failover/{name}",
+        broker=broker,
         data_dir=directory / name,
         state_dir=str(directory / f"{name}-state"),
         # Members die in a row here; no shard is to blame, and none may be held back.
         shards=ShardConfig(young_deaths_max=0),
     ) as cluster:
-        trials = Trials(cluster, case)
+        yield cluster
+
+
+def _count_suspicions(spark: object, directory: Path, *, seconds: float) -> None:
+    name = FALSE_SUSPICIONS
+    with _cluster(spark, directory, name, members=SUSPICION_MEMBERS, broker=None) as cluster:
+        trials = Trials(cluster, Case(name, 1, 0), members=SUSPICION_MEMBERS)
         trials.prepare()
-        with Disturbances(directory) as disturbances:
-            with Traffic(cluster.services.broker_address) as traffic:
-                traffic.fill(case.state_mib)
-                found = [trials.run(traffic) for _ in range(TRIALS)]
-                traffic.check()
-            longest = [disturbances.longest(since=each.began, until=each.ended) for each in found]
+        with Traffic(cluster.services.broker_address) as traffic:
+            traffic.wait_for(after=time.monotonic() + SETTLE_SECONDS)
+            measure_suspicions(
+                BENCH,
+                [_process_listening_at(each.endpoint) for each in cluster.members()],
+                etcd=cluster.services.etcd,
+                root=cluster.root,
+                seconds=seconds,
+            )
+
+
+def _measure(case: Case, spark: object, directory: Path, *, trials_wanted: int) -> None:
+    name = f"{case.kill}-{case.standbys}-{case.state_mib}"
+    with Disturbances(directory) as disturbances:
+        if case.kill == "broker-cut":
+            # Members pace how often one shard is taken over; so each trial has members of its own.
+            found = [
+                _try_cut(case, spark, directory, f"{name}-{trial}")
+                for trial in range(trials_wanted)
+            ]
+        else:
+            with _cluster(spark, directory, name, members=2, broker=None) as cluster:
+                trials = Trials(cluster, case)
+                found = trials.run_all(cluster.services.broker_address, trials_wanted)
+        longest = [disturbances.longest(since=each.began, until=each.ended) for each in found]
     _emit_case(case, [trial.seconds for trial in found], longest)
+
+
+def _try_cut(case: Case, spark: object, directory: Path, name: str) -> Trial:
+    with (
+        cuttable_broker(directory / f"{name}-broker") as broker,
+        _cluster(spark, directory, name, members=2, broker=broker.address) as cluster,
+    ):
+        (found,) = Trials(cluster, case, broker=broker).run_all(f"http://{broker.target}", 1)
+        return found
 
 
 def _emit_case(case: Case, seconds: Sequence[float], longest: Sequence[Longest]) -> None:
@@ -147,15 +211,49 @@ class Trial:
 class Trials:
     """Of one case, on one cluster."""
 
-    def __init__(self, cluster: ShardCluster, case: Case) -> None:
-        """Take a running cluster."""
+    def __init__(
+        self,
+        cluster: ShardCluster,
+        case: Case,
+        *,
+        broker: CuttableBroker | None = None,
+        members: int = 2,
+    ) -> None:
+        """Take a running cluster.
+
+        Args:
+            cluster: It runs.
+            case: What is tried.
+            broker: From which processes can be cut off, if they are to be.
+            members: How many there are.
+        """
+        self.case = case
         self._cluster = cluster
-        self._case = case
-        self._kill: Callable[[psutil.Process], None] = {
-            "worker": _kill_worker,
-            "executor": _kill_executor,
-            "handover": _ask_to_leave,
-        }[case.kill]
+        self._broker = broker
+        self._members = members
+
+    def _lose(self, process: psutil.Process) -> None:
+        match self.case.kill:
+            case "worker":
+                process.kill()
+            case "executor":
+                _kill_executor(process)
+            case "handover":
+                process.terminate()
+            case "silent":
+                process.suspend()
+            case "broker-cut":
+                assert self._broker is not None, "it is before the broker"
+                self._broker.cut(process.pid)
+
+    def _mend(self, process: psutil.Process) -> None:
+        """Let what was lost without an end come back: it finds that it is succeeded."""
+        if self.case.kill == "silent":
+            process.resume()
+            # Its lease is gone, and so it ends, and another is started.
+            process.wait(timeout=READY_SECONDS_MAX)
+        elif self._broker is not None:
+            self._broker.heal()
 
     def prepare(self) -> None:
         """Make journals and shard."""
@@ -166,11 +264,25 @@ class Trials:
             recovery_log_prefix=LOGS,
             hint_prefix=f"/bench/hints{self._cluster.root}",
             hint_backups=1,
-            hot_standbys=self._case.standbys,
+            hot_standbys=self.case.standbys,
         )
         spec.max_txn_duration.FromMilliseconds(100)
         self._cluster.apply([spec])
         self._cluster.wait_for_primary([SHARD])
+
+    def run_all(self, broker_address: str, wanted: int) -> list[Trial]:
+        """Prepare, try so often, and check that each message was processed once.
+
+        Args:
+            broker_address: Where traffic goes.
+            wanted: Trials.
+        """
+        self.prepare()
+        with Traffic(broker_address) as traffic:
+            traffic.fill(self.case.state_mib)
+            found = [self.run(traffic) for _ in range(wanted)]
+            traffic.check()
+        return found
 
     def run(self, traffic: Traffic) -> Trial:
         """Lose the primary once."""
@@ -179,10 +291,11 @@ class Trials:
         process = self._wait_until_ready()
         traffic.wait_for(after=time.monotonic() + SETTLE_SECONDS)
         began = time.monotonic()
-        self._kill(process)
+        self._lose(process)
         first = traffic.wait_for(after=began, not_by=process.pid)
-        if self._case.kill != "handover":
+        if self.case.kill != "handover":
             ended = first.at_monotonic_seconds
+            self._mend(process)
             return Trial(ended - began, began, ended)
         until = first.at_monotonic_seconds + AFTER_SECONDS
         traffic.wait_for(after=until)
@@ -197,8 +310,8 @@ class Trials:
             try:
                 (listed,) = self._cluster.client.list().shards
                 codes = sorted(status.code for status in listed.status)
-                wanted = [ReplicaStatus.STANDBY] * self._case.standbys + [ReplicaStatus.PRIMARY]
-                if codes == wanted and len(self._cluster.members()) == 2:
+                wanted = [ReplicaStatus.STANDBY] * self.case.standbys + [ReplicaStatus.PRIMARY]
+                if codes == wanted and len(self._cluster.members()) == self._members:
                     endpoint = listed.route.endpoints[listed.route.primary]
                     return _process_listening_at(endpoint)
             except (EndpointError, NoMemberError, LookupError, TimeoutError):
@@ -208,18 +321,10 @@ class Trials:
             time.sleep(_POLL_SECONDS)
 
 
-def _kill_worker(process: psutil.Process) -> None:
-    process.kill()
-
-
 def _kill_executor(process: psutil.Process) -> None:
     executor = next(parent for parent in process.parents() if parent.name() == "java")
     os.kill(executor.pid, signal.SIGKILL)
     os.kill(process.pid, signal.SIGKILL)
-
-
-def _ask_to_leave(process: psutil.Process) -> None:
-    process.terminate()
 
 
 def _process_listening_at(endpoint: str) -> psutil.Process:

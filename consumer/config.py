@@ -12,7 +12,7 @@ from allocator.errors import ValidationError
 from allocator.etcd.config import EtcdConfig
 from consumer.core.accrual import SUSPICION_PHI
 from consumer.core.load_message import CAPACITY_MAX
-from consumer.journal.channels import parse_endpoints
+from consumer.journal.channels import is_loopback, parse_endpoints
 from consumer.protocol.alphabet import validate_token
 from consumer.protocol.auth import KeyedAuth
 from consumer.protocol.validation_terms import SUFFIX_BYTES, ZONE_BYTES
@@ -74,6 +74,8 @@ class MemberConfig:
     """Base64 keys that sign and verify tokens (`KeyedAuth`); empty turns authorization off."""
     broker_auth_keys: str = field(default="", repr=False)
     """The same for the journal brokers."""
+    allow_unauthenticated: bool = False
+    """Confirms that an address other than loopback may be served without keys."""
     revoke_predecessors_prefix: str | None = None
     """Before announcing, revoke the leases of members of our zone whose suffix starts so: earlier lives of ours."""
     watch_peers: bool = True
@@ -134,6 +136,24 @@ class MemberConfig:
             )
 
     @property
+    def listen_host(self) -> str:
+        """Interface to listen on."""
+        return self.bind_host or self.host
+
+    def require_guarded(self) -> None:
+        """Refuse to serve other machines without keys, unless that is confirmed.
+
+        Raises:
+            ValidationError: the address could be reached by others, and nothing guards it.
+        """
+        if not (is_loopback(self.listen_host) or self.auth_keys or self.allow_unauthenticated):
+            raise ValidationError(
+                "auth_keys",
+                f"expected keys, because {self.listen_host} can be reached from other machines; "
+                "or allow unauthenticated access explicitly (--allow-unauthenticated)",
+            )
+
+    @property
     def member_id(self) -> MemberId:
         """The process's identity."""
         return MemberId(self.zone, self.suffix)
@@ -146,7 +166,7 @@ def _require_text(value: str, name: str) -> None:
 
 def _require_address(address: str) -> None:
     try:
-        parse_endpoints(address)
+        parse_endpoints(address, may_be_tls=True)
     except ValidationError as error:
         raise ValidationError("broker_address", error.problem) from error
 

@@ -32,6 +32,7 @@ from consumer.cli.connection import BROKER_ADDRESS_DEFAULT, errors_in_one_line
 from consumer.cli.logs import LOG_LEVELS, log_to_stderr
 from consumer.cli.shard_options import shard_config, shard_options
 from consumer.config import MemberConfig
+from consumer.errors import EndpointError
 from consumer.interpreter import serve_only
 from consumer.member.service import Service
 from consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
@@ -174,9 +175,20 @@ _option = partial(click.option, show_envvar=True)
     show_default=False,
     help="Base64 keys of the brokers' tokens.",
 )
+@_option(
+    "--allow-unauthenticated",
+    is_flag=True,
+    help="Serve other machines without --auth-keys.",
+)
 @shard_options
 @_option(
     "--metrics-port", type=int, help="Serve Prometheus metrics here, with those of the application."
+)
+@_option(
+    "--metrics-host",
+    default="",
+    show_default=False,
+    help="Where to serve metrics; where gRPC listens if absent.",
 )
 @_option(
     "--log-level", type=click.Choice(LOG_LEVELS), default="info", help="Least level that is logged."
@@ -191,13 +203,15 @@ def serve(app: str, **options: Any) -> None:
       shardctl serve examples.counter.app:Counter \\
           --etcd etcd-1:2379,etcd-2:2379 --broker http://broker:8080
       shardctl serve my.module:make_app \\
-          --zone us-east-1a --host 10.0.0.7 --metrics-port 9090
+          --zone us-east-1a --host 10.0.0.7 --metrics-port 9090 \\
+          --auth-keys "$AUTH_KEYS"
     """
     log_to_stderr(options["log_level"])
     with errors_in_one_line():
         application = load_application(app)
         config = member_config(app, options)
-        run(_serve(application, config, options["metrics_port"]))
+        metrics_host = options["metrics_host"] or config.listen_host
+        run(_serve(application, config, options["metrics_port"], metrics_host))
 
 
 def default_root(app: str) -> str:
@@ -240,6 +254,7 @@ def member_config(app: str, options: dict[str, Any]) -> MemberConfig:
         drain_covered_seconds_max=options["drain_covered_seconds"],
         drain_alone_seconds_max=options["drain_alone_seconds"],
         auth_keys=options["auth_keys"],
+        allow_unauthenticated=options["allow_unauthenticated"],
         broker_auth_keys=options["broker_auth_keys"],
         revoke_predecessors_prefix=options["replaces"],
         watch_peers=options["watch_peers"],
@@ -275,19 +290,29 @@ class _DefaultMetrics(Collector):
 
 
 async def _serve(
-    application: Application[Any], config: MemberConfig, metrics_port: int | None
+    application: Application[Any],
+    config: MemberConfig,
+    metrics_port: int | None,
+    metrics_host: str,
 ) -> None:
     serve_only()
     registry = CollectorRegistry()
     service = Service(application, config, registry=registry)
     if metrics_port is not None:
         registry.register(_DefaultMetrics())
-        start_http_server(metrics_port, registry=registry)
+        _serve_metrics(metrics_port, metrics_host, registry)
     with stop_on_signals(service, STOP_SIGNALS):
         async with TaskGroup() as group:
             group.start_soon(_announce(service, config), name="announce")
             await service.run()
             group.stop()
+
+
+def _serve_metrics(port: int, host: str, registry: CollectorRegistry) -> None:
+    try:
+        start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        raise EndpointError(f"{host}:{port}", f"cannot serve metrics there: {error}") from error
 
 
 async def _announce(service: Service, config: MemberConfig) -> None:

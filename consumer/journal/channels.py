@@ -1,7 +1,8 @@
 """Channels by endpoint: opened once, kept while used, closed when idle.
 
 The default endpoint's channel stays for ever; those of members that routes name are swept once unused. An endpoint is
-`http://host:port` (clear text), `https://host:port` (TLS), `unix:///path` or `host:port`.
+`http://host:port` (clear text), `https://host:port` (TLS, to brokers that serve it, as Gazette's do), `unix:///path`
+or `host:port`.
 
 Channels belong to the event loop that opened them and must not outlive a fork: open the cache inside the process that
 uses it.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
@@ -75,11 +77,16 @@ class Target:
     tls: bool
 
 
-def parse_endpoint(endpoint: str) -> Target:
+def parse_endpoint(endpoint: str, *, may_be_tls: bool = False) -> Target:
     """Return what to dial for an endpoint.
 
+    Args:
+        endpoint: The address as it was written.
+        may_be_tls: Whether the caller connects with TLS where the endpoint says so. The others refuse such an endpoint:
+            in clear text, anyone on the way would read the tokens.
+
     Raises:
-        ValidationError: it is no endpoint, or its scheme is unknown.
+        ValidationError: it is no endpoint, its scheme is unknown, or it asks for TLS that the caller does not do.
     """
     expected = "expected http://host:port, https://host:port or unix:///path"
     text = endpoint if ":/" in endpoint else f"http://{endpoint}"
@@ -93,11 +100,27 @@ def parse_endpoint(endpoint: str) -> Target:
         return Target(f"unix:{url.path}", tls=False)
     if url.scheme not in _DEFAULT_PORTS or not host or url.path not in ("", "/"):
         raise ValidationError("address", f"{expected}, got {shown(endpoint)}")
+    if url.scheme == "https" and not may_be_tls:
+        raise ValidationError(
+            "address",
+            f"{shown(endpoint)} asks for TLS, which members and the broker do not serve yet: "
+            "use http:// on a network that is trusted",
+        )
     bracketed = f"[{host}]" if ":" in host else host
     return Target(f"{bracketed}:{port or _DEFAULT_PORTS[url.scheme]}", tls=url.scheme == "https")
 
 
-def parse_endpoints(addresses: str | Sequence[str]) -> tuple[str, ...]:
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine can connect to what listens there."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False  # A name: it may be of any interface.
+
+
+def parse_endpoints(addresses: str | Sequence[str], *, may_be_tls: bool = False) -> tuple[str, ...]:
     """Return the endpoints of an address, which may name several, separated by commas; each once, in order.
 
     Raises:
@@ -110,7 +133,7 @@ def parse_endpoints(addresses: str | Sequence[str]) -> tuple[str, ...]:
             "address", "expected http://host:port, several of them separated by commas, got none"
         )
     for endpoint in endpoints:
-        parse_endpoint(endpoint)
+        parse_endpoint(endpoint, may_be_tls=may_be_tls)
     return endpoints
 
 
@@ -265,7 +288,7 @@ class ChannelCache:
         Raises:
             ValidationError: the endpoint is malformed.
         """
-        self._defaults = parse_endpoints(default_endpoint)
+        self._defaults = parse_endpoints(default_endpoint, may_be_tls=True)
         self._default = 0
         self._root_certificates = ca_file.read_bytes() if ca_file else None
         self._clock = clock or SystemClock()
@@ -366,7 +389,7 @@ class ChannelCache:
         if entry is None:
             if self.closed:
                 raise RpcFailedError(endpoint, "CLOSED", "the client was closed")
-            channel = self._open(parse_endpoint(endpoint))
+            channel = self._open(parse_endpoint(endpoint, may_be_tls=True))
             stream = _append_stream(channel)
             entry = _Entry(channel, JournalStub(channel), _bulk_stub(channel, stream), stream, now)
             self._entries[endpoint] = entry

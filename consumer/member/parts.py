@@ -140,7 +140,9 @@ def new_server(config: MemberConfig) -> tuple[grpc.aio.Server, int]:
 
     Raises:
         EndpointError: the address cannot be bound.
+        ValidationError: it could be reached by others, and nothing guards it.
     """
+    config.require_guarded()
     verifier = KeyedAuth(config.auth_keys) if config.auth_keys else NoAuth()
     server = grpc.aio.server(
         interceptors=(RpcGuard(verifier),),
@@ -150,7 +152,7 @@ def new_server(config: MemberConfig) -> tuple[grpc.aio.Server, int]:
             ("grpc.so_reuseport", 0),
         ),
     )
-    address = host_and_port(config.bind_host or config.host, config.port)
+    address = host_and_port(config.listen_host, config.port)
     try:
         return server, server.add_insecure_port(address)
     except RuntimeError as error:

@@ -289,6 +289,6 @@ def _life(member: Member) -> _Life:
 
 
 def _address_of(member: Member) -> _Address:
-    target = parse_endpoint(process_of(member).process_spec.endpoint).address
+    target = parse_endpoint(process_of(member).process_spec.endpoint, may_be_tls=True).address
     host, _, port = target.rpartition(":")
     return _Address(host.strip("[]"), int(port))

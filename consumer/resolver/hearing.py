@@ -62,7 +62,7 @@ class Hearing:
         """
         async with _connected(endpoint) as stub:
             request = BeatRequest(every_milliseconds=round(BEAT_SECONDS * 1000))
-            call = stub.Beat(request, timeout=LISTEN_SECONDS, metadata=self._metadata())
+            call = stub.Beat(request, timeout=LISTEN_SECONDS, metadata=self._metadata(endpoint))
             try:
                 yield call.__aiter__()
             finally:
@@ -74,7 +74,7 @@ class Hearing:
         It is gRPC's own threads that do, and not Python's: a process whose interpreter or event loop is held up by what
         it computes answers. One that is stopped, or whose machine is gone, does not.
         """
-        target = parse_endpoint(endpoint).address
+        target = parse_endpoint(endpoint, may_be_tls=True).address
         async with grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS) as channel:
             try:
                 async with asyncio.timeout(PROBE_SECONDS):
@@ -93,20 +93,25 @@ class Hearing:
             )
             try:
                 response = await stub.Witness(
-                    request, timeout=PROBE_SECONDS + ANSWER_SECONDS, metadata=self._metadata()
+                    request,
+                    timeout=PROBE_SECONDS + ANSWER_SECONDS,
+                    metadata=self._metadata(witness_endpoint),
                 )
             except grpc.aio.AioRpcError:
                 return TESTIMONY_NONE
             known = (TESTIMONY_HEARD, TESTIMONY_SILENT)
             return response.testimony if response.testimony in known else TESTIMONY_NONE
 
-    def _metadata(self) -> tuple[tuple[str, str], ...]:
+    def _metadata(self, endpoint: str) -> tuple[tuple[str, str], ...]:
+        # We do no TLS to members. One that wants it does not understand us, and anyone on the way would read the token.
+        if parse_endpoint(endpoint, may_be_tls=True).tls:
+            return ()
         claims = expiring(Capability.LIST, LabelSelector(), life_seconds=LISTEN_SECONDS)
         return tuple(self._auth.metadata(claims))
 
 
 @asynccontextmanager
 async def _connected(endpoint: str) -> AsyncIterator[PeerServiceAsyncStub]:
-    target = parse_endpoint(endpoint).address
+    target = parse_endpoint(endpoint, may_be_tls=True).address
     async with grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS) as channel:
         yield PeerServiceStub(channel)

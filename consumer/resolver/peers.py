@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import grpc
 
+from allocator.errors import ValidationError
 from allocator.runtime.task_group import TaskGroup
 from consumer.errors import EndpointError
 from consumer.journal.channels import parse_endpoint
@@ -51,9 +52,11 @@ class Peers:
         """Return the channel to the process that listens at an endpoint."""
         channel = self._channel_by_endpoint.get(endpoint)
         if channel is None:
-            channel = grpc.aio.insecure_channel(
-                parse_endpoint(endpoint).address, options=CHANNEL_OPTIONS
-            )
+            try:
+                target = parse_endpoint(endpoint)
+            except ValidationError as error:
+                raise EndpointError(endpoint, error.problem) from error
+            channel = grpc.aio.insecure_channel(target.address, options=CHANNEL_OPTIONS)
             self._channel_by_endpoint[endpoint] = channel
         return channel
 

@@ -20,6 +20,7 @@ class MemberSettings(TypedDict, total=False):
     watch_delay_seconds: float
     auth_keys: str
     broker_auth_keys: str
+    allow_unauthenticated: bool
     announce_seconds_max: float
     watch_peers: bool
     suspicion_phi: float

@@ -39,7 +39,9 @@ def own_address(environ: Mapping[str, str], *, towards: str) -> str:
     """
     if given := environ.get(_ADDRESS_VARIABLE):
         return given
-    host = parse_endpoint(parse_endpoints(towards)[0]).address.rpartition(":")[0].strip("[]")
+    nearest = parse_endpoints(towards, may_be_tls=True)[0]
+    target = parse_endpoint(nearest, may_be_tls=True).address
+    host = target.rpartition(":")[0].strip("[]")
     if not host:
         return "127.0.0.1"  # a unix socket: everybody is on this machine
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from allocator.errors import ValidationError
 from consumer.journal.broker.bounds import MEBIBYTE, BrokerBounds
+from consumer.journal.channels import is_loopback
 
 SPARE_BYTES_MAX = 512 * MEBIBYTE
 DIRECT_COMMIT_BYTES_MAX = 64 * 1024
@@ -110,4 +111,4 @@ class BrokerConfig:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can connect."""
-        return self.host in ("127.0.0.1", "::1", "localhost") or self.host.startswith("127.")
+        return is_loopback(self.host)

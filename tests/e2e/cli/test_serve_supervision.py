@@ -190,11 +190,14 @@ async def test_peers_are_watched_unless_told_otherwise(terminal: Terminal) -> No
         with terminal.serve(name, "--metrics-port", str(port), *options) as member:
             async with client_of(member):
                 metrics = await asyncio.to_thread(_metrics, port)
+                with pytest.raises(OSError, match="refused"):
+                    # They listen where gRPC does, and not on every address of the machine.
+                    await asyncio.to_thread(_metrics, port, "127.0.0.2")
         assert (FOUND_DEAD in metrics) is watches
         assert "process_resident_memory_bytes" in metrics
 
 
-def _metrics(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+def _metrics(port: int, host: str = "127.0.0.1") -> str:
+    with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=10) as answer:
         body: bytes = answer.read()
         return body.decode()

@@ -62,3 +62,27 @@ def test_member_config_hides_its_keys() -> None:
     config = MemberConfig(**GOOD, auth_keys="c2VjcmV0LXNlY3JldA==")
 
     assert "c2VjcmV0" not in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_refused"),
+    [
+        ({"host": "10.0.0.7"}, True),
+        ({"host": "member-1.internal"}, True),
+        ({"bind_host": "0.0.0.0"}, True),  # noqa: S104 - the point of the test
+        ({"host": "10.0.0.7", "bind_host": "127.0.0.1"}, False),
+        ({"host": "10.0.0.7", "auth_keys": "c2VjcmV0LXNlY3JldA=="}, False),
+        ({"host": "10.0.0.7", "allow_unauthenticated": True}, False),
+        ({}, False),
+    ],
+)
+def test_member_that_others_reach_wants_keys(settings: dict[str, Any], is_refused: bool) -> None:
+    """Whoever reaches a member without keys changes its shards and reads their state: that must have been meant."""
+    config = MemberConfig(**GOOD | settings)
+
+    if not is_refused:
+        config.require_guarded()
+        return
+    with pytest.raises(ValidationError, match="--allow-unauthenticated") as raised:
+        config.require_guarded()
+    assert raised.value.field_path == "auth_keys"

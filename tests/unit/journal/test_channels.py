@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from allocator.errors import ValidationError
-from consumer.journal.channels import IDLE_SECONDS, ChannelCache, Target, parse_endpoint
+from consumer.journal.channels import (
+    IDLE_SECONDS,
+    ChannelCache,
+    Target,
+    is_loopback,
+    parse_endpoint,
+)
 
 
 class ManualClock:
@@ -38,7 +44,32 @@ class ManualClock:
 )
 def test_endpoint_becomes_what_grpc_dials(endpoint: str, target: Target) -> None:
     """Every form of an endpoint that a spec or a user may write."""
-    assert parse_endpoint(endpoint) == target
+    assert parse_endpoint(endpoint, may_be_tls=True) == target
+
+
+def test_tls_that_nobody_does_is_refused() -> None:
+    """Who writes https wants nobody on the way to read the tokens. Clear text in its place would be a lie."""
+    with pytest.raises(ValidationError, match=r"https://host:8443.* asks for TLS.* use http://"):
+        parse_endpoint("https://host:8443")
+
+
+@pytest.mark.parametrize(
+    ("host", "is_local"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.9.10", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),  # noqa: S104 - only looked at
+        ("::", False),
+        ("10.0.0.7", False),
+        ("127.0.0.1.example.com", False),
+        ("", False),
+    ],
+)
+def test_loopback_is_told_by_the_address(host: str, is_local: bool) -> None:
+    """What is taken for loopback is served without keys; a name that begins like one is anybody's."""
+    assert is_loopback(host) is is_local
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,55 @@
+"""What is served and asked in clear text: never where TLS was asked for, and never unguarded by oversight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from allocator.errors import ValidationError
+from consumer.client.allocation_client import AllocationClient
+from consumer.client.recovery_client import RecoveryClient
+from consumer.client.shard_client import ShardClient
+from consumer.client.state_client import StateClient
+from consumer.client.sync_client import SyncShardClient
+from consumer.config import MemberConfig
+from consumer.errors import EndpointError
+from consumer.member.parts import new_server
+from consumer.resolver.peers import Peers
+from spark_bridge.routing.channels import WorkerChannels
+
+HTTPS = "https://member:8080"
+
+
+@pytest.mark.parametrize(
+    "connect",
+    [
+        ShardClient,
+        SyncShardClient,
+        AllocationClient,
+        RecoveryClient,
+        StateClient,
+        lambda address: WorkerChannels().borrow(address),
+        lambda address: Peers().channel_at(address),
+    ],
+)
+def test_clients_of_members_refuse_tls_that_they_do_not_do(
+    connect: Callable[[str], object],
+) -> None:
+    """An https address was taken for an http one: the token went over the network in clear text, and nobody knew."""
+    with pytest.raises((ValidationError, EndpointError), match="asks for TLS") as raised:
+        connect(HTTPS)
+    assert HTTPS in str(raised.value)
+
+
+async def test_member_without_keys_does_not_listen_beyond_loopback() -> None:
+    """Whoever reaches such a member may read and change its shards: the broker refuses that, and so must a member."""
+    config = MemberConfig(
+        root="/broadsheet/app",
+        suffix="member-1",
+        broker_address="http://127.0.0.1:8080",
+        bind_host="0.0.0.0",  # noqa: S104 - the point of the test
+    )
+
+    with pytest.raises(ValidationError, match=r"auth_keys: expected keys.*--allow-unauthenticated"):
+        new_server(config)

@@ -100,7 +100,7 @@ class AllocationLoop:
         Raises:
             MemberKeyLostError: the local member's key is gone.
         """
-        while not self._observation.is_drained():
+        while not await self._is_drained():
             self._wake.clear()
             pause_seconds: float | None = None
             fence = self._leadership.fence
@@ -113,8 +113,20 @@ class AllocationLoop:
                     pause_seconds = await self._renew(term)
                 else:
                     await self._rest(term)
+                    await self._prepare()
                     pause_seconds = await self._rounds.perform(term)
             await self._wait(pause_seconds)
+
+    async def _is_drained(self) -> bool:
+        if self._observation.is_exiting():
+            await self._observation.prepare(self._clock)
+        return self._observation.is_drained()
+
+    async def _prepare(self) -> None:
+        # Of very many shards it may take as long as a solve.
+        self._leadership.vouch(self._leadership.config.solve_seconds_max)
+        await self._observation.prepare(self._clock)
+        self._vouch_for_a_turn()
 
     def standing(self) -> Standing | None:
         """Return what we know as the leader, for plans and explanations; None if we do not lead, or only just do."""

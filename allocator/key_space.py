@@ -18,7 +18,7 @@ its slash are ours.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 
 import structlog
@@ -49,6 +49,8 @@ from allocator.runtime.task_group import TaskGroup
 
 APPLY_DELAY_SECONDS = 0.03
 """Source: gazette/core, flag `watch-delay`."""
+DECODED_AT_ONCE = 256
+"""Keys of a read that are decoded before others have a turn: some 5 ms."""
 QUEUED_BATCHES_MAX = 1_024
 """Batches that wait to be applied; a full queue holds the watch's stream up, and so its sender."""
 
@@ -126,19 +128,30 @@ class KeySpace:
         """
         prefix = self._keys.watched_prefix
         result = await self._etcd.get_range(prefix, prefix_range_end(prefix), revision=revision)
-        self.replace(result)
+        for _ in self._replacing(result):
+            # A large key space takes seconds, longer than a lease on a busy machine; keep-alives go on meanwhile.
+            await asyncio.sleep(0)
 
     def replace(self, result: RangeResult) -> None:
         """Make the contents those of `result`, a read of the whole root, in one step."""
+        for _ in self._replacing(result):
+            continue
+
+    def _replacing(self, result: RangeResult) -> Iterator[None]:
+        """Make the contents those of `result`; yield now and then, before the one step in which they change."""
         self._check_cluster(result.header)
         if result.header.revision < self.header.revision:
             raise KeySpaceError(
                 f"etcd went back: read revision {result.header.revision} after {self.header.revision}"
             )
-        present = {kv.key for kv in result.kvs}
-        for key in [key for key in self._mirror.known_keys() if key not in present]:
-            self._mirror.delete(key)
-        self._put(result.kvs)
+        before = self._mirror
+        reload = before.reload()
+        for begin in range(0, len(result.kvs), DECODED_AT_ONCE):
+            for kv in result.kvs[begin : begin + DECODED_AT_ONCE]:
+                self._note_problem(kv, reload.take(kv))
+            yield
+        assert self._mirror is before, "a key space was reloaded while it was reloaded"
+        self._mirror = reload.finish()
         self._publish(result.header)
         self._resume_revision = result.header.revision + 1
 
@@ -245,14 +258,17 @@ class KeySpace:
 
     def _put(self, kvs: Iterable[KeyValue]) -> None:
         for kv in kvs:
-            problem = self._mirror.put(kv)
-            if problem is not None:
-                _log.warning(
-                    "key_space.undecodable",
-                    key=kv.key.decode(errors="replace"),
-                    mod_revision=kv.mod_revision,
-                    problem=problem,
-                )
+            self._note_problem(kv, self._mirror.put(kv))
+
+    @staticmethod
+    def _note_problem(kv: KeyValue, problem: str | None) -> None:
+        if problem is not None:
+            _log.warning(
+                "key_space.undecodable",
+                key=kv.key.decode(errors="replace"),
+                mod_revision=kv.mod_revision,
+                problem=problem,
+            )
 
     def _check_cluster(self, header: Header) -> None:
         if self.header is not _NOT_LOADED and header.cluster_id != self.header.cluster_id:

@@ -6,6 +6,7 @@ when replicas have failed is remembered, for no look tells that.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -14,9 +15,10 @@ from allocator.core.failed_replicas import FailedSince
 from allocator.core.keys import ItemKey
 from allocator.core.model import Assignment, ItemId, MemberId
 from allocator.core.snapshot import Snapshot
-from allocator.core.tracker import Tracker
+from allocator.core.tracker import Tracker, parts_of
 from allocator.errors import KeyDecodeError, MemberKeyLostError
 from allocator.key_space import KeySpace
+from allocator.runtime.clock import Clock
 
 
 class Observation:
@@ -46,6 +48,8 @@ class Observation:
         self._is_failed = is_failed
         self._replace_failed_after_seconds = replace_failed_after_seconds
         self._tracker: Tracker | None = None
+        self._growing: Tracker | None = None
+        """Has not seen everything yet."""
         self._failed: FailedSince | None = None
         key_space.observe(self._on_update)
 
@@ -53,20 +57,37 @@ class Observation:
     def tracker(self) -> Tracker:
         """What is derived; members that neither lead nor leave need not derive anything."""
         if self._tracker is None:
-            self._tracker = Tracker(
-                self._key_space,
-                local_id=self._member_id,
-                is_failed=self._is_failed,
-                consistency=self._consistency,
-                replace_failed_after_seconds=self._replace_failed_after_seconds,
-                failed=self._failed,
-            )
-            self._failed = self._tracker.failed
+            self._tracker = self._new_tracker(look=True)
         return self._tracker
+
+    async def prepare(self, clock: Clock) -> None:
+        """Derive what `tracker` is asked for, in parts between which others have their turn.
+
+        Of very many items it takes seconds, longer than a lease on a busy machine. Changes that come meanwhile are
+        taken in as well.
+
+        Args:
+            clock: Tells since when replicas are seen to have failed.
+        """
+        while self._tracker is None:
+            growing = self._growing = self._new_tracker(look=False)
+            for part in parts_of(self._key_space):
+                growing.apply(part)
+                await asyncio.sleep(0)
+            # Only now: a replica that has failed for a while must not seem to be gone before its key is looked at.
+            while growing.observe_some_failures(clock.monotonic_seconds()):  # noqa: ASYNC110 - a turn for others
+                await asyncio.sleep(0)
+            if self._growing is growing:
+                self._tracker, self._growing = growing, None
 
     def forget(self) -> None:
         """Look at everything anew when next asked."""
-        self._tracker = None
+        self._tracker = self._growing = None
+
+    def is_exiting(self) -> bool:
+        """Return whether the local member is leaving, as far as the key space shows."""
+        member = self._key_space.members.get(self._member_id)
+        return member is not None and member.value.is_exiting()
 
     def is_drained(self) -> bool:
         """Return whether the local member is exiting and holds nothing.
@@ -97,8 +118,22 @@ class Observation:
         )
 
     def _on_update(self) -> None:
-        if self._tracker is not None:
-            self._tracker.apply(self._key_space.changes)
+        for tracker in (self._tracker, self._growing):
+            if tracker is not None:
+                tracker.apply(self._key_space.changes)
+
+    def _new_tracker(self, *, look: bool) -> Tracker:
+        tracker = Tracker(
+            self._key_space,
+            local_id=self._member_id,
+            is_failed=self._is_failed,
+            consistency=self._consistency,
+            replace_failed_after_seconds=self._replace_failed_after_seconds,
+            failed=self._failed,
+            look=look,
+        )
+        self._failed = tracker.failed
+        return tracker
 
     def _unreadable_items(self) -> list[ItemId]:
         found: list[ItemId] = []

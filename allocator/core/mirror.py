@@ -13,6 +13,7 @@ Source: gazette/core keyspace/key_space.go (Apply, per-event rules); true revisi
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
@@ -78,16 +79,26 @@ class Mirror:
         self.members: SortedDict[MemberId, Member] = SortedDict()
         self.assignments: SortedDict[tuple[ItemId, MemberId, int], Assignment] = SortedDict()
         self.rejected: dict[bytes, Rejected] = {}
-        self._changed: set[ParsedKey] = set()
+        self._groups: dict[ItemId, list[AssignmentKey]] = {}
+        """Keys of each item's assignments, by member and slot: a range of the sorted map costs ten times as much."""
+        self._changed_items: set[ItemId] = set()
+        self._changed_members: set[MemberId] = set()
+        self._changed_assignments: set[AssignmentKey] = set()
 
     def take_changes(self) -> Changes:
         """Return what changed since this was last asked."""
-        changed, self._changed = self._changed, set()
-        return Changes(
-            items=frozenset(key.item_id for key in changed if isinstance(key, ItemKey)),
-            members=frozenset(key.member_id for key in changed if isinstance(key, MemberKey)),
-            assignments=frozenset(key for key in changed if isinstance(key, AssignmentKey)),
+        changes = Changes(
+            items=frozenset(self._changed_items),
+            members=frozenset(self._changed_members),
+            assignments=frozenset(self._changed_assignments),
         )
+        self._changed_items, self._changed_members = set(), set()
+        self._changed_assignments = set()
+        return changes
+
+    def reload(self) -> Reload:
+        """Begin to make the mirror that takes this one's place, from a read of everything."""
+        return Reload(self, Mirror(self._keys, self._decoder))
 
     def put(self, kv: KeyValue) -> str | None:
         """Take a key as it is now. Return what is wrong with it, if that is so."""
@@ -116,12 +127,13 @@ class Mirror:
     def delete(self, key: bytes) -> None:
         """Drop a key; nothing happens if it is unknown."""
         self.rejected.pop(key, None)
-        parsed = self._parsed_or_none(key)
+        parsed = self.parsed_or_none(key)
         if parsed is not None:
-            self._changed.add(parsed)
+            self._note_change(parsed)
         match parsed:
             case AssignmentKey():
-                self.assignments.pop(parsed, None)
+                if self.assignments.pop(parsed, None) is not None:
+                    self._ungroup(parsed)
             case ItemKey(item_id):
                 self.items.pop(item_id, None)
             case MemberKey(member_id):
@@ -133,12 +145,12 @@ class Mirror:
 
     def kv_or_none(self, key: bytes) -> KeyValue | None:
         """Return a key as etcd has it, decodable or not."""
-        return self._kv_or_none(key, self._parsed_or_none(key))
+        return self._kv_or_none(key, self.parsed_or_none(key))
 
     def _kv_or_none(self, key: bytes, parsed: ParsedKey | None) -> KeyValue | None:
         if self.rejected and (rejected := self.rejected.get(key)) is not None:
             return rejected.kv
-        entity = self._entity_or_none(parsed)
+        entity = self.entity_or_none(parsed)
         return None if entity is None else entity.kv
 
     def known_keys(self) -> Iterator[bytes]:
@@ -155,19 +167,50 @@ class Mirror:
 
     def assignments_of(self, item_id: ItemId) -> list[Assignment]:
         """Return the assignments of an item, by member and slot."""
-        found: list[Assignment] = []
-        for key in self.assignments.irange(minimum=(item_id, _FIRST_MEMBER, 0)):
-            if key[0] != item_id:
-                break
-            found.append(self.assignments[key])
-        return found
+        assignments = self.assignments
+        return [assignments[key] for key in self._groups.get(item_id, ())]
+
+    def _note_change(self, parsed: ParsedKey) -> None:
+        match parsed:
+            case AssignmentKey():
+                self._changed_assignments.add(parsed)
+            case ItemKey(item_id):
+                self._changed_items.add(item_id)
+            case MemberKey(member_id):
+                self._changed_members.add(member_id)
+            case _:
+                assert_never(parsed)
+
+    def _set_assignment(self, key: AssignmentKey, assignment: Assignment) -> None:
+        if key not in self.assignments:
+            insort(self._groups.setdefault(key.item_id, []), key)
+        self.assignments[key] = assignment
+
+    def _ungroup(self, key: AssignmentKey) -> None:
+        group = self._groups[key.item_id]
+        group.remove(key)
+        if not group:
+            del self._groups[key.item_id]
+
+    def copy(self, parsed: ParsedKey, entity: Item | Member | Assignment) -> None:
+        """Take a decoded entity over that has not changed."""
+        match parsed, entity:
+            case AssignmentKey(), Assignment():
+                self._set_assignment(parsed, entity)
+            case ItemKey(item_id), Item():
+                self.items[item_id] = entity
+            case MemberKey(member_id), Member():
+                self.members[member_id] = entity
+            case _:
+                raise AssertionError(f"key {parsed} has an entity of another kind")
 
     def _insert(self, parsed: ParsedKey, kv: KeyValue) -> None:
         match parsed:
             case AssignmentKey(item_id, member_id, slot):
                 value = self._decoder.decode_assignment(item_id, member_id, slot, kv)
-                self.assignments[parsed] = Assignment(
-                    item_id=item_id, member_id=member_id, slot=slot, value=value, kv=kv
+                self._set_assignment(
+                    parsed,
+                    Assignment(item_id=item_id, member_id=member_id, slot=slot, value=value, kv=kv),
                 )
             case ItemKey(item_id):
                 item = self._decoder.decode_item(item_id, kv)
@@ -177,11 +220,11 @@ class Mirror:
                 self.members[member_id] = Member(member_id=member_id, value=member, kv=kv)
             case _:
                 assert_never(parsed)
-        self._changed.add(parsed)
+        self._note_change(parsed)
 
     def _keep_last_good(self, parsed: ParsedKey, kv: KeyValue) -> None:
         """Give the decoded entity of a key gone bad its true revision, or drop it if it is of a former life."""
-        entity = self._entity_or_none(parsed)
+        entity = self.entity_or_none(parsed)
         if entity is None:
             return
         if entity.kv.create_revision != kv.create_revision:
@@ -189,25 +232,27 @@ class Mirror:
             self.delete(kv.key)
             self.rejected[kv.key] = rejected
             return
-        self._changed.add(parsed)
+        self._note_change(parsed)
         match entity:
             case Item():
                 self.items[entity.item_id] = replace(entity, kv=kv)
             case Member():
                 self.members[entity.member_id] = replace(entity, kv=kv)
             case Assignment():
-                identity = (entity.item_id, entity.member_id, entity.slot)
+                identity = AssignmentKey(entity.item_id, entity.member_id, entity.slot)
                 self.assignments[identity] = replace(entity, kv=kv)
             case _:
                 assert_never(entity)
 
-    def _parsed_or_none(self, key: bytes) -> ParsedKey | None:
+    def parsed_or_none(self, key: bytes) -> ParsedKey | None:
+        """Return what a key names; None if it is no key of this root."""
         try:
             return self._keys.parse(key)
         except KeyDecodeError:
             return None
 
-    def _entity_or_none(self, parsed: ParsedKey | None) -> Item | Member | Assignment | None:
+    def entity_or_none(self, parsed: ParsedKey | None) -> Item | Member | Assignment | None:
+        """Return what is decoded of a key."""
         found: Item | Member | Assignment | None
         match parsed:
             case AssignmentKey():
@@ -223,5 +268,37 @@ class Mirror:
         return found
 
 
-_FIRST_MEMBER = MemberId("", "")
-"""Sorts before every member."""
+class Reload:
+    """Makes a mirror anew from a read of everything, key by key, while the one before stays as it is.
+
+    So that it can be made in parts, between which others look at the one before. What did not change is taken over, not
+    decoded again, and the result is what the one before would be had it been told of all differences.
+    """
+
+    def __init__(self, before: Mirror, mirror: Mirror) -> None:
+        self._before = before
+        self._mirror = mirror
+        self._present: set[bytes] = set()
+
+    def take(self, kv: KeyValue) -> str | None:
+        """Take a key of the read. Return what is wrong with it, if that is news."""
+        before, mirror = self._before, self._mirror
+        self._present.add(kv.key)
+        parsed = before.parsed_or_none(kv.key)
+        known = before.kv_or_none(kv.key)
+        entity = before.entity_or_none(parsed)
+        if parsed is not None and entity is not None:
+            # Also if it changed: should its new value be bad, the last good one stays.
+            mirror.copy(parsed, entity)
+        if known is not None and kv.mod_revision <= known.mod_revision:
+            if (rejected := before.rejected.get(kv.key)) is not None:
+                mirror.rejected[kv.key] = rejected
+            return None
+        return mirror.put(kv)
+
+    def finish(self) -> Mirror:
+        """Return the mirror, once every key of the read was taken."""
+        for key in self._before.known_keys():
+            if key not in self._present:
+                self._mirror.delete(key)
+        return self._mirror

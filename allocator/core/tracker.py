@@ -14,7 +14,7 @@ afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -30,6 +30,9 @@ from allocator.core.policy import LoadPolicy, Objective
 from allocator.core.shedding import drain_costs
 from allocator.core.snapshot import Snapshot
 from allocator.core.state import PRIMARY_SLOT, Loads, problem_members
+
+PART_KEYS = 1_024
+"""Of one part of everything: some 10 ms."""
 
 
 class Contents(Protocol):
@@ -80,6 +83,7 @@ class Tracker:
         consistency: Consistency,
         replace_failed_after_seconds: float,
         failed: FailedSince | None = None,
+        look: bool = True,
     ) -> None:
         """Look at everything once.
 
@@ -90,6 +94,7 @@ class Tracker:
             consistency: Tells which replicas may be relied upon.
             replace_failed_after_seconds: How long a standby may stay failed before it is better placed elsewhere.
             failed: What an earlier tracker knew of failed replicas; kept, and changed.
+            look: False: know nothing yet; the caller applies all that there is as changes, in parts.
         """
         self._contents = contents
         self._local_id = local_id
@@ -117,13 +122,9 @@ class Tracker:
         self._objective = Objective()
         self._demand_changes = 0
         self._shape = 0
-        self.apply(
-            Changes(
-                items=frozenset(contents.items),
-                members=frozenset(contents.members),
-                assignments=frozenset(AssignmentKey(*key) for key in contents.assignments),
-            )
-        )
+        if look:
+            for part in parts_of(contents):
+                self.apply(part)
 
     @property
     def demand(self) -> int:
@@ -184,13 +185,19 @@ class Tracker:
 
     def observe_failures(self, now_monotonic_seconds: float) -> None:
         """Look for failed replicas among the items that changed, and for those that have failed for too long."""
-        for item_id in self._unobserved:
+        while self.observe_some_failures(now_monotonic_seconds):
+            continue
+        if self.failed.expire(now_monotonic_seconds):
+            self._demand_changes += 1
+
+    def observe_some_failures(self, now_monotonic_seconds: float) -> bool:
+        """Look for failed replicas among some of the items that changed. True if others are left."""
+        for _ in range(min(PART_KEYS, len(self._unobserved))):
+            item_id = self._unobserved.pop()
             item = self._items.get(item_id)
             group = self._groups.get(item_id, ()) if item is not None else ()
             self.failed.observe(item_id, item, group, now_monotonic_seconds)
-        self._unobserved = set()
-        if self.failed.expire(now_monotonic_seconds):
-            self._demand_changes += 1
+        return bool(self._unobserved)
 
     def set_loads(
         self,
@@ -381,6 +388,17 @@ class Tracker:
             counts.primary += difference
         if counts.total == 0:
             del self._counts[assignment.member_id]
+
+
+def parts_of(contents: Contents) -> Iterator[Changes]:
+    """Yield everything as changes, in parts: what is there when this begins."""
+    items, assignments = list(contents.items), list(contents.assignments)
+    yield Changes(members=frozenset(contents.members))
+    for begin in range(0, len(items), PART_KEYS):
+        yield Changes(items=frozenset(items[begin : begin + PART_KEYS]))
+    for begin in range(0, len(assignments), PART_KEYS):
+        part = assignments[begin : begin + PART_KEYS]
+        yield Changes(assignments=frozenset(AssignmentKey(*key) for key in part))
 
 
 def _position(assignment: Assignment) -> tuple[MemberId, int]:

@@ -59,7 +59,7 @@ class DeathWatch:
                 (a.member_id for a in key_space.assignments_of(item_id) if a.slot == PRIMARY_SLOT),
                 None,
             )
-            for item_id in {key.item_id for key in changes.assignments}
+            for item_id in {key.item_id for key in changes.assignments if key.slot == PRIMARY_SLOT}
         }
         deaths = self._deaths.on_primaries(
             primaries, died=died, now_monotonic_seconds=self._clock.monotonic_seconds()

@@ -71,6 +71,8 @@ class LocalShards:
         self._new_shard = new_shard
         self._group = group
         self._shards: dict[ItemId, LiveShard] = {}
+        self._assigned: set[ItemId] = set()
+        """Items of which this member has an assignment, whether or not it has seen their specs."""
         self._teardowns: dict[ItemId, asyncio.Task[None]] = {}
         self._ending: set[LiveShard] = set()
         """Shards that are being torn down."""
@@ -90,10 +92,7 @@ class LocalShards:
         """Start, promote and stop what the key space says, of what changed last."""
         if self.stopped:
             return
-        changes, assignments_of = self._key_space.changes, self._key_space.assignments_of
-        changed = changes.items | {
-            key.item_id for key in changes.assignments if key.member_id == self._member_id
-        }
+        changed, assignments_of = self._changed_here(), self._key_space.assignments_of
         assigned = assigned_to(
             self._member_id,
             self._key_space.items,
@@ -119,7 +118,20 @@ class LocalShards:
                 case _:
                     assert_never(instruction)
         if self._yielding:
-            self._tell_succeeded({key.item_id for key in changes.assignments})
+            self._tell_succeeded({key.item_id for key in self._key_space.changes.assignments})
+
+    def _changed_here(self) -> set[ItemId]:
+        """Return this member's shards that changed last; of the cluster's others, maybe many, nothing is done."""
+        changes = self._key_space.changes
+        ours = {key.item_id for key in changes.assignments if key.member_id == self._member_id}
+        changed = ours | (changes.items & self._assigned)
+        for item_id in ours:
+            replicas = self._key_space.assignments_of(item_id)
+            if any(replica.member_id == self._member_id for replica in replicas):
+                self._assigned.add(item_id)
+            else:
+                self._assigned.discard(item_id)
+        return changed
 
     def stop(self, *, grace_seconds: float | None = None) -> None:
         """Stop every shard and start none again. Idempotent; `join` waits for the end.

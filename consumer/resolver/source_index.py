@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from sortedcontainers import SortedDict
-
 from allocator.core.model import ItemId
 from consumer.protocol.shard_pb2 import ShardSpec
 
@@ -13,12 +11,12 @@ class ShardsBySource:
 
     def __init__(self) -> None:
         self._specs: dict[ItemId, ShardSpec] = {}
-        self._readers: dict[str, SortedDict[ItemId, ShardSpec]] = {}
+        self._readers: dict[str, dict[ItemId, ShardSpec]] = {}
 
     def reading(self, journal: str) -> tuple[ShardSpec, ...]:
         """Return the specs, by shard id, that have `journal` as a source."""
         readers = self._readers.get(journal)
-        return () if readers is None else tuple(readers.values())
+        return () if readers is None else tuple(readers[key] for key in sorted(readers))
 
     def replace(self, shard_id: ItemId, spec: ShardSpec | None) -> None:
         """Take a shard's spec as it is now; None if the shard is gone."""
@@ -34,4 +32,4 @@ class ShardsBySource:
             return
         self._specs[shard_id] = spec
         for source in spec.sources:
-            self._readers.setdefault(source.journal, SortedDict())[shard_id] = spec
+            self._readers.setdefault(source.journal, {})[shard_id] = spec

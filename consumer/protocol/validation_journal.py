@@ -20,6 +20,7 @@ from consumer.protocol.journal_pb2 import (
     ListRequest,
     ReadRequest,
 )
+from consumer.protocol.labels import PREFIX
 from consumer.protocol.validation_journal_response import (
     validate_append_response,
     validate_apply_response,
@@ -75,6 +76,14 @@ def validate_list_request(request: ListRequest) -> None:
         ValidationError: its selector is malformed.
     """
     validate_selector(request.selector, "selector")
+    for part in ("include", "exclude"):
+        labels = getattr(request.selector, part).labels
+        for index, label in enumerate(labels):
+            require(
+                label.name != PREFIX or label.value.endswith("/"),
+                f"selector.{part}.labels[{index}].value",
+                f"expected a prefix of names that ends in /, got {label.value!r}",
+            )
 
 
 def validate_read_request(request: ReadRequest) -> None:

@@ -352,8 +352,8 @@ class Player:
             if segment.first_offset >= head or segment.last_offset > head:
                 raise LogDataLossError(
                     segment.log,
-                    f"it ends at {head}, and its hints have {segment}; recover from a backup of them "
-                    "(shardctl shards rewind)",
+                    f"it ends at {head}, and its hints have {segment}: it was deleted and applied again, or has lost "
+                    "its end. Restore the journal, or recover from a backup of the hints (shardctl shards rewind)",
                 )
         self.progress.head = self._heads[self._log]
 

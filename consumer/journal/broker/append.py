@@ -28,6 +28,7 @@ from consumer.journal.broker.preconditions import (
     is_proven,
     is_suspended,
     refusal,
+    suspension_level,
     updates_registers,
 )
 from consumer.journal.broker.resolution import Resolution, Resolver
@@ -150,6 +151,9 @@ class AppendHandler:
             # Only what is complete takes its place in the journal's order, so no sender can hold others up.
             outcome = await served.committer.commit(request, content)
             turn.end(succeeded=is_proven(request, outcome.status, outcome.registers))
+            if outcome.status == _OK and await self._suspends(request, served.journal):
+                header = self._resolver.header(routed=True)
+                return AppendResponse(status=Status.SUSPENDED, header=header)
             return self._response(resolution, outcome, content=content, counts=counts)
         finally:
             if not content.handed_over:
@@ -202,6 +206,30 @@ class AppendHandler:
         change = ApplyRequest.Change(expect_mod_revision=entry.mod_revision, upsert=spec)
         # If another writer was faster, the committer judges by what that one wrote.
         await self._catalogue.apply([change])
+
+    async def _suspends(self, request: AppendRequest, journal: LiveJournal) -> bool:
+        """Suspend a journal if an append that was accepted asks for it; return whether it is suspended now."""
+        if request.suspend == AppendRequest.SUSPEND_RESUME:
+            # Somebody may have suspended it since this append woke it, which has content behind it now.
+            await self._resume(journal)
+            return False
+        spec = journal.entry.spec
+        level = suspension_level(
+            request.suspend,
+            is_empty=journal.is_empty,
+            flushed_seconds=journal.flushed_seconds(self._clock.wall_seconds()),
+            flush_interval_seconds=spec.fragment.flush_interval.ToTimedelta().total_seconds(),
+        )
+        if level is None or journal.deleted:
+            return False
+        if spec.suspend.level >= level:
+            return True
+        wanted = JournalSpec()
+        wanted.CopyFrom(spec)
+        wanted.suspend.level = level
+        wanted.suspend.offset = max(spec.suspend.offset, journal.view.head)
+        change = ApplyRequest.Change(expect_mod_revision=journal.entry.mod_revision, upsert=wanted)
+        return await self._catalogue.apply([change])
 
     async def _take_whole(
         self,

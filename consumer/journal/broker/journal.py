@@ -221,17 +221,38 @@ class LiveJournal:
             self.index.add(rolled.sealed)
         self.publish()
 
-    def locate(self, offset: int, *, begin_mod_time: int = 0) -> Span | None:
-        """Return the content at an offset, else the next there is; None at the end.
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no content."""
+        return self.open_span() is None and self.index.newest is None
+
+    def flushed_seconds(self, wall_seconds: float) -> float | None:
+        """Return for how long all content has been sealed; None if some is not, or there is none.
+
+        Args:
+            wall_seconds: Now, Unix seconds.
+        """
+        newest = self.index.newest
+        if newest is None or self.open_span() is not None:
+            return None
+        return wall_seconds - newest.mod_time
+
+    def skip_older(self, offset: int, begin_mod_time: int) -> int:
+        """Return where to go on instead of in sealed fragments that were last modified before a time.
 
         Args:
             offset: First byte wanted, bytes.
-            begin_mod_time: Sealed fragments modified before are skipped, Unix seconds.
+            begin_mod_time: Unix seconds.
         """
         sealed = self.index.at_or_after(offset)
         while sealed is not None and sealed.mod_time < begin_mod_time:
-            offset = sealed.end
+            offset = max(offset, sealed.end)
             sealed = self.index.at_or_after(offset)
+        return offset
+
+    def locate(self, offset: int) -> Span | None:
+        """Return the content at an offset, bytes, else the next there is; None at the end."""
+        sealed = self.index.at_or_after(offset)
         if sealed is not None:
             return span_of(sealed)
         return self.open_span() if offset < self.view.head else None

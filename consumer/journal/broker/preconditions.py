@@ -12,6 +12,8 @@ from consumer.protocol.labels import matches, registers_match, subtract, union
 
 REGISTERS_BYTES_MAX = 16 * 1024
 """Registers are for a few fences and locks; they are copied with each batch that changes them."""
+FLUSHED_SECONDS = 24 * 3600.0
+"""How long content must be sealed before a journal without a flush interval is suspended if flushed."""
 _OK = Status.OK  # Of Status, a function looks up each name.
 _WRITABLE = (JournalSpec.NOT_SPECIFIED, JournalSpec.O_WRONLY, JournalSpec.O_RDWR)
 _READABLE = (JournalSpec.NOT_SPECIFIED, JournalSpec.O_RDONLY, JournalSpec.O_RDWR)
@@ -50,6 +52,28 @@ def is_suspended(spec: JournalSpec, suspend: int) -> bool:
     if suspend == AppendRequest.SUSPEND_NO_RESUME:
         return spec.suspend.level != JournalSpec.Suspend.NONE
     return spec.suspend.level == JournalSpec.Suspend.FULL
+
+
+def suspension_level(
+    suspend: int, *, is_empty: bool, flushed_seconds: float | None, flush_interval_seconds: float
+) -> JournalSpec.Suspend.Level.ValueType | None:
+    """Return how far an append that was accepted suspends its journal; None if it does not.
+
+    Args:
+        suspend: Of the append.
+        is_empty: The journal has no content.
+        flushed_seconds: For how long all content has been in sealed fragments; None if some is not.
+        flush_interval_seconds: Of the spec; 0 stands for a day.
+    """
+    if suspend not in (AppendRequest.SUSPEND_IF_FLUSHED, AppendRequest.SUSPEND_NOW):
+        return None
+    if is_empty:
+        return JournalSpec.Suspend.FULL
+    patience = flush_interval_seconds or FLUSHED_SECONDS
+    is_flushed = flushed_seconds is not None and flushed_seconds > patience
+    if suspend == AppendRequest.SUSPEND_NOW or is_flushed:
+        return JournalSpec.Suspend.PARTIAL
+    return None
 
 
 def refusal(request: AppendRequest, spec: JournalSpec, position: Position) -> Status.ValueType:

@@ -201,7 +201,11 @@ class _ReadStream:
     async def run(self) -> None:
         """Send until something ends the stream."""
         while not self._is_over():
-            span = self._journal.locate(self._offset, begin_mod_time=self._request.begin_mod_time)
+            begin_mod_time = self._request.begin_mod_time
+            if begin_mod_time:
+                # Also where nothing follows: the answer then says where the read stands, beyond what it passes over.
+                self._offset = self._journal.skip_older(self._offset, begin_mod_time)
+            span = self._journal.locate(self._offset)
             if span is not None:
                 # The file is taken before the first await, while the span is surely what the view shows.
                 if not await self._hold(span):

@@ -46,7 +46,11 @@ def main(
         fuzz_for(chosen, seed=seed, seconds=seconds, step=_STEP)
         if seconds
         else (
-            (iterations, list(fuzz(each, seed=seed, indices=range(iterations)))) for each in chosen
+            (
+                iterations // each.cost,
+                list(fuzz(each, seed=seed, indices=range(iterations // each.cost))),
+            )
+            for each in chosen
         )
     )
     total = findings = 0

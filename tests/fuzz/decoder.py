@@ -18,3 +18,5 @@ class FuzzedDecoder:
     """Decodes bytes, and looks at all of what comes of it."""
     allowed: tuple[type[BaseException], ...]
     """The documented errors. Anything else is a finding, and so is a crash, a hang or a burst of memory."""
+    cost: int = 1
+    """How many mutants of others take as long as one of its own."""

@@ -161,9 +161,11 @@ def fuzz_for(
         for decoder in decoders:
             if given_up.get(decoder.name, 0) >= FINDINGS_MAX:
                 continue
-            found = list(fuzz(decoder, seed=seed, indices=range(begin, begin + step)))
+            # By its own count: all its mutants differ.
+            first, last = begin // decoder.cost, (begin + step) // decoder.cost
+            found = list(fuzz(decoder, seed=seed, indices=range(first, last)))
             given_up[decoder.name] = given_up.get(decoder.name, 0) + len(found)
-            yield step, found
+            yield last - first, found
             if time.monotonic() >= deadline:
                 return
         begin += step

@@ -19,11 +19,12 @@ import mmap
 import os
 import struct
 import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from consumer.journal.broker.disk import Disk, close_quietly
+from consumer.journal.broker.disk import Buffer, Disk, close_quietly
 
 FILE_MAGIC = b"BSLOG\x00\x01\n"
 ID_BYTES = 8
@@ -34,6 +35,7 @@ MAGIC_BYTES = struct.pack("<I", FRAME_MAGIC)
 GENERATION_DIGITS = 10
 SECTOR_BYTES = 512
 """What a disk writes as a whole; larger sectors are multiples."""
+END = b"\0"
 HIDDEN_ZEROS = 8
 """So many zeros may end a body whose length is damaged, and it is still told from a torn one."""
 AHEAD_FRAMES = 16
@@ -222,7 +224,7 @@ class LogWriter:
         fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
         try:
             first = encode_frame(seed, checkpoint)
-            size = disk.write_at(fd, [FILE_MAGIC, log_id, log_id, first], 0)
+            size = disk.write_at(fd, [FILE_MAGIC, log_id, log_id, first, END], 0) - len(END)
             disk.sync_data(fd)
             temporary.replace(path)
             disk.sync_directory(path.parent)
@@ -234,9 +236,7 @@ class LogWriter:
 
     def append(self, body: bytes) -> None:
         """Write one frame; durable only after `sync`."""
-        frame = encode_frame(self._seed, body)
-        self._frames += 1
-        self.size = self._disk.write_at(self.fd, [frame], self.size)
+        self._write(encode_frame(self._seed, body), self._disk.write_at)
 
     def append_durably(self, body: bytes) -> None:
         """Write one frame and force it to the disk. Requires that all before it are there.
@@ -244,14 +244,20 @@ class LogWriter:
         Prepares the file for more of the kind: zeros follow the last frame.
         """
         frame = encode_frame(self._seed, body)
-        self._frames += 1
-        if self._frames <= AHEAD_FRAMES or self.size + len(frame) <= self._prepared:
-            self.size = self._disk.write_durably(self.fd, [frame], self.size)
+        if self._frames < AHEAD_FRAMES or self.size + len(frame) < self._prepared:
+            self._write(frame, self._disk.write_durably)
             return
         self._prepare(len(frame))
-        self.size = self._disk.write_at(self.fd, [frame], self.size)
+        self._write(frame, self._disk.write_at)
         # All of the file: the zeros get their blocks now.
         self.sync()
+
+    def _write(self, frame: bytes, write: Callable[[int, Sequence[Buffer], int], int]) -> None:
+        """Write one frame with a zero behind it: a log that ends with its last frame was cut there."""
+        self._frames += 1
+        end = self.size + len(frame)
+        write(self.fd, [frame] if end < self._prepared else [frame, END], self.size)
+        self.size = end
 
     def _prepare(self, frame_bytes: int) -> None:
         wanted = min(max(AHEAD_FRAMES * frame_bytes, AHEAD_BYTES_MIN), AHEAD_BYTES_MAX)

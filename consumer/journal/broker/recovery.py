@@ -46,6 +46,8 @@ from consumer.journal.broker.replay import (
 )
 from consumer.journal.broker.store import LOG_STEM, JournalStore
 
+_TORN = "the journal's log ends within a record: what follows was not acknowledged, unless the log was cut"
+
 logger = structlog.get_logger()
 
 
@@ -141,6 +143,8 @@ class _Recovery:
         self._quarantine = quarantine
         self._generations = generations(directory, LOG_STEM)
         self._damage: list[str] = []
+        self._keeps_files = False
+        """Open file and log go aside as they are."""
 
     def run(self) -> Recovered:
         log = self._newest_log()
@@ -148,10 +152,14 @@ class _Recovery:
         current = open_path(self._directory, log.checkpoint.head)
         replayed = self._with_later_fragments(self._replay_open(log, current))
         self._damage += replayed.damage
+        self._keeps_files = self._keeps_files or bool(self._damage)
         content = ((log.checkpoint.head, replayed.end),)
-        whole = not replayed.damage and replayed.spans in ((), content)
+        whole = not self._keeps_files and replayed.spans in ((), content)
         if not whole:
             self._copy_spans(current, log.checkpoint.head, replayed.spans)
+        if not whole and replayed.end == log.checkpoint.head and current.stat().st_size:
+            # The next open file has the same name.
+            self._set_aside(current)
         expected_end = replayed.spans[-1][1] if whole and replayed.spans else None
         store = self._new_store(log, replayed, pending=(log.checkpoint.head, expected_end))
         with ExitStack() as undo:
@@ -187,13 +195,13 @@ class _Recovery:
 
     def _retire_log(self, path: Path) -> None:
         """Remove a log whose journal is whole; a damaged one is kept aside for who looks into it."""
-        if self._damage and path.exists() and path.stat().st_size:
+        if (self._damage or self._keeps_files) and path.exists() and path.stat().st_size:
             self._set_aside(path)
         else:
             path.unlink(missing_ok=True)
 
     def _set_aside(self, path: Path, why: str = "") -> None:
-        why = why or "; ".join(self._damage) or "it is not what the journal's log says"
+        why = why or "; ".join(self._damage) or _TORN
         self._quarantine.put(path, why=why, journal=self._opening.name)
 
     def _with_later_fragments(self, replayed: Replay) -> Replay:
@@ -249,9 +257,12 @@ class _Recovery:
             if log.salvaged:
                 length = os.fstat(file.fd).st_size
                 replayed = replace(replayed, end=replayed.end + length)
-            if not replayed.damage:
+            length = replayed.end - log.checkpoint.head
+            # A torn log was cut off while it was written, or by damage: then there is more content than it knows of.
+            self._keeps_files = log.torn and os.fstat(file.fd).st_size > length
+            if not replayed.damage and not self._keeps_files:
                 # What follows was never acknowledged, or was there before the file was written over.
-                os.ftruncate(file.fd, replayed.end - log.checkpoint.head)
+                os.ftruncate(file.fd, length)
             self._disk.sync_data(file.fd)
         finally:
             file.release()

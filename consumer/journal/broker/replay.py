@@ -60,6 +60,8 @@ class Log:
     """Where the journal begins, bytes; None if the log does not tell."""
     lost: bytes | None = None
     """Body of a last record that was written whole and damaged later."""
+    torn: bool = False
+    """It ends within a record: a write was cut off, or the file was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,7 @@ def salvage_log(path: Path, *, open_begin: int) -> Log:
         salvaged=not log.commits,
         first=log.first,
         lost=log.lost,
+        torn=log.torn,
     )
 
 
@@ -151,6 +154,8 @@ def _log_of(checkpoint: Checkpoint, records: Sequence[Record], scan: Scan, path:
         damage=tuple(damage),
         first=first,
         lost=scan.tail_body if scan.tail is Tail.DAMAGED else None,
+        # Logs of earlier versions end with their last record, those of this one never do.
+        torn=scan.tail is Tail.TORN or (not scan.torn_bytes and checkpoint.first is not None),
     )
 
 

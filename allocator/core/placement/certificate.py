@@ -4,10 +4,14 @@
 the network, without any flow, say that every placement costs at least. The two meet when the placement is minimal.
 
 A hub's network is a relaxation, for a hub forgets whose units it passes on; so the bound holds for placements proper.
+But a minimal placement may be undercut in it by one that has an item twice on a member. Therefore the proof is tried
+with ever more items that have arcs to members in place of hubs: those that a solver named, those that get a replica,
+all of them. With all it is exact. Where that is too large, a minimal placement may stay unproven.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +19,7 @@ import numpy as np
 from allocator.core.model import ItemId, MemberId
 from allocator.core.placement.columns import Columns, Ints, columns_of
 from allocator.core.placement.objective_costs import Weights
-from allocator.core.placement.problem import ZONES_WANTED, Desired, Problem
+from allocator.core.placement.problem import ZONES_WANTED, Desired, Problem, usable
 from allocator.core.placement.residual import FAR, Inner, Placed, Potentials, Residual
 
 
@@ -24,11 +28,26 @@ class Certificate:
     """What is proven of a placement."""
 
     optimal: bool
-    """No placement is better in the whole lexicographic order."""
+    """It is proven that no placement is better in the whole lexicographic order."""
     moves: int
     """New replicas, failed ones kept counting double."""
     moves_bound: int
-    """Least moves of any placement as good in all that comes before moves; from the dual alone."""
+    """Least moves of any placement as good in all that comes before moves, by the dual alone; 0 if there is none."""
+    rounds: int
+    """Times that distances were lowered for it; see `rounds_max`."""
+
+
+EXPLICIT_CELLS_MAX = 20_000_000
+"""Items times members, if all items are to have arcs to all members: some seconds, and half a gigabyte."""
+NETWORKS_MAX = 3
+"""Sets of items with arcs to members that are tried."""
+
+
+def rounds_max(problem: Problem) -> int:
+    """Return how many rounds of relaxation a certificate takes at most: twice Bellman's and Ford's, squared."""
+    members = usable(problem.members)
+    outer = len(members) + len({member.member_id.zone for member in members}) + 2
+    return (NETWORKS_MAX + 1) * (outer + 1) * (outer + 2)
 
 
 def certify(
@@ -39,10 +58,10 @@ def certify(
     Args:
         problem: The question.
         desired: The answer.
-        explicit: Items to give arcs to members, which a solver names when hubs alone would put them on one twice.
+        explicit: Items to give arcs to members from the start, which a solver names when hubs alone would put them on
+            one twice. Without them they are found.
     """
     columns = columns_of(problem)
-    placed = placed_of(columns, desired, explicit)
     weights = Weights.for_cluster(
         members=columns.none,
         zones=columns.zones,
@@ -52,16 +71,40 @@ def certify(
     heavy = replace(weights, keep=0, spread=0, level=0)
     if problem.objective.moves_before_balance:
         heavy = replace(heavy, overload=0)
+    rounds, larger_sets = 0, _larger_sets(columns, desired, explicit)
+    some: frozenset[ItemId] | None = explicit
+    while some is not None:
+        placed = placed_of(columns, desired, some)
+        residual = Residual(columns, placed, weights)
+        optimal = potentials_of(residual) is not None
+        rounds += residual.rounds
+        some = None if optimal else next(larger_sets, None)
     residual = Residual(columns, placed, heavy)
     at = potentials_of(residual)
-    bound = 0 if at is None else dual_value(residual, at)
     moves = _moves(columns, placed)
     heavier = cost(residual) - moves * heavy.move
     return Certificate(
-        optimal=potentials_of(Residual(columns, placed, weights)) is not None,
+        optimal=optimal,
         moves=moves,
-        moves_bound=-((heavier - bound) // heavy.move),
+        moves_bound=0 if at is None else -((heavier - dual_value(residual, at)) // heavy.move),
+        rounds=rounds + residual.rounds,
     )
+
+
+def _larger_sets(
+    columns: Columns, desired: Desired, named: frozenset[ItemId]
+) -> Iterator[frozenset[ItemId]]:
+    """Yield sets of items to give arcs to members, each larger than the one before, where those named are too few."""
+    items = [columns.problem.items[n] for n in columns.items.tolist()]
+    new = named.union(
+        item.item_id for item in items if not set(desired[item.item_id]) <= set(item.current)
+    )
+    if len(new) * columns.none > EXPLICIT_CELLS_MAX:
+        return
+    if len(new) > len(named):
+        yield new
+    if len(items) > len(new) and len(items) * columns.none <= EXPLICIT_CELLS_MAX:
+        yield frozenset(item.item_id for item in items)
 
 
 def placed_of(
@@ -115,7 +158,9 @@ def potentials_of(residual: Residual) -> Potentials | None:
     costs = residual.item_costs() if dense else None
     # A shortest path passes each outer node once; between two relaxations it gets at least one node further.
     for _ in range(columns.none + columns.zones + 3):
-        residual.relax_outer(at)
+        if not residual.relax_outer(at):
+            return None
+        residual.rounds += 1
         lower = residual.relax_items(at) if costs is None else _relax(costs, at)
         if not lower:
             return at

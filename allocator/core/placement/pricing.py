@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from allocator.core.placement.arcs import FlowUnsolvedError
 from allocator.core.placement.columns import Ints
 from allocator.core.placement.residual import FAR, Potentials, Residual
 
@@ -19,8 +20,14 @@ def underpriced(residual: Residual, at: Potentials, turn: int) -> Ints:
         at: Potentials of the network that was solved; lowered here where members hold nothing loose, for what those
             hold could go too.
         turn: Times that the network was solved, from 1.
+
+    Raises:
+        FlowUnsolvedError: the flow is not the cheapest even without opening anything.
     """
-    residual.relax_outer(at)
+    if not residual.relax_outer(at):
+        raise FlowUnsolvedError(
+            "the flow has a negative cycle through members: it is not the cheapest"
+        )
     inner = residual.inner(at)
     columns = residual.columns
     per_node = OPENED_PER_NODE * 4 ** (turn - 1)

@@ -113,6 +113,8 @@ class Residual:
         self.rise, self.fall = self._marginal_costs()
         self._hubbed = np.ones(len(columns.items), dtype=np.bool_)
         self._hubbed[placed.explicit] = False
+        self.rounds = 0
+        """Times that distances were lowered."""
 
     def _by_zone(self, direct: Bools) -> Ints:
         zone = self.columns.zone_of[:-1]
@@ -215,12 +217,14 @@ class Residual:
         for begin in range(0, len(self.placed.explicit), EXPLICIT_AT_ONCE):
             yield slice(begin, begin + EXPLICIT_AT_ONCE)
 
-    def relax_outer(self, at: Potentials) -> None:
-        """Lower distances along arcs between outer nodes until none is lower."""
+    def relax_outer(self, at: Potentials) -> bool:
+        """Lower distances along arcs between outer nodes until none is lower; False if a negative cycle forbids it."""
         zone = self.columns.zone_of[:-1]
         staying = self.columns.staying[:-1]
         passing = self.placed.hub_load > 0
-        while True:
+        # A shortest path passes each outer node once, and each round gets at least one node further.
+        for _ in range(self.columns.none + self.columns.zones + 2):
+            self.rounds += 1
             before = (at.source, at.sink, int(at.member.sum()), int(at.hub.sum()))
             np.minimum(at.member, np.where(staying, at.hub[zone], FAR), out=at.member)
             np.minimum.at(at.hub, zone[passing], at.member[passing])
@@ -233,7 +237,11 @@ class Residual:
             loaded = self.fall < FAR
             at.member[loaded] = np.minimum(at.member, at.sink - self.fall)[loaded]
             if before == (at.source, at.sink, int(at.member.sum()), int(at.hub.sum())):
-                return
+                return True
+            if min(at.source, at.sink, int(at.member.min(initial=0))) < -FAR:
+                # No path costs so little; going on would leave the range of integers.
+                return False
+        return False
 
     def relax_items(self, at: Potentials) -> bool:
         """Lower outer distances along ways through items, once; False if none is lower."""

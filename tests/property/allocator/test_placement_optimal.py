@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allocator.core.model import ItemId, MemberId
-from allocator.core.placement.certificate import certify
+from allocator.core.placement.certificate import certify, rounds_max
 from allocator.core.placement.choose import ArraySolver
 from allocator.core.placement.flow import FlowSolver, PlacementFlow
 from allocator.core.placement.ortools_flow import solution_of
@@ -169,12 +169,44 @@ def test_array_solver_proves_itself_minimal_and_agrees_with_the_pure_one(problem
     """Two networks, two algorithms, one optimum; and the dual, computed apart, meets the moves."""
     solution = solution_of(problem)
 
-    certificate = certify(problem, solution.desired, explicit=solution.explicit)
-    assert certificate.optimal
-    assert certificate.moves_bound == certificate.moves
+    for explicit in {solution.explicit, frozenset[ItemId]()}:
+        certificate = certify(problem, solution.desired, explicit=explicit)
+        assert certificate.optimal
+        assert certificate.moves_bound == certificate.moves
+        assert certificate.rounds <= rounds_max(problem)
     assert verify(problem, solution.desired) == ()
     pure = FlowSolver().solve(problem)
     assert objectives(problem, solution.desired) == objectives(problem, pure)
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(members_max=9, items_max=12, limit_max=6, zones="ab"))
+def test_certificate_finds_which_items_hubs_would_double(problem: Problem) -> None:
+    """Scarce room, so that hubs undercut the best placement: it is proven from problem and answer alone, in a bounded
+    number of rounds.
+    """
+    certificate = certify(problem, FlowSolver().solve(problem))
+
+    assert certificate.optimal
+    assert certificate.moves_bound == certificate.moves
+    assert certificate.rounds <= rounds_max(problem)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(members_max=4, items_max=3, limit_max=3), st.integers(0))
+def test_certificate_of_any_placement_ends_and_proves_only_the_best(
+    problem: Problem, choice: int
+) -> None:
+    """A placement that somebody made up is judged, too: never as minimal unless it is, and never without end."""
+    placements = list(all_placements(problem))
+    desired = placements[choice % len(placements)]
+
+    certificate = certify(problem, desired)
+
+    assert certificate.rounds <= rounds_max(problem)
+    best = min(objectives(problem, each) for each in placements)
+    if certificate.optimal:
+        assert objectives(problem, desired) == best
 
 
 @SOLVERS

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from allocator.core.model import ItemId, MemberId
+from allocator.core.placement import certificate as certificates
 from allocator.core.placement.arcs import Arcs, FlowUnsolvedError, potentials, solve
 from allocator.core.placement.certificate import certify
 from allocator.core.placement.choose import FEW_ITEMS, ArraySolver, best_solver
@@ -183,7 +184,23 @@ def test_array_solver_items_that_hubs_would_double_get_arcs_of_their_own(count: 
 
     assert solution.explicit
     assert all(len(placed) == item.replication for item, placed in _placed(problem, solution))
-    assert certify(problem, solution.desired, explicit=solution.explicit).optimal
+    for explicit in (solution.explicit, frozenset[ItemId]()):
+        assert certify(problem, solution.desired, explicit=explicit).optimal
+
+
+def test_certificate_too_large_to_be_exact_proves_nothing_but_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without room for arcs from all items to all members it says less, never something untrue, and never hangs."""
+    problem = _full_and_roomy(20)
+    desired = solution_of(problem).desired
+    monkeypatch.setattr(certificates, "EXPLICIT_CELLS_MAX", 1)
+
+    certificate = certify(problem, desired)
+
+    assert not certificate.optimal
+    assert certificate.moves_bound <= certificate.moves
+    assert certificate.rounds <= certificates.rounds_max(problem)
 
 
 def _placed(problem: Problem, solution: Solution) -> list[tuple[ProblemItem, tuple[MemberId, ...]]]:

@@ -13,6 +13,7 @@ from consumer.message.framing import CSV
 from consumer.message.uuid import NIL_UUID, format_uuid
 
 _UUID_CHARACTERS = 36
+_LINE_END = "\r\n"
 
 
 class CsvType:
@@ -39,8 +40,9 @@ class CsvType:
     def encode(self, message: Any) -> bytes:
         """Return a record without its line end."""
         text = io.StringIO(newline="")
-        csv.writer(text, lineterminator="").writerow(message)
-        return text.getvalue().encode("utf-8")
+        # The writer quotes a field that holds a character of its line end, and no other line ends.
+        csv.writer(text, lineterminator=_LINE_END).writerow(message)
+        return text.getvalue().removesuffix(_LINE_END).encode("utf-8")
 
     def uuid_of(self, payload: bytes) -> bytes:
         """Return the UUID of the first field; zero bytes if that is empty."""

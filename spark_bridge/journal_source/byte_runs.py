@@ -23,6 +23,8 @@ class BytePartition:
     journal: str
     bounds: Offsets
     """Begins and ends of the runs in turn, ascending; shape (2R,), bytes."""
+    damaged: bool = False
+    """Each run is a record that is no message."""
 
     @property
     def begin(self) -> int:
@@ -63,6 +65,28 @@ def partitions_of(
         end = int(begins[start]) + min(bytes_max, equal_bytes)
         stop = max(start + 1, int(np.searchsorted(ends, end, side="right")))
         partitions.append(BytePartition(journal, _bounds(begins[start:stop], ends[start:stop])))
+        start = stop
+    return partitions
+
+
+def damaged_partitions_of(
+    journal: str, begins: Offsets, ends: Offsets, *, bytes_max: int
+) -> list[BytePartition]:
+    """Return the partitions of records that are no messages: a run each, also where they are consecutive.
+
+    Args:
+        journal: Theirs.
+        begins: Of each, ascending; shape (N,), bytes.
+        ends: After each; shape (N,), bytes.
+        bytes_max: What a partition reads at most, holes included; a single record may be longer.
+    """
+    partitions: list[BytePartition] = []
+    start = 0
+    while start < len(begins):
+        end = int(begins[start]) + bytes_max
+        stop = max(start + 1, int(np.searchsorted(ends, end, side="right")))
+        bounds = np.stack((begins[start:stop], ends[start:stop]), axis=1).reshape(-1)
+        partitions.append(BytePartition(journal, bounds, damaged=True))
         start = stop
     return partitions
 

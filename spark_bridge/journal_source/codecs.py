@@ -16,18 +16,21 @@ from consumer.errors import ContentTypeError
 from consumer.message.arrow_type import ArrowType
 from consumer.message.csv_type import CsvType
 from consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
+from consumer.message.json_type import json_uuid_of
 from consumer.message.protobuf_type import ProtobufType
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.columns import Columns
 from spark_bridge.journal_source.content import Content
-from spark_bridge.journal_source.frame_tables import FrameTables
-from spark_bridge.journal_source.line_tables import LineTables
+from spark_bridge.journal_source.frame_tables import FrameTables, UuidOf
+from spark_bridge.journal_source.line_tables import LineTables, LineTablesAroundDamage
 from spark_bridge.journal_source.message_table import MessageTable
 from spark_bridge.journal_source.message_types import load_message_class
-from spark_bridge.journal_source.options import ReadOptions
+from spark_bridge.journal_source.options import ReadMode, ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from spark_bridge.journal_source.damage import TolerantDecoder
 
 _READABLE: Final = (NDJSON, CSV, PROTOBUF_FIXED, ARROW_STREAM)
 
@@ -71,15 +74,44 @@ def tables_for(journal: str, content_type: str, options: ReadOptions) -> Tables:
         ContentTypeError: messages of this type cannot be read.
         OptionError: the message type is needed for that, and is missing or wrong.
     """
+    read_around = options.mode is not ReadMode.FAILFAST
     if content_type == NDJSON:
-        return LineTables(journal)
+        return LineTablesAroundDamage(journal) if read_around else LineTables(journal)
+    uuid_of = uuid_of_messages(journal, content_type, options)
+    return FrameTables(journal, content_type, uuid_of, read_around=read_around)
+
+
+def uuid_of_messages(journal: str, content_type: str, options: ReadOptions) -> UuidOf:
+    """Return what finds the UUID of a journal's messages.
+
+    Raises:
+        ContentTypeError: messages of this type cannot be read.
+        OptionError: the message type is needed for that, and is missing or wrong.
+    """
+    if content_type == NDJSON:
+        return json_uuid_of
     if content_type == PROTOBUF_FIXED:
-        return FrameTables(journal, content_type, _protobuf_type(journal, options).uuid_of)
+        return _protobuf_type(journal, options).uuid_of
     if content_type == CSV:
-        return FrameTables(journal, content_type, CsvType(columns=0).uuid_of)
+        return CsvType(columns=0).uuid_of
     if content_type == ARROW_STREAM:
-        return FrameTables(journal, content_type, ArrowType().uuid_of)
+        return ArrowType().uuid_of
     raise _unreadable(journal, content_type)
+
+
+def tolerant_decoder_for(
+    journal: str, content_type: str, *, options: ReadOptions, columns: Columns
+) -> TolerantDecoder:
+    """Return what decodes a journal's messages, and does with those that cannot be decoded as the mode says.
+
+    Raises:
+        ContentTypeError: messages of this type cannot be read.
+        OptionError: an option or a column does not fit them.
+    """
+    from spark_bridge.journal_source.damage import TolerantDecoder
+
+    inner = decoder_for(journal, content_type, options=options, columns=columns)
+    return TolerantDecoder(inner, columns, content_type=content_type, mode=options.mode)
 
 
 def decoder_for(
@@ -91,10 +123,15 @@ def decoder_for(
         ContentTypeError: messages of this type cannot be read.
         OptionError: an option or a column does not fit them.
     """
+    if not options.decode:
+        from spark_bridge.journal_source.raw_decoder import RawDecoder
+
+        uuid_of = uuid_of_messages(journal, content_type, options)
+        return RawDecoder(columns, content_type=content_type, uuid_of=uuid_of)
     if content_type == NDJSON:
         from spark_bridge.journal_source.json_decoder import JsonDecoder
 
-        return JsonDecoder(columns, permissive=options.permissive)
+        return JsonDecoder(columns, permissive=options.mode is ReadMode.PERMISSIVE)
     if content_type == CSV:
         from spark_bridge.journal_source.csv_decoder import CsvDecoder
 

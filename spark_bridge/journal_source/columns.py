@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
+    BinaryType,
     DataType,
     LongType,
     StringType,
@@ -33,6 +34,7 @@ METADATA_TYPES: Final[Mapping[str, DataType]] = MappingProxyType(
         "_published_at": TimestampType(),
     }
 )
+_CORRUPT_TYPES: Final = (StringType, BinaryType)
 _DIGITS: Final = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _PRODUCER_DIGITS: Final = 12
 
@@ -40,8 +42,15 @@ _PRODUCER_DIGITS: Final = 12
 class Columns:
     """What a read returns."""
 
-    def __init__(self, schema: StructType, *, include_metadata: bool) -> None:
+    def __init__(
+        self, schema: StructType, *, include_metadata: bool, corrupt: str | None = None
+    ) -> None:
         """Take the columns that Spark asks for.
+
+        Args:
+            schema: The columns.
+            include_metadata: Whether what the journal says of a message must be among them.
+            corrupt: Name of the column that takes the bytes of damaged records; None if no read does that.
 
         Raises:
             OptionError: what the journal says of a message is missing though it was asked for, or has another type.
@@ -60,7 +69,13 @@ class Columns:
                 expected = f"column {field.name} of type {wanted.simpleString()}"
                 raise OptionError("schema", expected, got=field.dataType.simpleString())
         self.schema = schema
-        self.of_messages = StructType([f for f in schema if f.name not in METADATA_TYPES])
+        self.corrupt = next((field for field in schema if field.name == corrupt), None)
+        """The column of damaged records, if there is one."""
+        if self.corrupt is not None and not isinstance(self.corrupt.dataType, _CORRUPT_TYPES):
+            expected = f"column {corrupt} of type string or binary, for it takes damaged records"
+            raise OptionError("schema", expected, got=self.corrupt.dataType.simpleString())
+        others = METADATA_TYPES.keys() | {corrupt}
+        self.of_messages = StructType([f for f in schema if f.name not in others])
         self.wants_uuids = bool(names & {"_uuid", "_producer", "_published_at"})
         self.wants_offsets = bool(names & {"_begin", "_end"})
 

@@ -24,7 +24,7 @@ Pure: the caller reads.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -33,7 +33,7 @@ from consumer.message.ageing import PRUNE_HORIZON_SECONDS, ReadingTime, clock_cu
 from consumer.message.producers import NOTHING_PENDING
 from consumer.message.uuid import Flags
 from spark_bridge.journal_source.journal_state import JournalState, ProducerState
-from spark_bridge.journal_source.message_table import MessageTable, Offsets
+from spark_bridge.journal_source.message_table import DAMAGED, MessageTable, Offsets
 from spark_bridge.journal_source.pending import (
     PENDING_BYTES,
     PendingRing,
@@ -75,6 +75,9 @@ class ScannedBatch:
     """Where stretches of them begin, in the order of commits; shape (R,), bytes."""
     ends: Offsets
     """After each; shape (R,), bytes."""
+    damaged_begins: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Where records begin that are no messages, if they are wanted; shape (D,), bytes."""
+    damaged_ends: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,7 @@ class CommitScan:
         *,
         stretch_bytes: int = STRETCH_BYTES,
         pending_bytes: int = PENDING_BYTES,
+        keep_damaged: bool = False,
     ) -> None:
         """Go on from a state.
 
@@ -121,6 +125,7 @@ class CommitScan:
             state: Where an earlier scan ended, or a bare offset.
             stretch_bytes: Consecutive messages make stretches of about so many; of 1, each makes its own.
             pending_bytes: Memory for places of pending messages; what exceeds it is read again when it is committed.
+            keep_damaged: Whether records that are no messages are wanted; else they are passed by.
         """
         self.position = state.offset
         """Where to read on, bytes."""
@@ -132,6 +137,7 @@ class CommitScan:
         """Producers of which the micro-batch has read anything."""
         self._ring = PendingRing(pending_bytes)
         self._stretch_bytes = stretch_bytes
+        self._keep_damaged = keep_damaged
         self._offset = state.offset
         self._table: MessageTable | None = None
         self._bounds: list[int] = []
@@ -145,6 +151,7 @@ class CommitScan:
         self._limits = limits
         self._began_at = self._offset
         self._found: list[tuple[Offsets, Offsets]] = []
+        self._damaged: list[tuple[Offsets, Offsets]] = []
         self.rows = 0
         """Messages of the micro-batch so far."""
         self.full = False
@@ -209,8 +216,14 @@ class CommitScan:
         state = JournalState(self._offset, producers, self._read_ms)
         begins, ends = zip(*self._found, strict=True) if self._found else ((), ())
         nothing = np.zeros(0, dtype=np.int64)
+        bad_begins, bad_ends = zip(*self._damaged, strict=True) if self._damaged else ((), ())
         return ScannedBatch(
-            state, self.rows, np.concatenate((nothing, *begins)), np.concatenate((nothing, *ends))
+            state,
+            self.rows,
+            np.concatenate((nothing, *begins)),
+            np.concatenate((nothing, *ends)),
+            np.concatenate((nothing, *bad_begins)),
+            np.concatenate((nothing, *bad_ends)),
         )
 
     def _admitted(self, table: MessageTable) -> int:
@@ -223,6 +236,9 @@ class CommitScan:
 
     def _take_block(self, table: MessageTable, start: int, stop: int) -> None:
         clock, flags = int(table.clocks[start]), int(table.flags[start])
+        if flags == DAMAGED:
+            self._take_damaged(table, start, stop)
+            return
         if clock == 0:
             self._take_singles(table, start, stop)
             return
@@ -241,6 +257,21 @@ class CommitScan:
             floor = np.uint64(producer.min_clock)
             fresh = int(np.searchsorted(table.clocks[start:stop], floor, side="right"))
             self._pass(table, start + fresh)
+
+    def _take_damaged(self, table: MessageTable, start: int, stop: int) -> None:
+        """Take records that are no messages, or pass them by."""
+        if not self._keep_damaged:
+            self._pass(table, stop)
+            return
+        count = min(stop - start, self._limits.rows_max - self.rows)
+        if count <= 0:
+            self.full = True
+            return
+        places = slice(start, start + count)
+        # Copies: a view would keep the whole table.
+        self._damaged.append((table.begins[places].copy(), table.ends[places].copy()))
+        self.rows += count
+        self._pass(table, start + count)
 
     def _take_singles(self, table: MessageTable, start: int, stop: int) -> int:
         """Take messages that commit by themselves, as many as there is room for; return how many."""

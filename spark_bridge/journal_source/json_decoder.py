@@ -26,6 +26,7 @@ from consumer.errors import FramingError
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.columns import Columns, metadata_columns
 from spark_bridge.journal_source.content import Content
+from spark_bridge.journal_source.damage import corrupt_column
 from spark_bridge.journal_source.json_values import converter, fields_of, nullable
 from spark_bridge.journal_source.line_tables import bounds_of_lines, uuids_of_lines
 
@@ -91,33 +92,44 @@ class JsonDecoder:
 
     def _read_one_by_one(self, content: Content, starts: Any, stops: Any) -> dict[str, pa.Array]:
         values: dict[str, list[Any]] = {name: [] for name in self._converters}
+        corrupt: list[bytes | None] = []
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+            payload = content.data[start:stop]
             try:
-                self._read_message(content.data[start:stop], values)
+                corrupt.append(None if self._read_message(payload, values) else payload)
             except ValueError as error:
                 at, _ = content.offsets_of(np.array([start]), np.array([stop + 1]))
                 detail = str(error)
                 raise FramingError(content.journal, offset=int(at[0]), detail=detail) from error
-        return {f.name: pa.array(values[f.name], f.type) for f in self._arrow_fields}
+        arrays = {f.name: pa.array(values[f.name], f.type) for f in self._arrow_fields}
+        return arrays | corrupt_column(self._columns, corrupt)
 
-    def _read_message(self, payload: bytes, values: dict[str, list[Any]]) -> None:
+    def _read_message(self, payload: bytes, values: dict[str, list[Any]]) -> bool:
+        """Read the values of a message; return whether all of them fit."""
+        fits = True
         try:
             raws = fields_of(payload)
-        except ValueError:
+        except (ValueError, RecursionError) as error:
             if not self._permissive:
-                raise
-            raws = {}
+                raise ValueError(str(error)) from error
+            raws, fits = {}, False
         for name, convert in self._converters.items():
             try:
                 value = convert(raws.get(name))
-            except (ValueError, ArithmeticError) as error:
+            except (ValueError, ArithmeticError, RecursionError) as error:
                 if not self._permissive:
                     raise ValueError(f"column {name}: {error}") from error
-                value = None
+                value, fits = None, False
             values[name].append(value)
+        return fits
 
 
 def _read_at_once(data: bytes, schema: pa.Schema, lines: int) -> dict[str, pa.Array]:
+    if not data.isascii():
+        try:
+            data.decode()
+        except UnicodeDecodeError as error:  # Arrow's reader would hand the bytes on as a text
+            raise pa.ArrowInvalid(str(error)) from error
     table = pa_json.read_json(
         pa.BufferReader(data),
         # One block, so that each column is one array. Spark runs a task a core: no further threads.

@@ -17,13 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consumer.errors import FramingError
-from consumer.message.framing import FRAME_BYTES_MAX
+from consumer.message.framing import FRAME_BYTES_MAX, NDJSON
 from consumer.message.json_type import json_uuid_of
-from spark_bridge.journal_source.message_table import MessageTable, Offsets, table_of
+from spark_bridge.journal_source.frame_tables import FrameTables
+from spark_bridge.journal_source.message_table import DAMAGED, MessageTable, Offsets, table_of
 
 _UUID_CHARACTERS: Final = 36
 _HYPHENS: Final = (8, 13, 18, 23)
 _NEWLINE: Final = ord("\n")
+
+
+_IS_HEXADECIMAL: Final = np.isin(
+    np.arange(256), np.frombuffer(b"0123456789abcdefABCDEF", dtype=np.uint8)
+)
+"""By code."""
 
 
 class _Template:
@@ -41,22 +48,17 @@ class _Template:
         self._digits = np.setdiff1d(digits, hyphens)
 
     def match(self, buffer: NDArray[np.uint8], places: Offsets) -> tuple[NDArray[np.bool_], bytes]:
-        """Return at which places the template stands, shape (N,), and the UUIDs there, 16 bytes each.
-
-        Raises:
-            ValueError: what stands there are no hexadecimal digits.
-        """
+        """Return at which places the template stands, shape (N,), and the UUIDs there, 16 bytes each."""
         if len(buffer) < self.size:
             return np.zeros(len(places), dtype=np.bool_), b""
         fitting = (places >= 0) & (places <= len(buffer) - self.size)
         windows = np.lib.stride_tricks.sliding_window_view(buffer, self.size)
         found = windows[np.where(fitting, places, 0)]
         matching = fitting & (found[:, self._fixed] == self._text).all(axis=1)
-        digits = found[matching][:, self._digits].tobytes()
-        uuids = bytes.fromhex(digits.decode("ascii"))
-        if len(uuids) * 2 != len(digits):
-            raise ValueError("a UUID holds white space")
-        return matching, uuids
+        digits = found[:, self._digits]
+        # Line by line, so that what is found in one never depends on the others that arrive with it.
+        matching &= _IS_HEXADECIMAL[digits].all(axis=1)
+        return matching, bytes.fromhex(digits[matching].tobytes().decode("ascii"))
 
 
 # The key's quote begins a string, for within one it would stand behind a backslash; the braces close it and the whole
@@ -125,8 +127,19 @@ def uuids_of_lines(buffer: bytes, starts: Offsets, stops: Offsets) -> bytes:
     Raises:
         NoMessageError: a line is no JSON message, or its UUID is none.
     """
+    uuids, errors = _uuids_and_errors(buffer, starts, stops)
+    for index, error in errors.items():
+        raise NoMessageError(int(starts[index]), str(error)) from error
+    return uuids
+
+
+def _uuids_and_errors(
+    buffer: bytes, starts: Offsets, stops: Offsets
+) -> tuple[bytes, dict[int, ValueError]]:
+    """Return the UUIDs of N lines, and what is wrong with those that are no messages, which have zero bytes."""
     codes = np.frombuffer(buffer, dtype=np.uint8)
     uuids = np.zeros((len(stops), 16), dtype=np.uint8)
+    errors: dict[int, ValueError] = {}
     todo = np.arange(len(stops))
     for template, from_end in ((_LAST, True), (_FIRST, False)):
         if not len(todo):
@@ -134,17 +147,50 @@ def uuids_of_lines(buffer: bytes, starts: Offsets, stops: Offsets) -> bytes:
         places = stops[todo] - template.size if from_end else starts[todo]
         # A template that does not fit into its line is at home in none of them.
         places = np.where(stops[todo] - starts[todo] >= template.size, places, -1)
-        try:
-            matching, found = template.match(codes, places)
-        except ValueError:  # one of many is no UUID: the slow path tells which
-            continue
+        matching, found = template.match(codes, places)
         uuids[todo[matching]] = np.frombuffer(found, dtype=np.uint8).reshape(-1, 16)
         todo = todo[~matching]
     for index in todo.tolist():
-        start = int(starts[index])
         try:
-            uuid = json_uuid_of(buffer[start : int(stops[index])])
+            uuid = json_uuid_of(buffer[int(starts[index]) : int(stops[index])])
         except ValueError as error:
-            raise NoMessageError(start, str(error)) from error
-        uuids[index] = np.frombuffer(uuid, dtype=np.uint8)
-    return uuids.tobytes()
+            errors[index] = error
+        else:
+            uuids[index] = np.frombuffer(uuid, dtype=np.uint8)
+    return uuids.tobytes(), errors
+
+
+def _uuid_of_line(line: bytes) -> bytes:
+    """Return the UUID of one line as it is found among many."""
+    return uuids_of_lines(line, np.array([0]), np.array([len(line)]))
+
+
+class LineTablesAroundDamage:
+    """The same, but lines that are no messages are damaged records in the tables."""
+
+    def __init__(self, journal: str) -> None:
+        self._journal = journal
+        self.restart(0)
+
+    def restart(self, offset: int) -> None:
+        """Go on at `offset`, where a line begins; a line under way is dropped."""
+        self._offset, self._pending = offset, b""
+        self._slow: FrameTables | None = None
+
+    def feed(self, content: bytes) -> MessageTable:
+        """Take the bytes that follow, and return the messages and damaged records that end in them."""
+        if self._slow is not None:
+            return self._slow.feed(content)
+        buffer = self._pending + content
+        starts, stops = bounds_of_lines(buffer)
+        used = int(stops[-1]) + 1 if len(stops) else 0
+        if max(len(buffer) - used, int((stops - starts).max(initial=0))) > FRAME_BYTES_MAX:
+            # A line without end: the unframer knows where it began, and bounds memory.
+            self._slow = FrameTables(self._journal, NDJSON, _uuid_of_line, read_around=True)
+            self._slow.restart(self._offset)
+            return self._slow.feed(buffer)
+        uuids, errors = _uuids_and_errors(buffer, starts, stops)
+        table = table_of(starts + self._offset, stops + (self._offset + 1), uuids)
+        table.flags[list(errors)] = DAMAGED
+        self._pending, self._offset = buffer[used:], self._offset + used
+        return table

@@ -12,12 +12,15 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from consumer.message.batch import UNREADABLE
 from consumer.message.uuid import Flags
 
 Offsets: TypeAlias = NDArray[np.int64]
 Words: TypeAlias = NDArray[np.uint64]
 
 _PRODUCER_MASK: Final = np.uint64((1 << 48) - 1)
+DAMAGED: Final = np.uint64(UNREADABLE)
+"""Flags of a record that is no message. It has no UUID, so it is outside of sequencing."""
 _ACK: Final = np.uint64(Flags.ACK_TXN)
 
 
@@ -51,7 +54,7 @@ class MessageTable:
         """Return the bounds of the blocks, from 0 to N.
 
         A block is a stretch of one producer's messages with the same flags and growing clocks, or a stretch that opted
-        out of sequencing. An acknowledgement is a block of its own.
+        out of sequencing, or one of damaged records. An acknowledgement is a block of its own.
         """
         clocks, flags = self.clocks, self.flags
         apart = (
@@ -63,6 +66,8 @@ class MessageTable:
         sequenced = clocks != 0
         apart &= sequenced[1:] | sequenced[:-1]
         apart |= sequenced[1:] != sequenced[:-1]
+        damaged = flags == DAMAGED
+        apart |= damaged[1:] != damaged[:-1]
         return [0, *(np.flatnonzero(apart) + 1).tolist(), len(self)] if len(self) else [0]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final
 
 from allocator.errors import ValidationError
@@ -25,7 +26,6 @@ _ROWS: Final = "a number of rows, at least 1"
 _BYTES: Final = "a number of bytes, at least 1"
 _SECONDS: Final = "a number of seconds, at least 1"
 _PARTITIONS: Final = "a number of partitions, at least 1"
-_MODES: Final = ("FAILFAST", "PERMISSIVE")
 _KNOWN: Final = (
     "address",
     "selector",
@@ -33,6 +33,8 @@ _KNOWN: Final = (
     "schema",
     "uuidField",
     "mode",
+    "columnNameOfCorruptRecord",
+    "decode",
     "includeMetadata",
     "failOnDataLoss",
     "clockAheadSeconds",
@@ -47,6 +49,18 @@ _KNOWN: Final = (
     "caFile",
     "authKeysFile",
 )
+
+
+CORRUPT_COLUMN: Final = "_corrupt_record"
+"""As Spark's own sources call it by default. Its configuration is not to be had where a source runs."""
+
+
+class ReadMode(Enum):
+    """What becomes of what is damaged."""
+
+    FAILFAST = "an error ends the read"
+    PERMISSIVE = "a row of nulls, with the bytes in a column of their own"
+    DROPMALFORMED = "it is left out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +84,13 @@ class ReadOptions:
     """`module:attribute`, a protobuf class or a msgspec Struct."""
     uuid_field: str = "uuid"
     """Of protobuf messages."""
-    permissive: bool = False
-    """Whether a value that does not fit its column becomes null; an error otherwise."""
+    mode: ReadMode = ReadMode.FAILFAST
+    corrupt_column: str = CORRUPT_COLUMN
+    """Takes the bytes of a damaged record, if the schema has it."""
+    adds_corrupt_column: bool = False
+    """Whether it is added to columns that were found, because it was named."""
+    decode: bool = True
+    """Whether messages are decoded; else they are bytes in column `value`."""
     schema: str | None = None
     """Columns as DDL."""
     include_metadata: bool = False
@@ -114,7 +133,10 @@ def read_options(options: Mapping[str, Any]) -> ReadOptions:
         selector=_selector(given),
         message_type=_message_type(given),
         uuid_field=given.text_or_none("uuidField") or "uuid",
-        permissive=_permissive(given),
+        mode=_mode(given),
+        corrupt_column=given.text_or_none("columnNameOfCorruptRecord") or CORRUPT_COLUMN,
+        adds_corrupt_column=given.text_or_none("columnNameOfCorruptRecord") is not None,
+        decode=given.flag("decode", default=True),
         schema=given.text_or_none("schema"),
         include_metadata=given.flag("includeMetadata"),
         fail_on_data_loss=given.flag("failOnDataLoss", default=True),
@@ -148,11 +170,13 @@ def _message_type(given: FormatOptions) -> str | None:
     return text
 
 
-def _permissive(given: FormatOptions) -> bool:
-    mode = given.text_or_none("mode") or _MODES[0]
-    if mode.upper() not in _MODES:
-        raise OptionError("mode", " or ".join(_MODES), got=mode)
-    return mode.upper() == _MODES[1]
+def _mode(given: FormatOptions) -> ReadMode:
+    text = given.text_or_none("mode") or ReadMode.FAILFAST.name
+    try:
+        return ReadMode[text.strip().upper()]
+    except KeyError as error:
+        expected = ", ".join(mode.name for mode in ReadMode)
+        raise OptionError("mode", f"one of {expected}", got=text) from error
 
 
 def _end(given: FormatOptions) -> Place:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import InputPartition
@@ -19,6 +20,8 @@ from spark_bridge.journal_source.options import ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from spark_bridge.journal_source.damage import DamagedRecord
 
 DECODE_BYTES: Final = 4 << 20
 """Content decoded together: an Arrow batch of some ten thousand rows."""
@@ -46,23 +49,85 @@ def read_partition(
     """
     if not isinstance(partition, JournalPartition):
         return  # Spark's own, of a read that finds nothing
-    from spark_bridge.journal_source.codecs import decoder_for
+    if partition.bytes.damaged:
+        yield from _damaged_rows(partition.bytes, options, columns)
+        return
+    from spark_bridge.journal_source.codecs import tolerant_decoder_for
 
     journal = partition.bytes.journal
-    decoder = decoder_for(journal, partition.content_type, options=options, columns=columns)
+    decoder = tolerant_decoder_for(
+        journal, partition.content_type, options=options, columns=columns
+    )
     buffer = ContentBuffer(journal, decoder.whole_bytes)
     with asyncio.Runner() as runner:
         contents = _contents(partition.bytes, options, buffer)
         try:
             while (content := runner.run(anext(contents, None))) is not None:
-                yield decoder.decode(content)
+                yield from decoder.decode(content)
         finally:
             runner.run(contents.aclose())
+
+
+def _damaged_rows(
+    wanted: BytePartition, options: ReadOptions, columns: Columns
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows of records that are no messages."""
+    from spark_bridge.journal_source.damage import DamagedRecord
+
+    runs = dict(wanted.runs())
+    records: list[DamagedRecord] = []
+    parts: list[bytes] = []
+    begin = size = 0
+    with asyncio.Runner() as runner:
+        pieces = _pieces(wanted, options)
+        try:
+            while (found := runner.run(anext(pieces, None))) is not None:
+                offset, piece = found
+                if offset in runs:
+                    begin, parts = offset, []
+                parts.append(piece)
+                if offset + len(piece) == runs[begin]:
+                    records.append(DamagedRecord(begin, runs[begin], b"".join(parts)))
+                    size += runs[begin] - begin
+                if size >= DECODE_BYTES:
+                    yield _rows_of(columns, wanted.journal, records)
+                    records, size = [], 0
+        finally:
+            runner.run(pieces.aclose())
+    if records:
+        yield _rows_of(columns, wanted.journal, records)
+
+
+def _rows_of(columns: Columns, journal: str, records: list[DamagedRecord]) -> pa.RecordBatch:
+    from consumer.errors import FramingError
+    from spark_bridge.journal_source.damage import damaged_rows
+
+    try:
+        return damaged_rows(columns, journal, records)
+    except ValueError as error:
+        detail = f"a damaged record, of which no row can be made: {error}"
+        raise FramingError(journal, offset=records[0].begin, detail=detail) from error
 
 
 async def _contents(
     wanted: BytePartition, options: ReadOptions, buffer: ContentBuffer
 ) -> AsyncGenerator[Content, None]:
+    async with aclosing(_pieces(wanted, options)) as pieces:
+        async for offset, piece in pieces:
+            buffer.add(offset, piece)
+            if buffer.size_bytes >= DECODE_BYTES:
+                content = buffer.take()
+                if content.data:
+                    yield content
+    content = buffer.take()
+    if content.data:
+        yield content
+
+
+async def _pieces(
+    wanted: BytePartition, options: ReadOptions
+) -> AsyncGenerator[tuple[int, bytes], None]:
+    """Yield the bytes of a partition's runs, and where they stand."""
     from spark_bridge.brokers import open_client
 
     cutter = RunCutter(wanted.runs())
@@ -78,13 +143,6 @@ async def _contents(
                 raise JournalBytesGoneError(wanted.journal, expected, span.offset)
             expected = span.end
             for offset, piece in cutter.take(span.offset, span.content):
-                buffer.add(offset, piece)
-            if buffer.size_bytes >= DECODE_BYTES:
-                content = buffer.take()
-                if content.data:
-                    yield content
+                yield offset, piece
     if expected < wanted.end and options.fail_on_data_loss:
         raise JournalBytesGoneError(wanted.journal, expected, wanted.end)
-    content = buffer.take()
-    if content.data:
-        yield content

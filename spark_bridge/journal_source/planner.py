@@ -12,7 +12,11 @@ from typing import Final, NamedTuple
 
 from consumer.journal.client import JournalClient
 from spark_bridge.format_options import OptionError
-from spark_bridge.journal_source.byte_runs import BytePartition, partitions_of
+from spark_bridge.journal_source.byte_runs import (
+    BytePartition,
+    damaged_partitions_of,
+    partitions_of,
+)
 from spark_bridge.journal_source.codecs import tables_for
 from spark_bridge.journal_source.commit_scan import (
     NO_LIMITS,
@@ -23,7 +27,7 @@ from spark_bridge.journal_source.commit_scan import (
 from spark_bridge.journal_source.journal_state import AT_THE_BEGINNING, JournalState
 from spark_bridge.journal_source.journals import named_offsets, write_heads
 from spark_bridge.journal_source.offsets import BatchSpan, States
-from spark_bridge.journal_source.options import ReadOptions
+from spark_bridge.journal_source.options import ReadMode, ReadOptions
 from spark_bridge.journal_source.scanner import JournalScanner
 from spark_bridge.journal_source.table_clocks import TableClocks
 
@@ -113,7 +117,12 @@ class Planner:
         return [
             partition
             for name, batch in batches.items()
-            for partition in partitions_of(name, batch.begins, batch.ends, bytes_max=bytes_max)
+            for partition in (
+                *partitions_of(name, batch.begins, batch.ends, bytes_max=bytes_max),
+                *damaged_partitions_of(
+                    name, batch.damaged_begins, batch.damaged_ends, bytes_max=bytes_max
+                ),
+            )
         ]
 
     async def _plan_shares(
@@ -170,6 +179,7 @@ class Planner:
                 state=state,
                 gaps_allowed=not self._options.fail_on_data_loss,
                 stretch_bytes=_stretch_bytes(self._options),
+                keep_damaged=self._options.mode is ReadMode.PERMISSIVE,
                 on_table=self._clocks.on_table,
             )
             self._scanners[name] = scanner

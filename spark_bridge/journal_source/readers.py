@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.columns import Columns
-from spark_bridge.journal_source.options import ReadOptions
+from spark_bridge.journal_source.options import ReadMode, ReadOptions
 from spark_bridge.journal_source.partition_reader import read_partition
 from spark_bridge.journal_source.places import LATEST
 
@@ -30,6 +30,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_bridge.journal_source.stream_plan import StreamPlan
+
+
+def columns_of_read(schema: StructType, options: ReadOptions) -> Columns:
+    """Return the columns of a read.
+
+    Raises:
+        OptionError: a column or an option does not fit.
+    """
+    corrupt = options.corrupt_column if options.mode is ReadMode.PERMISSIVE else None
+    return Columns(schema, include_metadata=options.include_metadata, corrupt=corrupt)
 
 
 class JournalBatchReader(DataSourceReader):
@@ -42,7 +52,7 @@ class JournalBatchReader(DataSourceReader):
             OptionError: a column or an option does not fit.
         """
         self._options = options
-        self._columns = Columns(schema, include_metadata=options.include_metadata)
+        self._columns = columns_of_read(schema, options)
         for name, value in (
             ("maxRowsPerTrigger", options.rows_max),
             ("maxBytesPerTrigger", options.bytes_max),
@@ -75,7 +85,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             OptionError: a column or an option does not fit.
         """
         self._options = options
-        self._columns = Columns(schema, include_metadata=options.include_metadata)
+        self._columns = columns_of_read(schema, options)
         if options.end != LATEST:
             raise OptionError("end", "none but with read: a stream has no end", got="offsets")
         self._plan: StreamPlan | None = None

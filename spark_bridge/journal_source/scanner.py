@@ -30,6 +30,7 @@ class JournalScanner:
         state: JournalState,
         gaps_allowed: bool,
         stretch_bytes: int,
+        keep_damaged: bool = False,
         on_table: Callable[[str, MessageTable], None],
     ) -> None:
         """Go on from a state.
@@ -41,6 +42,7 @@ class JournalScanner:
             state: Where an earlier scan ended, or a bare offset.
             gaps_allowed: Whether bytes may be gone that were not seen yet.
             stretch_bytes: Of the stretches of messages that are found.
+            keep_damaged: Whether records that are no messages are wanted.
             on_table: Told of the journal's messages as they are read for the first time; what it raises ends the read.
         """
         self._client = client
@@ -48,7 +50,7 @@ class JournalScanner:
         self._new_tables = new_tables
         self._gaps_allowed = gaps_allowed
         self._on_table = on_table
-        self._scan = CommitScan(state, stretch_bytes=stretch_bytes)
+        self._scan = CommitScan(state, stretch_bytes=stretch_bytes, keep_damaged=keep_damaged)
         self.state = state
         """Where the next micro-batch begins."""
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.json as pa_json
 from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from consumer.errors import ContentTypeError
 from consumer.journal.client import JournalClient
 from consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
+from consumer.message.json_type import json_uuid_of
 from spark_bridge.brokers import open_client
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.codecs import protobuf_class
@@ -21,7 +22,8 @@ from spark_bridge.journal_source.columns import METADATA_TYPES, with_metadata
 from spark_bridge.journal_source.frame_decoders import frames_in, read_arrow
 from spark_bridge.journal_source.journals import selected_journals
 from spark_bridge.journal_source.message_types import columns_of, load_message_class
-from spark_bridge.journal_source.options import ReadOptions, read_options
+from spark_bridge.journal_source.options import ReadMode, ReadOptions, read_options
+from spark_bridge.journal_source.raw_decoder import RAW_SCHEMA
 
 SAMPLE_BYTES: Final = 1 << 20
 """Of each journal looked into."""
@@ -42,11 +44,15 @@ def infer_schema(options: Mapping[str, Any]) -> StructType | str:
         # Only the JVM parses DDL, so columns are added to it as text.
         metadata = [f"{name} {kind.simpleString()}" for name, kind in METADATA_TYPES.items()]
         return ", ".join([read.schema, *(metadata if read.include_metadata else ())])
-    if read.message_type is not None:
+    if not read.decode:
+        schema = RAW_SCHEMA
+    elif read.message_type is not None:
         found = load_message_class(read.message_type)
         schema = columns_of(found, uuid_field=read.uuid_field)
     else:
         schema = asyncio.run(_sampled_schema(read))
+    if read.adds_corrupt_column and read.mode is ReadMode.PERMISSIVE:
+        schema = StructType([*schema.fields, StructField(read.corrupt_column, StringType())])
     return with_metadata(schema) if read.include_metadata else schema
 
 
@@ -69,7 +75,12 @@ async def _sampled_schema(options: ReadOptions) -> StructType:
             raise ContentTypeError(next(iter(journals)), kinds[0], "its messages cannot be read")
         samples = await _samples(client, list(journals))
     infer = _infer_json if kinds[0] == NDJSON else _infer_arrow
-    schema = infer(samples) if samples else StructType([])
+    strict = options.mode is ReadMode.FAILFAST
+    try:
+        schema = infer(samples, strict=strict) if samples else StructType([])
+    except ValueError as error:
+        expected = f"columns as DDL, for the first messages cannot be read ({error})"
+        raise OptionError("schema", expected, got=None) from error
     if not schema.fields:
         expected = "columns as DDL, such as 'id BIGINT, name STRING': there are no messages to find them by"
         raise OptionError("schema", expected, got=None)
@@ -100,8 +111,15 @@ async def _sample(client: JournalClient, journal: str) -> bytes:
     return b"".join(chunks)
 
 
-def _infer_json(samples: list[bytes]) -> StructType:
-    lines = b"".join(sample[: sample.rfind(b"\n") + 1] for sample in samples)
+def _infer_json(samples: list[bytes], *, strict: bool) -> StructType:
+    lines = b"".join(
+        line + b"\n"
+        for sample in samples
+        for line in sample.split(b"\n")[:-1]
+        if _is_message(line, json_uuid_of, strict=strict)
+    )
+    if not lines:
+        return StructType([])
     try:
         found = pa_json.read_json(pa.BufferReader(lines)).schema
     except pa.ArrowInvalid as error:
@@ -112,9 +130,26 @@ def _infer_json(samples: list[bytes]) -> StructType:
     )
 
 
-def _infer_arrow(samples: list[bytes]) -> StructType:
+def _is_message(payload: bytes, look: Callable[[bytes], object], *, strict: bool) -> bool:
+    """Tell whether a message of a sample can be read: brackets without end would be the end of Arrow's parser.
+
+    Raises:
+        ValueError: it cannot, and is not to be passed by.
+    """
+    try:
+        look(payload)
+    except ValueError:
+        if strict:
+            raise
+        return False
+    return True
+
+
+def _infer_arrow(samples: list[bytes], *, strict: bool) -> StructType:
     for sample in samples:
         for payload in frames_in(sample).payloads:
+            if not _is_message(payload, read_arrow, strict=strict):
+                continue
             found = read_arrow(payload).schema
             if found.names:
                 return StructType(

@@ -120,26 +120,18 @@ def _dicts() -> list[dict[str, Any]]:
     return [{"key": "a", "n": 1, "deep": [{"x": [1, 2.5, None]}]}, {"key": "b"}, {}, {"n": 4}]
 
 
+JSON_JOURNAL: Final = _journal(JsonType(), _dicts())
+CSV_JOURNAL: Final = _journal(
+    CsvType(columns=2),
+    [["", "a", "1"], ["", 'b "quoted"\nline', "2"], ["", "", ""], ["", "c", "4"]],
+)
+PROTOBUF_JOURNAL: Final = _journal(
+    _Protobuf(), [AppendRequest(journal=name, offset=3) for name in ("a", "b", "", "c")]
+)
+
 MESSAGE_DECODERS: Final = (
     FuzzedDecoder("message.arrow", arrow_messages, _arrow, (ValueError,)),
-    FuzzedDecoder(
-        "journal.json", _journal(JsonType(), _dicts()), _read(JsonType()), (FramingError,)
-    ),
-    FuzzedDecoder(
-        "journal.csv",
-        _journal(
-            CsvType(columns=2),
-            [["", "a", "1"], ["", 'b "quoted"\nline', "2"], ["", "", ""], ["", "c", "4"]],
-        ),
-        _read(CsvType(columns=2)),
-        (FramingError,),
-    ),
-    FuzzedDecoder(
-        "journal.protobuf",
-        _journal(
-            _Protobuf(), [AppendRequest(journal=name, offset=3) for name in ("a", "b", "", "c")]
-        ),
-        _read(_Protobuf()),
-        (FramingError,),
-    ),
+    FuzzedDecoder("journal.json", JSON_JOURNAL, _read(JsonType()), (FramingError,)),
+    FuzzedDecoder("journal.csv", CSV_JOURNAL, _read(CsvType(columns=2)), (FramingError,)),
+    FuzzedDecoder("journal.protobuf", PROTOBUF_JOURNAL, _read(_Protobuf()), (FramingError,)),
 )

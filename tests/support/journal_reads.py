@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from pyspark.sql.types import LongType, StructField, StructType
 
+from consumer.message.framing import NDJSON
 from spark_bridge.journal_source.readers import JournalStreamReader, batch_reader, stream_reader
 from tests.support.journal_writers import JournalWriter
 from tests.support.spark import make_journals
@@ -21,11 +22,11 @@ Rows = list[dict[str, Any]]
 class Topic:
     """Some journals of one test."""
 
-    def __init__(self, address: str, count: int) -> None:
+    def __init__(self, address: str, count: int, *, content_type: str = NDJSON) -> None:
         self.address = address
         self.prefix = f"test/{uuid4().hex}/"
         self.journals = [f"{self.prefix}part-{index:03d}" for index in range(count)]
-        make_journals(address, self.journals)
+        make_journals(address, self.journals, content_type=content_type)
 
     def options(self, **more: object) -> dict[str, str]:
         """Return the options of a read of all journals."""

@@ -7,7 +7,8 @@ import pytest
 
 from consumer.errors import FramingError
 from consumer.message.columns import batch_of
-from consumer.message.framing import Frames
+from consumer.message.csv_type import CsvType
+from consumer.message.framing import CSV, Frames, framing_for
 from consumer.message.json_type import JsonStructType, JsonType, Meta
 from consumer.message.protobuf_type import ProtobufType
 from consumer.message.uuid import NIL_UUID, build_uuid, format_uuid
@@ -172,3 +173,17 @@ def test_protobuf_class_without_bytes_field_is_refused() -> None:
     """Plan: a class whose field is a string. Why: better at start than at the first message."""
     with pytest.raises(TypeError, match="Label needs a field `bytes value`"):
         ProtobufType(Label, uuid_field="value")
+
+
+@pytest.mark.parametrize("text", ["two\nlines", "two\rlines", 'a "quote"', "a,b", ""])
+def test_csv_field_of_any_text_is_one_record_again(text: str) -> None:
+    """Plan: encode, frame, unframe and decode a field. Why: a line end that was not quoted made two records of one, and
+    the journal unreadable.
+    """
+    kind = CsvType(columns=1)
+    uuid = format_uuid(build_uuid(7 | 1 << 40, 1 << 50, 0))
+    framed = framing_for(CSV).frame(kind.encode([uuid, text]))
+
+    frames = framing_for(CSV).unframer(journal="a/b", offset=0).feed(framed)
+
+    assert [kind.decode(payload) for payload in frames.payloads] == [[uuid, text]]

@@ -37,7 +37,8 @@ NEEDED = {"address": "http://127.0.0.1:8081", "selector": "name=a/journal"}
         ("clockAheadSeconds", "0", "a number of seconds"),
         ("refuseClocksAhead", "1", "true or false"),
         ("messageType", "Flight", "module:attribute"),
-        ("mode", "DROPMALFORMED", "FAILFAST or PERMISSIVE"),
+        ("mode", "LENIENT", "one of FAILFAST, PERMISSIVE, DROPMALFORMED"),
+        ("decode", "no", "true or false"),
     ],
 )
 def test_wrong_option_is_named_with_what_was_expected(option: str, value: str, said: str) -> None:

@@ -1,0 +1,152 @@
+"""Rows of records that are no messages, and decoding around messages that cannot be decoded.
+
+What the driver finds damaged (a junk line, bytes of no frame, a UUID that is none) comes to tasks as ranges of their
+own. What only a decoder finds is told apart here, by halves: a batch that fails is decoded in two parts, until the
+message at fault stands alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import BinaryType
+
+from consumer.errors import FramingError
+from consumer.message.framing import Frames, framing_for
+from spark_bridge.journal_source.columns import Columns, metadata_columns
+from spark_bridge.journal_source.content import Content
+from spark_bridge.journal_source.message_table import Offsets
+from spark_bridge.journal_source.options import ReadMode
+
+RECORD_BYTES_MAX: Final = 16 << 20
+"""Of a damaged record that a row shows: a stretch of junk may be larger than a row should be."""
+
+
+class DamagedRecord(NamedTuple):
+    """Bytes [begin, end) of a journal that are no message."""
+
+    begin: int
+    end: int
+    content: bytes
+
+
+class _Decoder(Protocol):
+    def whole_bytes(self, data: bytes) -> int: ...
+
+    def decode(self, content: Content) -> pa.RecordBatch: ...
+
+
+def damaged_rows(columns: Columns, journal: str, records: list[DamagedRecord]) -> pa.RecordBatch:
+    """Return a row for each record: where it stands and, if there is a column for it, its bytes; all else is null.
+
+    Raises:
+        ValueError: a column must not be null.
+    """
+    begins = np.array([record.begin for record in records], dtype=np.int64)
+    ends = np.array([record.end for record in records], dtype=np.int64)
+    values = metadata_columns(journal, begins=begins, ends=ends, uuids=None)
+    values |= corrupt_column(columns, [record.content for record in records])
+    return columns.batch(values, len(records))
+
+
+def corrupt_column(columns: Columns, contents: list[bytes | None]) -> dict[str, pa.Array]:
+    """Return the column of damaged records, if it is wanted; None where a record is sound."""
+    field = columns.corrupt
+    if field is None:
+        return {}
+    cut = [None if each is None else each[:RECORD_BYTES_MAX] for each in contents]
+    if isinstance(field.dataType, BinaryType):
+        return {field.name: pa.array(cut, pa.binary())}
+    texts = [None if each is None else each.decode("utf-8", errors="replace") for each in cut]
+    return {field.name: pa.array(texts, pa.string())}
+
+
+class TolerantDecoder:
+    """Decodes what can be decoded; what cannot is a row of its own, left out, or an error."""
+
+    def __init__(
+        self, inner: _Decoder, columns: Columns, *, content_type: str, mode: ReadMode
+    ) -> None:
+        """Wrap a decoder.
+
+        Args:
+            inner: Decodes whole frames, or raises.
+            columns: Of the batches.
+            content_type: Tells how frames are found.
+            mode: What becomes of messages that cannot be decoded.
+        """
+        self._inner = inner
+        self._columns = columns
+        self._framing = framing_for(content_type)
+        self._mode = mode
+        self.whole_bytes = inner.whole_bytes
+
+    def decode(self, content: Content) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of whole frames, in order.
+
+        Raises:
+            FramingError: a message cannot be decoded, and the mode is FAILFAST.
+        """
+        try:
+            yield self._inner.decode(content)
+            return
+        except MemoryError:
+            raise  # says nothing of the message
+        except Exception as error:
+            if self._mode is ReadMode.FAILFAST:
+                raise _framing_error(content, error) from error
+        frames = self._framing.unframer(journal="", offset=0).feed(content.data)
+        yield from self._halves(content, frames, 0, len(frames.payloads))
+
+    def _halves(
+        self, content: Content, frames: Frames, start: int, stop: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Decode frames [start, stop), which are known to fail together."""
+        if stop - start <= 1:
+            if start < stop and self._mode is ReadMode.PERMISSIVE:
+                yield self._damaged(content, frames, start)
+            return
+        middle = (start + stop) // 2
+        for first, last in ((start, middle), (middle, stop)):
+            part = _part(content, frames.begins[first], frames.ends[last - 1])
+            try:
+                batch = self._inner.decode(part)
+            except MemoryError:
+                raise
+            except Exception:
+                yield from self._halves(content, frames, first, last)
+            else:
+                yield batch
+
+    def _damaged(self, content: Content, frames: Frames, index: int) -> pa.RecordBatch:
+        begins, ends = content.offsets_of(_one(frames.begins[index]), _one(frames.ends[index]))
+        record = DamagedRecord(int(begins[0]), int(ends[0]), frames.payloads[index])
+        try:
+            return damaged_rows(self._columns, content.journal, [record])
+        except ValueError as error:
+            raise _framing_error(content, error) from error
+
+
+def _framing_error(content: Content, error: Exception) -> FramingError:
+    if isinstance(error, FramingError):
+        return error
+    detail = f"of a message there or after: {type(error).__name__}: {error}"
+    return FramingError(content.journal, offset=int(content.piece_offsets[0]), detail=detail)
+
+
+def _part(content: Content, start: int, stop: int) -> Content:
+    """Return bytes [start, stop) of some content, which are whole frames."""
+    first = int(np.searchsorted(content.piece_starts, start, side="right")) - 1
+    last = int(np.searchsorted(content.piece_starts, stop - 1, side="right"))
+    starts = content.piece_starts[first:last] - start
+    offsets = content.piece_offsets[first:last].copy()
+    offsets[0] -= starts[0]  # the part begins within its first piece
+    starts[0] = 0
+    return Content(content.journal, content.data[start:stop], starts, offsets)
+
+
+def _one(value: int) -> Offsets:
+    return np.array([value], dtype=np.int64)

@@ -1,0 +1,53 @@
+"""Messages as they are: the bytes between their frames, in one binary column."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from consumer.message.framing import framing_for
+from spark_bridge.format_options import OptionError
+from spark_bridge.journal_source.columns import Columns, metadata_columns
+from spark_bridge.journal_source.content import Content
+from spark_bridge.journal_source.frame_tables import UuidOf
+
+VALUE: Final = "value"
+RAW_SCHEMA: Final = StructType([StructField(VALUE, BinaryType())])
+
+
+class RawDecoder:
+    """Returns payloads; looks into them for UUIDs only, and only where those are asked for."""
+
+    def __init__(self, columns: Columns, *, content_type: str, uuid_of: UuidOf) -> None:
+        """Say what is wanted.
+
+        Raises:
+            OptionError: other columns of messages than `value BINARY`.
+        """
+        if columns.of_messages not in (RAW_SCHEMA, StructType([])):
+            shown = columns.of_messages.simpleString()
+            raise OptionError("schema", "value BINARY, for decode is false", got=shown)
+        self._columns = columns
+        self._framing = framing_for(content_type)
+        self._uuid_of = uuid_of
+
+    def whole_bytes(self, data: bytes) -> int:
+        """Return how many bytes of `data`, which begins with a frame, are whole frames."""
+        ends = self._framing.unframer(journal="", offset=0).feed(data).ends
+        return ends[-1] if ends else 0
+
+    def decode(self, content: Content) -> pa.RecordBatch:
+        """Return the payloads of whole frames."""
+        frames = self._framing.unframer(journal="", offset=0).feed(content.data)
+        begins, ends = content.offsets_of(
+            np.array(frames.begins, dtype=np.int64), np.array(frames.ends, dtype=np.int64)
+        )
+        uuids = None
+        if self._columns.wants_uuids:
+            uuids = b"".join(map(self._uuid_of, frames.payloads))
+        values = metadata_columns(content.journal, begins=begins, ends=ends, uuids=uuids)
+        values[VALUE] = pa.array(frames.payloads, pa.binary())
+        return self._columns.batch(values, len(frames.payloads))

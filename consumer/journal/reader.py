@@ -262,7 +262,9 @@ class Reader:
             async with Reader(self._transport, request, clock=self._clock) as probe:
                 async for _ in probe:
                     raise AssertionError("a metadata-only read delivers nothing")
-        except (EndpointError, JournalUnavailableError) as error:
+        except (EndpointError, JournalUnavailableError, RpcFailedError) as error:
+            if _is_doomed(error):
+                raise
             # The probe lost patience; a blocking read does not.
             await self._pause(error)
             return None
@@ -296,8 +298,7 @@ class Reader:
         if error.code() == grpc.StatusCode.DATA_LOSS:
             raise JournalDamagedError(self.journal, error.details() or "") from error
         translated = error_of_rpc(self._endpoint, error)
-        doomed = not isinstance(translated, (EndpointError, RpcFailedError))
-        if doomed or (isinstance(translated, RpcFailedError) and translated.code in _DOOMED_CODES):
+        if not isinstance(translated, (EndpointError, RpcFailedError)) or _is_doomed(translated):
             raise translated from error
         translated.__cause__ = error
         await self._pause(translated)
@@ -342,3 +343,8 @@ class Reader:
         if self._call is not None:
             self._call.cancel()
             self._call = None
+
+
+def _is_doomed(error: ConsumerError) -> bool:
+    """Tell whether a request that failed so would fail again."""
+    return isinstance(error, RpcFailedError) and error.code in _DOOMED_CODES

@@ -13,10 +13,12 @@ from consumer.errors import (
     JournalNotAllowedError,
     JournalNotFoundError,
     JournalProtocolError,
+    JournalReplacedError,
     JournalSuspendedError,
     NotAuthorizedError,
 )
 from consumer.journal.client import JournalClient, ReadSpan
+from consumer.journal.guard import OffsetGuard
 from consumer.journal.reader import REFUSALS_MAX, Reader
 from consumer.protocol import journal_pb2 as pb
 from tests.support.scripted_broker import Context, ReadHandler, ScriptedBroker, header, metadata
@@ -189,6 +191,54 @@ async def test_blocking_read_at_the_head_pins_the_head_before_it_waits() -> None
 
     assert span == ReadSpan(40, b"ab")
     assert [request.offset for request in broker.read_requests] == [-1, 40, 40]
+
+
+async def test_guarded_read_waits_out_a_replica_that_lags_and_a_broker_in_trouble() -> None:
+    """Before it reads on, a guarded read looks at the write head. A replica that is behind, and a broker that fails for
+    longer than the client's patience, pass: a blocking read gives up for neither.
+    """
+    heads = [3, 5]
+    looks = 0
+
+    async def answer(request: pb.ReadRequest, context: Context) -> AsyncIterator[pb.ReadResponse]:
+        nonlocal looks
+        if not request.metadata_only:
+            yield metadata(request.offset, 0, 7)
+            yield pb.ReadResponse(offset=request.offset, content=b"ab")
+            return
+        looks += 1
+        if looks == 1:
+            await context.abort(grpc.StatusCode.INTERNAL, "store failed")
+        head = heads.pop(0)
+        yield pb.ReadResponse(
+            status=pb.OFFSET_NOT_YET_AVAILABLE, header=header(), offset=head, write_head=head
+        )
+
+    guard = OffsetGuard("abcd", None, read_through=5, starts_at=5, patience_seconds=60.0)
+    async with (
+        ScriptedBroker(on_read=answer) as broker,
+        JournalClient(broker.address, patience_seconds=-1.0) as client,
+        client.reader("abcd", offset=5, guard=guard) as reader,
+    ):
+        span = await anext(reader)
+
+    assert span == ReadSpan(5, b"ab")
+    assert looks == 3
+
+
+async def test_guarded_read_ends_where_the_head_stays_below() -> None:
+    """A broker that tells no incarnation, and whose journal ends before what was read: nothing is delivered, ever."""
+
+    async def answer(request: pb.ReadRequest, context: Context) -> AsyncIterator[pb.ReadResponse]:
+        assert request.metadata_only, "a blocking read would wait in silence"
+        yield pb.ReadResponse(
+            status=pb.OFFSET_NOT_YET_AVAILABLE, header=header(), offset=3, write_head=3
+        )
+
+    guard = OffsetGuard("abcd", None, read_through=5, starts_at=5, patience_seconds=0.0)
+    async with ScriptedBroker(on_read=answer) as broker, JournalClient(broker.address) as client:
+        with pytest.raises(JournalReplacedError, match=r"offset 5 .* write head is 3"):
+            await anext(client.reader("abcd", offset=5, guard=guard))
 
 
 async def test_cancelled_iteration_loses_nothing() -> None:

@@ -30,6 +30,9 @@ from consumer.protocol.alphabet import validate_journal
 from consumer.protocol.auth import Capability, Claims
 from consumer.protocol.fragments_pb2 import ByteSpan, VerifyJournalRequest, VerifyJournalResponse
 
+VERIFICATIONS_MAX = 2
+"""Fragments verified at once on request: each takes a processor, and the disk."""
+
 logger = structlog.get_logger()
 
 
@@ -40,6 +43,7 @@ class VerifyHandler:
         self._resolver = resolver
         self._site = site
         self._checks = checks
+        self._turns = asyncio.Semaphore(VERIFICATIONS_MAX)
 
     async def verify(self, request: VerifyJournalRequest, claims: Claims, context: Context) -> None:
         """Verify one journal; tell about each fragment."""

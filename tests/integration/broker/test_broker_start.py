@@ -54,7 +54,8 @@ async def test_damaged_catalogue_refuses_and_removes_nothing(tmp_path: Path, dam
     if damage == "emptied":
         path.write_bytes(b"")
     elif damage == "last frame":
-        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        # Behind the frame stands one zero.
+        path.write_bytes(whole[:-2] + bytes([whole[-2] ^ 1]) + whole[-1:])
     elif damage == "older":
         # A copy of before the journal was applied.
         path.write_bytes(whole[: whole.index(JOURNAL.encode()) - 40])

@@ -105,6 +105,22 @@ class Store(Protocol):
         ...
 
 
+@runtime_checkable
+class SegmentKeeper(Protocol):
+    """Optional, of a store: keeps the segments of checkpoints apart, so that silent producers cost a commit nothing.
+
+    `start_commit` is then given checkpoints that name some producers in segments (`consumer.message.producer_segment`):
+    it commits what `taken_out` returns, checkpoint and new contents together, and may drop contents that
+    `segments_named` does not name. `restore_checkpoint` returns what `put_together` does. A store that is none is
+    given whole checkpoints, which grow with the number of producers.
+    """
+
+    @property
+    def keeps_segments(self) -> bool:
+        """Whether it does so; asked after `restore_checkpoint`."""
+        ...
+
+
 StoreT = TypeVar("StoreT", bound=Store)
 ResultT = TypeVar("ResultT")
 StoreT_contra = TypeVar("StoreT_contra", bound=Store, contravariant=True)

@@ -27,6 +27,7 @@ PORT_MAX = 65_535
 _SHARDS_AT_LEAST = {
     "input_bytes_max": 1,
     "poison_attempts": 1,
+    "producers_bytes_max": 1,
     "publish_bytes_max": 1,
     "restart_delay_seconds": 0.01,  # Without a pause, a shard that fails at once would fill the log and its member.
 }

@@ -117,6 +117,12 @@ _OPTIONS = (
         help="Recorded bytes after which it does so before that.",
     ),
     _option(
+        "--producers-bytes-max",
+        envvar="CONSUMER_PRODUCERS_BYTES_MAX",
+        default=_DEFAULTS.producers_bytes_max,
+        help="Memory of the producers that a shard knows, 384 bytes each; above it the longest silent are forgotten.",
+    ),
+    _option(
         "--rollback-again-seconds",
         envvar="CONSUMER_ROLLBACK_AGAIN_SECONDS",
         default=_DEFAULTS.rollback_again_seconds,
@@ -186,6 +192,7 @@ def shard_config(options: Mapping[str, Any]) -> ShardConfig:
         hints_seconds=options["hints_seconds"],
         hints_bytes=options["hints_bytes"],
         head_patience_seconds=options["head_patience_seconds"],
+        producers_bytes_max=options["producers_bytes_max"],
         rollback_again_seconds=options["rollback_again_seconds"],
         clock_ahead_seconds=options["clock_ahead_seconds"],
         refuse_clocks_ahead=options["refuse_clocks_ahead"],

@@ -1,4 +1,4 @@
-"""How far each producer of each journal was sequenced, and its passage to and from checkpoints.
+"""How far each producer of each journal was sequenced.
 
 Source: gazette/core message/sequencer.go (partialSequence, ProducerStates).
 """
@@ -6,12 +6,13 @@ Source: gazette/core message/sequencer.go (partialSequence, ProducerStates).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from consumer.message.ageing import clock_cut
 from consumer.message.ring import Span
-from consumer.message.uuid import PRODUCER_BYTES
-from consumer.protocol import shard_pb2
+
+if TYPE_CHECKING:
+    from consumer.message.journal_producers import ProducerSegment
 
 NOTHING_PENDING: Final = -1
 
@@ -19,11 +20,19 @@ NOTHING_PENDING: Final = -1
 class Producer:
     """One producer's progress in one journal. Compared by identity."""
 
-    __slots__ = ("begin", "heard_seconds", "max_clock", "min_clock", "span")
+    __slots__ = (
+        "begin",
+        "heard_seconds",
+        "id",
+        "is_named",
+        "max_clock",
+        "min_clock",
+        "segment",
+        "span",
+    )
 
-    def __init__(
-        self, clock: int, begin: int = NOTHING_PENDING, *, heard_seconds: float = 0.0
-    ) -> None:
+    def __init__(self, producer_id: int, clock: int, begin: int = NOTHING_PENDING) -> None:
+        self.id = producer_id
         self.min_clock = clock
         """Clock of the last message consumed or rolled back; earlier ones are duplicates."""
         self.max_clock = clock
@@ -32,35 +41,12 @@ class Producer:
         """Offset of the first pending message, bytes; -1 if none is pending."""
         self.span: Span | None = None
         """Pending messages that are in memory; None if none are."""
-        self.heard_seconds = heard_seconds
+        self.segment: ProducerSegment | None = None
+        """Where it was filed and not heard since; None if a checkpoint must name it (`JournalProducers`)."""
+        self.is_named = False
+        """Whether any segment names it, be it with an older state."""
+        self.heard_seconds = 0.0
         """When it was last heard, or restored, in its journal's reading time (`consumer.message.ageing`)."""
-
-
-ProducersByJournal: TypeAlias = dict[str, dict[int, Producer]]
-
-
-def restored(sources: Mapping[str, shard_pb2.Checkpoint.Source]) -> ProducersByJournal:
-    """Return producers as a checkpoint knew them."""
-    return {
-        journal: {
-            int.from_bytes(entry.id, "big"): Producer(entry.state.last_ack, entry.state.begin)
-            for entry in source.producers
-        }
-        for journal, source in sources.items()
-    }
-
-
-def source_of(offset: int, producers: Mapping[int, Producer]) -> shard_pb2.Checkpoint.Source:
-    """Return one journal's part of a checkpoint; producers by ascending id, so that equal states are equal bytes."""
-    source = shard_pb2.Checkpoint.Source(read_through=offset)
-    for producer_id, producer in sorted(producers.items()):
-        source.producers.add(
-            id=producer_id.to_bytes(PRODUCER_BYTES, "big"),
-            state=shard_pb2.Checkpoint.ProducerState(
-                last_ack=producer.min_clock, begin=producer.begin
-            ),
-        )
-    return source
 
 
 def stale_ids(

@@ -33,8 +33,9 @@ from typing import Final
 from consumer.message.ageing import PRUNE_HORIZON_SECONDS, ReadingTime
 from consumer.message.batch import MessageBatch
 from consumer.message.emission import ReplayRange, RunEmission, SequenceEmission
+from consumer.message.journal_producers import FilingLimits, JournalProducers
 from consumer.message.outcome import Outcome
-from consumer.message.producers import NOTHING_PENDING, Producer, restored, source_of, stale_ids
+from consumer.message.producers import NOTHING_PENDING, Producer, stale_ids
 from consumer.message.ring import Ring, Span
 from consumer.message.run import commits_itself, committed_part, end_of_stretch, scan_run
 from consumer.message.uuid import Flags
@@ -43,6 +44,25 @@ from consumer.protocol import shard_pb2
 RING_MESSAGES: Final = 32_768
 RING_BYTES: Final = 32 << 20
 """Of one shard; a member may host some dozens. What exceeds them is read a second time."""
+PRODUCERS_BYTES_MAX: Final = 64 << 20
+"""Of one shard: some 170,000 producers. A restart of each writer an hour makes 24 a day."""
+PRODUCER_BYTES: Final = 384
+"""Memory of one that is known, with its places in tables (measured: 345 to 370)."""
+_PRUNES_A_HORIZON: Final = 1024
+"""Where there are many, silent producers are looked for so often: checkpoints must not pass over all of them."""
+_PRUNED_AT_ONCE: Final = 256
+"""Where there are no more, each checkpoint does."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerCounts:
+    """How many producers a shard's sources have, in all."""
+
+    known: int
+    filed: int
+    """Of those, the ones that have been silent, and that checkpoints do not name (`JournalProducers`)."""
+    evicted: int
+    """Forgotten since the sequencer began, because there were too many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +89,8 @@ class Sequencer:
         *,
         ring_messages: int = RING_MESSAGES,
         ring_bytes: int = RING_BYTES,
+        producers_bytes_max: int = PRODUCERS_BYTES_MAX,
+        filing: FilingLimits | None = None,
     ) -> None:
         """Go on from a checkpoint.
 
@@ -76,8 +98,18 @@ class Sequencer:
             sources: Of the checkpoint; empty at the very beginning.
             ring_messages: Pending messages kept in memory; at least one is.
             ring_bytes: Framed bytes of pending messages kept in memory.
+            producers_bytes_max: Memory of producers; above it, those longest silent are forgotten at a checkpoint,
+                unless they have something pending.
+            filing: When silent producers go into segments, which the store must keep. None: it does not, and each
+                checkpoint names all producers.
         """
-        self._producers = restored(sources)
+        self._producers = {
+            journal: JournalProducers.restored(source) for journal, source in sources.items()
+        }
+        self._producers_max = max(1, producers_bytes_max // PRODUCER_BYTES)
+        self._filing = filing
+        self._looked_for_silent: dict[str, float] = {}
+        """When silent producers of a journal were looked for, in its reading time."""
         self._offsets = {journal: source.read_through for journal, source in sources.items()}
         self._resumes = {
             journal: source.resume for journal, source in sources.items() if source.resume
@@ -210,25 +242,60 @@ class Sequencer:
         self._pending.clear()
         if not isinstance(self._emission, RunEmission):
             self._prune(prune_horizon_seconds)
+            self._evict()
         sources = {
-            journal: source_of(offset, self._producers.get(journal, {}))
-            for journal, offset in self._offsets.items()
+            journal: self._source_of(journal, offset) for journal, offset in self._offsets.items()
         }
         for journal, resume in self._resumes.items():
             sources.setdefault(journal, shard_pb2.Checkpoint.Source()).resume = resume
         return sources
 
+    def producer_counts(self) -> ProducerCounts:
+        """Return how many producers there are."""
+        journals = self._producers.values()
+        return ProducerCounts(
+            known=sum(len(producers.by_id) for producers in journals),
+            filed=sum(producers.filed for producers in journals),
+            evicted=sum(producers.evicted for producers in journals),
+        )
+
+    def _source_of(self, journal: str, offset: int) -> shard_pb2.Checkpoint.Source:
+        producers = self._producers_of(journal)
+        if self._filing is None:
+            return producers.source(offset)
+        read_seconds = self._reading_of(journal).seconds
+        return producers.incremental_source(offset, self._filing, read_seconds=read_seconds)
+
     def _prune(self, horizon_seconds: float) -> None:
         for journal, producers in self._producers.items():
+            read_seconds = self._reading_of(journal).seconds
+            looked = self._looked_for_silent.get(journal, 0.0)
+            is_soon = read_seconds - looked < horizon_seconds / _PRUNES_A_HORIZON
+            if is_soon and len(producers.by_id) > _PRUNED_AT_ONCE:
+                continue
+            self._looked_for_silent[journal] = read_seconds
             for producer_id in stale_ids(
-                producers,
-                read_seconds=self._reading_of(journal).seconds,
+                producers.by_id,
+                read_seconds=read_seconds,
                 horizon_seconds=horizon_seconds,
                 keep=self._emitted,
             ):
-                del producers[
-                    producer_id
-                ]  # It has nothing pending, so there is nothing to release.
+                producers.forget(producers.by_id[producer_id])
+
+    def _evict(self) -> None:
+        """Forget producers where there are too many: of the journal with the most, so that a flood meets itself."""
+        surplus = sum(len(each.by_id) for each in self._producers.values()) - self._producers_max
+        journals = sorted(self._producers.values(), key=lambda each: len(each.by_id), reverse=True)
+        for producers in journals:
+            if surplus <= 0:
+                return
+            surplus -= producers.evict(surplus, keep=self._emitted)
+
+    def _producers_of(self, journal: str) -> JournalProducers:
+        producers = self._producers.get(journal)
+        if producers is None:
+            producers = self._producers[journal] = JournalProducers()
+        return producers
 
     def _reading_of(self, journal: str) -> ReadingTime:
         reading = self._reading.get(journal)
@@ -238,21 +305,19 @@ class Sequencer:
 
     def _heard(self, journal: str, producer_id: int, clock: int) -> Producer:
         """Return the producer of a message with this clock, known before or not."""
-        producers = self._producers.setdefault(journal, {})
-        producer = producers.get(producer_id)
-        if producer is None:
-            producer = producers[producer_id] = Producer(clock - 1)
-        producer.heard_seconds = self._reading_of(journal).seconds
-        return producer
+        heard_seconds = self._reading_of(journal).seconds
+        return self._producers_of(journal).heard(
+            producer_id, clock - 1, heard_seconds=heard_seconds
+        )
 
     def _queue_run(self, batch: MessageBatch, start: int) -> int:
         """Sequence messages that commit by themselves; return the index after them."""
         journal = batch.journal
-        producers = self._producers.setdefault(journal, {})
-        run = scan_run(batch, start, producers=producers)
+        producers = self._producers_of(journal)
+        run = scan_run(batch, start, producers=producers.by_id)
         heard_seconds = self._reading_of(journal).seconds
-        for producer_id in run.producer_ids & producers.keys():
-            producers[producer_id].heard_seconds = heard_seconds
+        for producer_id in run.producer_ids & producers.by_id.keys():
+            producers.heard(producer_id, 0, heard_seconds=heard_seconds)
         self._count(Outcome.OUTSIDE_COMMIT, len(run.indices))
         self._count(Outcome.OUTSIDE_ALREADY_ACKED, run.duplicates)
         self._count(Outcome.UNKNOWN_FLAGS, run.unknown_flags)
@@ -357,11 +422,8 @@ class Sequencer:
         producers = self._producers[run.journal]
         heard_seconds = self._reading_of(run.journal).seconds
         for producer_id, clock in run.take(count).items():
-            producer = producers.get(producer_id)
-            if producer is None:
-                producers[producer_id] = Producer(clock, heard_seconds=heard_seconds)
-            else:
-                self._reset(producer, clock=clock)
+            producer = producers.heard(producer_id, clock, heard_seconds=heard_seconds)
+            self._reset(producer, clock=clock)
         self._offsets[run.journal] = run.offset
         if run.exhausted:
             self._emission = None

@@ -264,22 +264,54 @@ class Checkpoint(_message.Message):
             def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
             def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+        @_typing.final
+        class Segment(_message.Message):
+            """Many producers that have been silent, packed."""
+
+            DESCRIPTOR: _descriptor.Descriptor
+
+            ID_FIELD_NUMBER: _builtins.int
+            CONTENT_FIELD_NUMBER: _builtins.int
+            id: _builtins.bytes
+            """BLAKE2b of the content, 16 bytes."""
+            content: _builtins.bytes
+            """Set on its way to the store, which keeps it apart from the checkpoint under its id."""
+            def __init__(
+                self,
+                *,
+                id: _builtins.bytes = ...,
+                content: _builtins.bytes = ...,
+            ) -> None: ...
+            _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+            def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+            _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "id", b"id"]  # noqa: Y015
+            def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+            def WhichOneof(self, oneof_group: _Never) -> None: ...
+
         READ_THROUGH_FIELD_NUMBER: _builtins.int
         PRODUCERS_FIELD_NUMBER: _builtins.int
         RESUME_FIELD_NUMBER: _builtins.int
         EPOCH_FIELD_NUMBER: _builtins.int
         RESET_FIELD_NUMBER: _builtins.int
+        SEGMENTS_FIELD_NUMBER: _builtins.int
+        FORGOTTEN_FIELD_NUMBER: _builtins.int
         read_through: _builtins.int
         """Every message below this offset was sequenced, bytes."""
         resume: _builtins.bytes
         """Of a source that is no journal: where its reader goes on from, in the reader's own form."""
         reset: _builtins.bytes
         """Id of the reset that was applied to this source last; absent if none ever was."""
+        forgotten: _builtins.bytes
+        """Ids of producers that segments name and that were forgotten since, 6 bytes each."""
         @_builtins.property
         def producers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Checkpoint.Source.ProducerEntry]: ...
         @_builtins.property
         def epoch(self) -> _identity_pb2.JournalEpoch:
             """Of the journal that `read_through` is an offset of; absent if its broker told none, or nobody asked yet."""
+
+        @_builtins.property
+        def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Checkpoint.Source.Segment]:
+            """Oldest first. What a later one says of a producer holds, and what `producers` says before all."""
 
         def __init__(
             self,
@@ -289,10 +321,12 @@ class Checkpoint(_message.Message):
             resume: _builtins.bytes = ...,
             epoch: _identity_pb2.JournalEpoch | None = ...,
             reset: _builtins.bytes = ...,
+            segments: _abc.Iterable[Global___Checkpoint.Source.Segment] | None = ...,
+            forgotten: _builtins.bytes = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "producers", b"producers", "read_through", b"read_through", "reset", b"reset", "resume", b"resume"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "forgotten", b"forgotten", "producers", b"producers", "read_through", b"read_through", "reset", b"reset", "resume", b"resume", "segments", b"segments"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,6 +25,7 @@ from consumer.journal.in_turn import TurnNames
 from consumer.journal.late_copies import CopyRegister
 from consumer.message.clock_watch import CLOCK_AHEAD_SECONDS
 from consumer.message.publisher import CARRIED_BYTES_MAX
+from consumer.message.sequencer import PRODUCERS_BYTES_MAX
 from consumer.shard.death_records import DeathRecords
 from consumer.shard.metrics import ShardMetrics
 from consumer.shard.rollback_records import RollbackRecords
@@ -92,6 +93,9 @@ class ShardConfig:
     """What a shard may read ahead, bytes of journal; the spec's `read_channel_size` bounds the messages."""
     publish_bytes_max: int = 64 << 20
     """Published bytes that wait for the broker; above it the application is not called."""
+    producers_bytes_max: int = PRODUCERS_BYTES_MAX
+    """Memory of the producers that a shard knows, in all its sources, bytes: 384 each. Above it those longest silent
+    are forgotten, unless they have a transaction open: a message that such a one repeats then counts a second time."""
     carried_bytes_max: int = CARRIED_BYTES_MAX
     """A transaction that publishes less, in bytes of frames, commits its messages with its checkpoint and appends them
     afterwards: one append less to wait for. 0: all are appended before it commits."""

@@ -18,7 +18,7 @@ import structlog
 
 from allocator.core.model import Assignment
 from allocator.runtime.task_group import TaskGroup
-from consumer.application import Shard, Store
+from consumer.application import SegmentKeeper, Shard, Store
 from consumer.core import transaction_events as tx
 from consumer.core.checkpoint import read_through_of
 from consumer.core.failure_kind import FailureKind, failure_kind
@@ -28,6 +28,7 @@ from consumer.core.transaction import TransactionMachine
 from consumer.errors import ApplicationError, ConsumerError, ShardStoppedError
 from consumer.journal.append_service import AppendService
 from consumer.message.batch import MessageBatch
+from consumer.message.journal_producers import FilingLimits
 from consumer.message.sequencer import RING_MESSAGES, Sequencer
 from consumer.message.uuid import new_producer_id
 from consumer.protocol.shard_pb2 import Checkpoint
@@ -336,8 +337,14 @@ class PrimaryAttempt:
         """Run transactions from `checkpoint` of `store` on until the input ends."""
         spec = self._shard.spec
         self._achievements.sequenced_to = read_through_of(checkpoint)
-        ring = spec.ring_buffer_size or RING_MESSAGES
-        sequencer = Sequencer(checkpoint.sources, ring_messages=ring)
+        ring_messages = spec.ring_buffer_size or RING_MESSAGES
+        keeps_segments = isinstance(store, SegmentKeeper) and store.keeps_segments
+        sequencer = Sequencer(
+            checkpoint.sources,
+            ring_messages=ring_messages,
+            producers_bytes_max=self._environment.config.producers_bytes_max,
+            filing=FilingLimits() if keeps_segments else None,
+        )
         self._loop = TransactionLoop(
             TransactionMachine(sequencer, checkpoint, limits=limits_of(spec)),
             services,

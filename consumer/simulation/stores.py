@@ -17,13 +17,20 @@ import msgspec
 from consumer.application import Shard
 from consumer.errors import CommitFencedError, StoreClosedError
 from consumer.local_state import local_state_of
+from consumer.message.producer_segment import (
+    EncodedCheckpoint,
+    encoded,
+    put_together,
+    segments_named,
+    taken_out,
+)
 from consumer.op_future import OpFuture, TurnFuture
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.recoverylog.file_recorder import FileRecorder
 from consumer.simulation.piecewise import PiecewiseRecorder
 from consumer.stores.json_document import decode_documents, encode_documents
 from consumer.stores.recorded_files import remove_if_there
-from consumer.stores.state_file import RecordedStateFile
+from consumer.stores.state_file import RecordedStateFile, Segments
 
 State = dict[str, int]
 T = TypeVar("T")
@@ -102,6 +109,7 @@ class RecordedStore:
         self._committed: State = {}
         self._commit: OpFuture | None = None
         self._closed = False
+        self.keeps_segments = True
         self.state: State = {}
         """The state of the running transaction."""
 
@@ -121,7 +129,8 @@ class RecordedStore:
             self._committed = msgspec.json.decode(state, type=State)
         self.state = dict(self._committed)
         self._observer.on_restored(self._committed)
-        return checkpoint
+        segments = self._file.load_segments(segments_named(checkpoint))
+        return put_together(checkpoint, segments)
 
     def start_commit(
         self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
@@ -131,10 +140,11 @@ class RecordedStore:
         if self._closed:
             raise StoreClosedError(self._fqn)
         state = dict(self.state)
-        content = encode_documents(msgspec.json.encode(state), checkpoint)
+        kept, new_segments = taken_out(checkpoint)
+        content = encode_documents(msgspec.json.encode(state), kept)
         self._commit = commit = _new_commit()
         self._recorder.after(wait_for)
-        durable = self._file.replace(content)
+        durable = self._file.replace(content, Segments(new_segments, segments_named(kept)))
         if isinstance(durable, TurnFuture):
             durable.when_sent(commit.sent)
         durable.add_done_callback(partial(self._settle, commit, state))
@@ -173,6 +183,8 @@ class Row:
     fence: int = 0
     state: State = field(default_factory=dict)
     checkpoint: bytes = b""
+    segments: dict[bytes, bytes] = field(default_factory=dict)
+    """Of the checkpoint, by id."""
 
 
 class Table:
@@ -191,9 +203,9 @@ class Table:
         """Raise the fence, and return a copy of the row."""
         row = self._rows.setdefault(fqn, Row())
         row.fence += 1
-        return Row(row.fence, dict(row.state), row.checkpoint)
+        return Row(row.fence, dict(row.state), row.checkpoint, dict(row.segments))
 
-    def commit(self, fqn: str, fence: int, state: State, checkpoint: bytes) -> None:
+    def commit(self, fqn: str, fence: int, state: State, checkpoint: EncodedCheckpoint) -> None:
         """Replace the row.
 
         Raises:
@@ -202,7 +214,9 @@ class Table:
         row = self._rows.setdefault(fqn, Row())
         if row.fence != fence:
             raise CommitFencedError(fqn, fence, row.fence)
-        row.state, row.checkpoint = dict(state), checkpoint
+        row.state, row.checkpoint = dict(state), checkpoint.checkpoint
+        row.segments |= checkpoint.new_segments
+        row.segments = {each: row.segments[each] for each in checkpoint.named}
         self._on_commit(fqn, state)
 
 
@@ -264,6 +278,7 @@ class FencedRowStore:
         self._committed: State = {}
         self._commit: OpFuture | None = None
         self._closed = False
+        self.keeps_segments = True
         self.state: State = {}
         """The state of the running transaction."""
 
@@ -280,7 +295,7 @@ class FencedRowStore:
         self._committed = row.state
         self.state = dict(row.state)
         self._observer.on_restored(row.state)
-        return Checkpoint.FromString(row.checkpoint)
+        return put_together(Checkpoint.FromString(row.checkpoint), row.segments)
 
     def start_commit(
         self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
@@ -296,7 +311,7 @@ class FencedRowStore:
             self._fqn,
             self._fence,
             state,
-            checkpoint.SerializeToString(deterministic=True),
+            encoded(checkpoint),
         )
         after_all(wait_for, partial(self._send, commit, state, action))
         return commit

@@ -40,6 +40,9 @@ class _Source(msgspec.Struct, omit_defaults=True):
     epoch: bytes = b""
     """A JournalEpoch, encoded; empty if there is none."""
     reset: bytes = b""
+    segments: list[bytes] = []
+    """Ids; their contents are in files beside this one."""
+    forgotten: bytes = b""
 
 
 class _Checkpoint(msgspec.Struct, omit_defaults=True):
@@ -64,6 +67,8 @@ def encode_documents(state: bytes, checkpoint: Checkpoint) -> bytes:
             source.resume,
             source.epoch.SerializeToString(deterministic=True),
             source.reset,
+            [segment.id for segment in source.segments],
+            source.forgotten,
         )
         for journal, source in sorted(checkpoint.sources.items())
     }
@@ -107,6 +112,9 @@ def _fill(checkpoint: Checkpoint, document: _Checkpoint) -> None:
         if source.epoch:
             filled.epoch.CopyFrom(_epoch(source.epoch))
         filled.reset = source.reset
+        filled.forgotten = source.forgotten
+        for segment_id in source.segments:
+            filled.segments.add(id=segment_id)
         for producer in source.producers:
             entry = filled.producers.add(id=producer.id)
             entry.state.last_ack = producer.state.last_ack

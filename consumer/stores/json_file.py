@@ -2,7 +2,8 @@
 
     {directory}/{shard id, quoted}/state.json    state and checkpoint, as of the last commit
                                    next.json     the commit being written
-                                   epoch         how often the shard was restored; its lock guards all three
+                                   producers-…   producers long silent, which the checkpoint rests on
+                                   epoch         how often the shard was restored; its lock guards all of them
 
 A commit writes next.json whole, syncs it and renames it over state.json, so a crash leaves either commit. Every restore
 raises the epoch, and a commit looks at it under the lock: a primary whose epoch is not the newest cannot commit. That
@@ -28,6 +29,7 @@ import msgspec
 from consumer.application import Shard
 from consumer.errors import StoreError
 from consumer.local_state import LocalState, local_state_of
+from consumer.message.producer_segment import put_together, segments_named, taken_out
 from consumer.op_future import OpFuture, failed
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.state_tables import TableScan, picked, require_table
@@ -35,7 +37,7 @@ from consumer.stores.arrow_rows import row_batches
 from consumer.stores.commit_thread import CommitThread
 from consumer.stores.json_document import decode_documents, encode_documents
 from consumer.stores.json_table import STATE_TABLE, rows_of, state_schema
-from consumer.stores.state_file import KeptStateFile, RecordedStateFile, StateFile
+from consumer.stores.state_file import KeptStateFile, RecordedStateFile, Segments, StateFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,6 +77,7 @@ class JsonFileStore(Generic[StateT]):
         self._encoder = msgspec.json.Encoder()
         self._committed = (self._encoder.encode(initial), Checkpoint())
         """State and checkpoint of the last commit; replaced as one."""
+        self.keeps_segments = True
         self._is_shards_own = shard.local_state is not None
         self._commits = CommitThread(shard.fqn)
         self.state: StateT = copy.deepcopy(initial)
@@ -112,12 +115,14 @@ class JsonFileStore(Generic[StateT]):
         del shard
         try:
             content = self._file.restore()
-        except OSError as error:
+            if content is None:
+                self.state, checkpoint = copy.deepcopy(self._initial), Checkpoint()
+            else:
+                checkpoint = self._take_over(content)
+            segments = self._file.load_segments(segments_named(checkpoint))
+            return put_together(checkpoint, segments)
+        except (OSError, ValueError) as error:
             raise StoreError(self._fqn, f"cannot restore: {error}") from error
-        if content is None:
-            self.state = copy.deepcopy(self._initial)
-            return Checkpoint()
-        return self._take_over(content)
 
     def start_commit(
         self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
@@ -128,11 +133,13 @@ class JsonFileStore(Generic[StateT]):
             state = self._encoder.encode(self.state)
         except (TypeError, ValueError) as error:
             return failed(StoreError(self._fqn, f"the state cannot be written as JSON: {error}"))
+        kept, new_segments = taken_out(checkpoint)
+        segments = Segments(new_segments, segments_named(kept))
         return self._commits.start(
-            partial(self._commit, encode_documents(state, checkpoint)),
+            partial(self._commit, encode_documents(state, kept), segments),
             wait_for=wait_for,
             abandon=lambda: None,
-            settle=partial(self._settle, (state, checkpoint)),
+            settle=partial(self._settle, (state, kept)),
         )
 
     def destroy(self) -> None:
@@ -151,9 +158,9 @@ class JsonFileStore(Generic[StateT]):
         self._committed = (state, checkpoint)
         return checkpoint
 
-    def _commit(self, content: bytes) -> OpFuture | None:
+    def _commit(self, content: bytes, segments: Segments) -> OpFuture | None:
         try:
-            return self._file.replace(content)
+            return self._file.replace(content, segments)
         except OSError as error:
             raise StoreError(self._fqn, f"cannot commit: {error}") from error
 

@@ -1,10 +1,14 @@
 """A store in an SQL database that others may reach too: PostgreSQL, or SQLite files.
 
     CREATE TABLE gazette_checkpoints (shard_fqn VARCHAR(255) PRIMARY KEY, fence INTEGER, checkpoint BYTEA)
+    CREATE TABLE gazette_checkpoints_producers (shard_fqn VARCHAR(255), id BYTEA, content BYTEA)
 
 The application's statements and the checkpoint go into one SQL transaction. `fence` counts how often the shard was
 restored: a primary that restores raises it, and every transaction checks it when it begins (and holds it) and again in
 the update that ends it. An old primary can thus neither start nor end a transaction after its successor restored.
+
+The second table has segments that the checkpoint rests on (`consumer.message.producer_segment`), written in the same
+transaction. It is only needed where a shard's journals have hundreds of producers.
 
 Source: gazette/core consumer/store_sql.go (table, fence). Locking the fence at the start is our own.
 """
@@ -19,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
+import structlog
 from sqlalchemy import event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
@@ -30,6 +35,12 @@ from consumer.errors import (
     StoreClosedError,
     StoreError,
     StoreUnavailableError,
+)
+from consumer.message.producer_segment import (
+    SEGMENT_ID_BYTES,
+    EncodedCheckpoint,
+    encoded,
+    put_together,
 )
 from consumer.op_future import OpFuture
 from consumer.protocol.shard_pb2 import Checkpoint
@@ -45,6 +56,7 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 
 CHECKPOINTS_TABLE = "gazette_checkpoints"
+_log = structlog.get_logger()
 
 
 class SqlStore:
@@ -75,7 +87,8 @@ class SqlStore:
             tables: What scans may read, by name: for each the rows of this shard, e.g. `sa.select(counts)`, or with a
                 `where` if shards share the table. None: nothing, for only the application knows which rows are whose.
             table_name: The checkpoint table.
-            create_table: Create the table if it is absent.
+            create_table: Create the table, and `{table_name}_producers`, if they are absent. Without the latter
+                checkpoints are whole: their length grows with the number of producers.
             lock_wait_seconds: Longest wait for a lock, after which the transaction fails.
             takeover_seconds: An older primary that holds the shard's rows for so long has its connection ended
                 (PostgreSQL only).
@@ -90,6 +103,9 @@ class SqlStore:
         self._insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
         self._create_table = create_table
         self._shown = dict(tables or {})
+        self._segments_table = _segments_table(table_name)
+        self._segments: set[bytes] = set()
+        """Ids of those in the database, as of the last commit that was started."""
         self._table = sa.Table(
             table_name,
             sa.MetaData(),
@@ -98,6 +114,8 @@ class SqlStore:
             sa.Column("checkpoint", sa.LargeBinary, nullable=False),
         )
         self._fence = 0
+        self.keeps_segments = False
+        """Whether their table is there; known once the checkpoint is restored."""
         self._open: _OpenTxn | None = None
         self._commits = CommitThread(shard.fqn)
         self._closed = False
@@ -157,7 +175,10 @@ class SqlStore:
         try:
             if self._create_table:
                 self._dialect.prepare(partial(self._table.create, checkfirst=True))
+                self._create_segments_table()
             return self._raise_fence()
+        except ValueError as error:
+            raise StoreError(self._fqn, f"cannot restore: {error}") from error
         except sa.exc.DBAPIError as error:
             raise self._error("cannot restore", error) from error
 
@@ -168,7 +189,7 @@ class SqlStore:
         del shard
         txn, self._open = self._open, None
         return self._commits.start(
-            partial(self._commit, txn, checkpoint.SerializeToString(deterministic=True)),
+            partial(self._commit, txn, encoded(checkpoint)),
             wait_for=wait_for,
             abandon=partial(_roll_back, txn),
         )
@@ -185,6 +206,30 @@ class SqlStore:
         txn, self._open = self._open, None
         _roll_back(txn)
 
+    def _create_segments_table(self) -> None:
+        """Create it, unless the database does not let us: one that was set up before there was such a table."""
+        try:
+            self._dialect.prepare(partial(self._segments_table.create, checkfirst=True))
+        except sa.exc.DBAPIError as error:
+            if _is_passing(error):
+                raise
+            _log.warning(
+                "sql.no_producers_table",
+                shard=self._fqn,
+                table=self._segments_table.name,
+                error=str(error.orig or error),
+                action="create the table for this user; checkpoints grow with the number of producers until then",
+            )
+
+    def _read_segments(self, connection: Connection) -> dict[bytes, bytes]:
+        table = self._segments_table
+        query = sa.select(table.c.id, table.c.content).where(table.c.shard_fqn == self._fqn)
+        self.keeps_segments = sa.inspect(connection).has_table(table.name)
+        rows = connection.execute(query).all() if self.keeps_segments else []
+        segments = {bytes(segment_id): bytes(content) for segment_id, content in rows}
+        self._segments = set(segments)
+        return segments
+
     def _raise_fence(self) -> Checkpoint:
         table = self._table
         insert = self._insert(table).values(shard_fqn=self._fqn, fence=1, checkpoint=b"")
@@ -193,10 +238,12 @@ class SqlStore:
         ).returning(table.c.fence, table.c.checkpoint)
         with self._dialect.begin_write() as connection:
             with self._dialect.taking_over(connection):
-                fence, encoded = connection.execute(upsert).one()
+                fence, content = connection.execute(upsert).one()
+            segments = self._read_segments(connection)
             connection.commit()
         self._fence = fence
-        return stored_checkpoint(self._fqn, bytes(encoded))
+        checkpoint = stored_checkpoint(self._fqn, bytes(content))
+        return put_together(checkpoint, segments)
 
     def _begin(self) -> _OpenTxn:
         try:
@@ -215,23 +262,40 @@ class SqlStore:
             connection.close()
             raise
 
-    def _commit(self, open_txn: _OpenTxn | None, checkpoint: bytes) -> None:
+    def _commit(self, open_txn: _OpenTxn | None, checkpoint: EncodedCheckpoint) -> None:
         txn = self._begin() if open_txn is None else open_txn
         table = self._table
         update = (
             sa.update(table)
             .where(table.c.shard_fqn == self._fqn, table.c.fence == self._fence)
-            .values(checkpoint=checkpoint)
+            .values(checkpoint=checkpoint.checkpoint)
         )
         try:
             txn.check_whole(self._dialect)
             if txn.connection.execute(update).rowcount != 1:
                 raise CommitFencedError(self._fqn, self._fence, self._current_fence(txn.connection))
+            if checkpoint.new_segments:
+                self._change_segments(txn.connection, checkpoint)
             txn.commit()
         except sa.exc.DBAPIError as error:
             raise self._error("cannot commit", error) from error
         finally:
             txn.close()
+
+    def _change_segments(self, connection: Connection, checkpoint: EncodedCheckpoint) -> None:
+        table, new = self._segments_table, checkpoint.new_segments
+        gone = self._segments - checkpoint.named | new.keys()
+        connection.execute(
+            sa.delete(table).where(table.c.shard_fqn == self._fqn, table.c.id.in_(gone))
+        )
+        connection.execute(
+            sa.insert(table),
+            [
+                {"shard_fqn": self._fqn, "id": segment_id, "content": content}
+                for segment_id, content in new.items()
+            ],
+        )
+        self._segments = checkpoint.named
 
     def _current_fence(self, connection: Connection) -> int | None:
         """Return the fence in the database, and hold it there until our transaction ends."""
@@ -246,6 +310,16 @@ class SqlStore:
     def _error(self, what: str, error: sa.exc.DBAPIError) -> StoreError:
         kind = StoreUnavailableError if _is_passing(error) else StoreError
         return kind(self._fqn, f"{what}: {error.orig or error}")
+
+
+def _segments_table(checkpoints: str) -> sa.Table:
+    return sa.Table(
+        f"{checkpoints}_producers",
+        sa.MetaData(),
+        sa.Column("shard_fqn", sa.String(255), primary_key=True),
+        sa.Column("id", sa.LargeBinary(SEGMENT_ID_BYTES), primary_key=True),
+        sa.Column("content", sa.LargeBinary, nullable=False),
+    )
 
 
 def _is_passing(error: sa.exc.DBAPIError) -> bool:

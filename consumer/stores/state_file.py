@@ -1,5 +1,8 @@
 """The one file of a `JsonFileStore`, and what keeps an older primary from replacing it.
 
+Beside it are segments of its checkpoint (`consumer.message.producer_segment`), each in a file that is named by its id,
+and that is written before a state which rests on it: producers-{id, hex}.
+
 `KeptStateFile` stands in a directory that stays: every restore raises an epoch, and a replacement looks at it under a
 lock. `RecordedStateFile` stands in a directory of its own life, and its recovery log refuses older recorders.
 
@@ -9,9 +12,11 @@ Either way a replacement is written whole beside the file and renamed over it: a
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -19,9 +24,23 @@ from consumer.errors import CommitFencedError, StoreClosedError, StoreError
 from consumer.op_future import OpFuture
 from consumer.recoverylog.file_recorder import FileRecorder
 from consumer.stores.directory_lock import lock_descriptor
-from consumer.stores.recorded_files import remove_if_there, replace_file
+from consumer.stores.recorded_files import record_file, remove_if_there, replace_file
 
 _STATE, _NEXT = "state.json", "next.json"
+_SEGMENT = re.compile(r"producers-([0-9a-f]{32})")
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """What of segments goes with a commit."""
+
+    new: Mapping[bytes, bytes] = field(default_factory=dict)
+    """Contents by id."""
+    named: Collection[bytes] = ()
+    """Ids of all that the commit rests on."""
+
+
+_NO_SEGMENTS = Segments()
 
 
 class StateFile(Protocol):
@@ -36,7 +55,11 @@ class StateFile(Protocol):
         """Fence older holders, and return the content as of the last commit; None if there was none."""
         ...
 
-    def replace(self, content: bytes) -> OpFuture | None:
+    def load_segments(self, ids: Collection[bytes]) -> Mapping[bytes, bytes]:
+        """Return the contents of segments that the restored content rests on, by id, of those that are there."""
+        ...
+
+    def replace(self, content: bytes, segments: Segments = _NO_SEGMENTS) -> OpFuture | None:
         """Replace the content; what is returned must succeed first for it to be durable.
 
         Raises:
@@ -58,6 +81,8 @@ class KeptStateFile:
         self._directory = directory
         self._lock_wait_seconds = lock_wait_seconds
         self._epoch = 0
+        self._known: set[bytes] = set()
+        """Segments that are in the directory whole."""
         self._closed = False
 
     @property
@@ -76,19 +101,28 @@ class KeptStateFile:
             self._sync_directory()
             return self.path.read_bytes() if self.path.exists() else None
 
-    def replace(self, content: bytes) -> None:
+    def load_segments(self, ids: Collection[bytes]) -> Mapping[bytes, bytes]:
+        """Read them."""
+        contents = _segments_in(self._directory, ids)
+        self._known = set(contents)
+        return contents
+
+    def replace(self, content: bytes, segments: Segments = _NO_SEGMENTS) -> None:
         """Replace the file if the epoch is still ours."""
         with self._locked() as epoch_file:
             current = self._read_epoch(epoch_file)
             if current != self._epoch:
                 raise CommitFencedError(self._fqn, self._epoch, current)
+            for segment_id in segments.new.keys() - self._known:
+                _write_durably(_segment_path(self._directory, segment_id), segments.new[segment_id])
             following = self._directory / _NEXT
-            with following.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            _write_durably(following, content)
             following.replace(self.path)
             self._sync_directory()
+            if segments.new:
+                self._known = set(segments.named)
+                for segment_id in _segment_ids_in(self._directory) - self._known:
+                    _segment_path(self._directory, segment_id).unlink()
 
     def close(self) -> None:
         """The files stay: they are the store."""
@@ -134,6 +168,8 @@ class RecordedStateFile:
         self._fqn = fqn
         self._directory = directory
         self._recorder = recorder
+        self._known: set[bytes] = set()
+        """Segments that the log has."""
         self._closed = False
 
     @property
@@ -147,17 +183,59 @@ class RecordedStateFile:
         remove_if_there(self._recorder, self._directory, _NEXT)
         return self.path.read_bytes() if self.path.exists() else None
 
-    def replace(self, content: bytes) -> OpFuture:
+    def load_segments(self, ids: Collection[bytes]) -> Mapping[bytes, bytes]:
+        """Read them, and remove what a commit that was cut off left."""
+        for segment_id in sorted(_segment_ids_in(self._directory) - set(ids)):
+            remove_if_there(self._recorder, self._directory, _segment_name(segment_id))
+        contents = _segments_in(self._directory, ids)
+        self._known = set(contents)
+        return contents
+
+    def replace(self, content: bytes, segments: Segments = _NO_SEGMENTS) -> OpFuture:
         """Replace the file here and in the log."""
         if self._closed:
             raise StoreClosedError(self._fqn)
+        for segment_id in sorted(segments.new.keys() - self._known):
+            segment = segments.new[segment_id]
+            _segment_path(self._directory, segment_id).write_bytes(segment)
+            record_file(self._recorder, _segment_name(segment_id), (segment,))
+            self._known.add(segment_id)
         following = self._directory / _NEXT
         following.write_bytes(content)
         following.replace(self.path)
         replace_file(self._recorder, _STATE, (content,), by_way_of=_NEXT)
+        if segments.new:
+            for segment_id in sorted(self._known - set(segments.named)):
+                remove_if_there(self._recorder, self._directory, _segment_name(segment_id))
+                self._known.discard(segment_id)
         return self._recorder.barrier()
 
     def close(self) -> None:
         """Remove the directory."""
         self._closed = True
         shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _segment_name(segment_id: bytes) -> str:
+    return f"producers-{segment_id.hex()}"
+
+
+def _segment_path(directory: Path, segment_id: bytes) -> Path:
+    return directory / _segment_name(segment_id)
+
+
+def _segment_ids_in(directory: Path) -> set[bytes]:
+    matches = (_SEGMENT.fullmatch(path.name) for path in directory.iterdir())
+    return {bytes.fromhex(match[1]) for match in matches if match is not None}
+
+
+def _segments_in(directory: Path, ids: Collection[bytes]) -> dict[bytes, bytes]:
+    present = _segment_ids_in(directory) & set(ids)
+    return {segment_id: _segment_path(directory, segment_id).read_bytes() for segment_id in present}
+
+
+def _write_durably(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

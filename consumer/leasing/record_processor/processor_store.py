@@ -62,6 +62,11 @@ class ProcessorStore:
         self._taken: dict[str, Versioned] = {}
         self._assignments: dict[str, JournalAssignment] = {}
 
+    @property
+    def keeps_segments(self) -> bool:
+        """Whether the SQL store does: commits are its own."""
+        return self.sql.keeps_segments
+
     def restore_checkpoint(self, shard: Shard) -> Checkpoint:
         """Fence older primaries, and begin a new assignment of each journal: epochs grow with each life."""
         self._lose_all()

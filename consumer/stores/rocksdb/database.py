@@ -6,7 +6,7 @@ referred to. They are therefore referred to here only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -18,6 +18,9 @@ from consumer.stores.rocksdb.pending import PendingWrites
 
 CHECKPOINT_KEY = b"\x00\x12checkpoint\x00\x01"
 """An ordered encoding of (null, "checkpoint"); Gazette's store keeps its checkpoint there too."""
+
+SEGMENT_PREFIX = b"\x00\x12producers\x00"
+"""Before the ids of segments that the checkpoint rests on."""
 
 Tune = Callable[[str, Options], None]
 
@@ -73,10 +76,31 @@ class Database:
         items = self._families[family].items(from_key=begin, read_opt=options)
         return cast("Iterator[tuple[bytes, bytes]]", items)
 
-    def write(self, pending: PendingWrites, checkpoint: bytes) -> None:
-        """Write a transaction and its checkpoint, all or nothing."""
+    def segments(self) -> dict[bytes, bytes]:
+        """Return the contents of segments, by id."""
+        options = ReadOptions()
+        options.set_iterate_upper_bound(SEGMENT_PREFIX[:-1] + b"\x01")
+        items = self._main.items(from_key=SEGMENT_PREFIX, read_opt=options)
+        stored = cast("Iterator[tuple[bytes, bytes]]", items)
+        return {key[len(SEGMENT_PREFIX) :]: content for key, content in stored}
+
+    def write(
+        self, pending: PendingWrites, checkpoint: bytes, segments: Mapping[bytes, bytes | None]
+    ) -> None:
+        """Write a transaction and its checkpoint, all or nothing.
+
+        Args:
+            pending: The transaction.
+            checkpoint: As it is kept.
+            segments: Changes of segments, by id; None: it is there no more.
+        """
         batch = WriteBatch(raw_mode=True)
         batch.put(CHECKPOINT_KEY, checkpoint)
+        for segment_id, content in segments.items():
+            if content is None:
+                batch.delete(SEGMENT_PREFIX + segment_id)
+            else:
+                batch.put(SEGMENT_PREFIX + segment_id, content)
         for name, changes in pending.families.items():
             handle = self._main.get_column_family_handle(name)
             for key, value in changes.items():

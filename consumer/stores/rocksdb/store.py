@@ -21,6 +21,7 @@ from allocator.errors import ValidationError
 from consumer.application import Shard
 from consumer.errors import StoreClosedError, StoreError
 from consumer.local_state import LocalState, local_state_of
+from consumer.message.producer_segment import EncodedCheckpoint, encoded, put_together
 from consumer.op_future import OpFuture
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.state_tables import TableScan, picked, require_table
@@ -86,6 +87,9 @@ class RocksDbStore:
         self._pending = PendingWrites()
         self._committing: PendingWrites | None = None
         """Of the commit under way, until it is in the database."""
+        self._segments: set[bytes] = set()
+        """Ids of those in the database, as of the last commit that was started."""
+        self.keeps_segments = True
         self._view: CommittedView | None = None
         self._commits = CommitThread(shard.fqn)
         self._failure: BaseException | None = None
@@ -183,8 +187,13 @@ class RocksDbStore:
             self._open()
         database = self._writable(DEFAULT_FAMILY)
         self._pending = PendingWrites()
-        encoded = database.get(DEFAULT_FAMILY, CHECKPOINT_KEY)
-        return stored_checkpoint(self._fqn, encoded)
+        content = database.get(DEFAULT_FAMILY, CHECKPOINT_KEY)
+        segments = database.segments()
+        self._segments = set(segments)
+        try:
+            return put_together(stored_checkpoint(self._fqn, content), segments)
+        except ValueError as error:
+            raise StoreError(self._fqn, f"cannot restore: {error}") from error
 
     def start_commit(
         self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[Future[object]]
@@ -193,9 +202,8 @@ class RocksDbStore:
         del shard
         database = self._writable(DEFAULT_FAMILY)
         self._committing, self._pending = self._pending, PendingWrites()
-        encoded = checkpoint.SerializeToString(deterministic=True)
         return self._commits.start(
-            partial(self._commit, database, self._committing, encoded),
+            partial(self._commit, database, self._committing, encoded(checkpoint)),
             wait_for=wait_for,
             abandon=lambda: None,
             recorder=self._local_state.recorder,
@@ -283,10 +291,15 @@ class RocksDbStore:
     # -- committing, on the commit's thread
 
     def _commit(
-        self, database: Database, pending: PendingWrites, checkpoint: bytes
+        self, database: Database, pending: PendingWrites, checkpoint: EncodedCheckpoint
     ) -> OpFuture | None:
         try:
-            database.write(pending, checkpoint)
+            segments: dict[bytes, bytes | None] = {}
+            if checkpoint.new_segments:
+                segments |= dict.fromkeys(self._segments - checkpoint.named)
+                segments |= checkpoint.new_segments
+                self._segments = checkpoint.named
+            database.write(pending, checkpoint.checkpoint, segments)
             self._committing = None
             if self._recording is None or self._local_state.recorder is None:
                 return None

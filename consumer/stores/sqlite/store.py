@@ -2,6 +2,7 @@
 
     {directory}/state.db, state.db-wal     the application's tables, and
     CREATE TABLE gazette_checkpoint (id INTEGER PRIMARY KEY CHECK (id = 0), checkpoint BLOB NOT NULL)
+    CREATE TABLE gazette_producers (id BLOB PRIMARY KEY, content BLOB NOT NULL)    -- segments it rests on
 
 The application's statements and the checkpoint go into one SQLite transaction. With a recovery log a commit is durable,
 and shows to queries, when the log has its frames; then another process may have taken over at any moment, and the log
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, TypeVar
 from consumer.application import Shard
 from consumer.errors import StoreClosedError, StoreError
 from consumer.local_state import LocalState, local_state_of
+from consumer.message.producer_segment import EncodedCheckpoint, encoded, put_together
 from consumer.op_future import OpFuture
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.state_tables import TableScan, picked, require_table
@@ -58,6 +60,12 @@ _CREATE_CHECKPOINT = (
     "CREATE TABLE IF NOT EXISTS gazette_checkpoint "
     "(id INTEGER PRIMARY KEY CHECK (id = 0), checkpoint BLOB NOT NULL)"
 )
+_CREATE_SEGMENTS = (
+    "CREATE TABLE IF NOT EXISTS gazette_producers (id BLOB PRIMARY KEY, content BLOB NOT NULL)"
+)
+_READ_SEGMENTS = "SELECT id, content FROM gazette_producers"
+_WRITE_SEGMENT = "INSERT OR REPLACE INTO gazette_producers VALUES (?, ?)"
+_DELETE_SEGMENT = "DELETE FROM gazette_producers WHERE id = ?"
 _READ_CHECKPOINT = "SELECT checkpoint FROM gazette_checkpoint"
 _WRITE_CHECKPOINT = "INSERT OR REPLACE INTO gazette_checkpoint VALUES (0, ?)"
 
@@ -114,6 +122,9 @@ class SqliteStore:
         self._writer: TxnConnection | None = None
         self._readers = CommittedReaders(shard.fqn, self._path)
         self._commits = CommitThread(shard.fqn)
+        self._segments: set[bytes] = set()
+        """Ids of those in the database, as of the last commit that was started."""
+        self.keeps_segments = True
         self._life_commits = 0
         """Since the files were opened."""
         self._begun = False
@@ -189,6 +200,8 @@ class SqliteStore:
                 self._free.wait()
                 self._roll_back()
             return self._read_checkpoint()
+        except ValueError as error:
+            raise self._error("cannot restore", error) from error
         except (sqlite3.Error, OSError) as error:
             raise self._error("cannot restore", error) from error
 
@@ -202,7 +215,7 @@ class SqliteStore:
         self._free.wait()  # Without a statement of its own, nothing has waited yet.
         self._free.clear()
         return self._commits.start(
-            partial(self._commit, begun, checkpoint.SerializeToString(deterministic=True)),
+            partial(self._commit, begun, encoded(checkpoint)),
             wait_for=wait_for,
             abandon=self._roll_back,
             recorder=self._local_state.recorder,
@@ -264,13 +277,15 @@ class SqliteStore:
         self._writer.execute_own(BEGIN)
         if self._recording is not None:
             self._recording.take_over_wal()
-        for statement in (_CREATE_CHECKPOINT, *statements_of(self._schema)):
+        for statement in (_CREATE_CHECKPOINT, _CREATE_SEGMENTS, *statements_of(self._schema)):
             self._writer.execute(statement)
         self._writer.execute_own(COMMIT)
 
     def _read_checkpoint(self) -> Checkpoint:
         assert self._writer is not None
-        return _checkpoint_in(self._writer)
+        segments = dict(self._writer.execute(_READ_SEGMENTS).fetchall())
+        self._segments = set(segments)
+        return put_together(_checkpoint_in(self._writer), segments)
 
     def _close(self) -> None:
         self._readers.close()
@@ -302,7 +317,7 @@ class SqliteStore:
 
     # -- committing, on the commit's thread
 
-    def _commit(self, begun: bool, checkpoint: bytes) -> OpFuture | None:
+    def _commit(self, begun: bool, checkpoint: EncodedCheckpoint) -> OpFuture | None:
         writer = self._writer
         assert writer is not None
         try:
@@ -314,7 +329,7 @@ class SqliteStore:
                     "the database rolled back the transaction after an error that the application passed over; "
                     "let the error out of the callback",
                 )
-            writer.execute_own(_WRITE_CHECKPOINT, (checkpoint,))
+            self._write_checkpoint(writer, checkpoint)
             writer.execute_own(COMMIT)
             wal_bytes = self._wal_length_bytes()
         except (sqlite3.Error, OSError) as error:
@@ -325,6 +340,15 @@ class SqliteStore:
         if not self._folds:
             self._free.set()  # What the next transaction writes comes behind our frames.
         return self._record_commit(wal_bytes)
+
+    def _write_checkpoint(self, writer: TxnConnection, checkpoint: EncodedCheckpoint) -> None:
+        if checkpoint.new_segments:
+            for segment in checkpoint.new_segments.items():
+                writer.execute_own(_WRITE_SEGMENT, segment)
+            for segment_id in self._segments - checkpoint.named:
+                writer.execute_own(_DELETE_SEGMENT, (segment_id,))
+            self._segments = checkpoint.named
+        writer.execute_own(_WRITE_CHECKPOINT, (checkpoint.checkpoint,))
 
     def _record_commit(self, wal_bytes: int) -> OpFuture | None:
         if self._recording is None or self._local_state.recorder is None:

@@ -1,0 +1,197 @@
+"""Segments: what a checkpoint says of producers that have been silent, packed and named by its digest.
+
+    version (1 byte) | number of producers (4) | producers: id (6), last acknowledged clock (8) | forgotten ids (6 each)
+
+A checkpoint names its segments, oldest first; the store keeps them apart from it. A newer segment overrides an older
+one: first it takes out those that were forgotten, then it puts in its own producers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from struct import Struct
+from typing import Final
+
+from consumer.message.uuid import PRODUCER_BYTES
+from consumer.protocol.shard_pb2 import Checkpoint
+
+SEGMENT_ID_BYTES: Final = 16
+_VERSION: Final = 1
+_HEADER: Final = Struct(">BI")
+_CLOCK_BYTES: Final = 8
+_ENTRY_BYTES: Final = PRODUCER_BYTES + _CLOCK_BYTES
+_NOTHING_PENDING: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentContent:
+    """What one segment says."""
+
+    clocks: Mapping[int, int]
+    """Last acknowledged clock by producer id; none of these producers has anything pending."""
+    forgotten: Collection[int]
+    """Ids that older segments name, and that are no longer known."""
+
+
+def packed_segment(clocks: Iterable[tuple[int, int]], forgotten: Iterable[int]) -> bytes:
+    """Return a segment's content.
+
+    Args:
+        clocks: Ids, and the last acknowledged clock of each.
+        forgotten: Ids.
+    """
+    entries = [
+        producer.to_bytes(PRODUCER_BYTES, "big") + clock.to_bytes(_CLOCK_BYTES, "big")
+        for producer, clock in clocks
+    ]
+    header = _HEADER.pack(_VERSION, len(entries))
+    return b"".join((header, *entries, packed_ids(forgotten)))
+
+
+def unpacked_segment(content: bytes) -> SegmentContent:
+    """Return what `packed_segment` was given.
+
+    Raises:
+        ValueError: the content is no segment.
+    """
+    if len(content) < _HEADER.size:
+        raise ValueError(f"a segment of {len(content)} bytes, expected at least {_HEADER.size}")
+    version, count = _HEADER.unpack_from(content)
+    if version != _VERSION:
+        raise ValueError(
+            f"a segment of version {version}, expected {_VERSION}: a newer release wrote it"
+        )
+    end = _HEADER.size + count * _ENTRY_BYTES
+    if len(content) < end:
+        raise ValueError(f"a segment of {len(content)} bytes, expected at least {end}")
+    clocks = {
+        int.from_bytes(content[at : at + PRODUCER_BYTES], "big"): int.from_bytes(
+            content[at + PRODUCER_BYTES : at + _ENTRY_BYTES], "big"
+        )
+        for at in range(_HEADER.size, end, _ENTRY_BYTES)
+    }
+    return SegmentContent(clocks, unpacked_ids(content[end:]))
+
+
+def packed_ids(ids: Iterable[int]) -> bytes:
+    """Return producer ids one behind another."""
+    return b"".join(producer.to_bytes(PRODUCER_BYTES, "big") for producer in ids)
+
+
+def unpacked_ids(content: bytes) -> list[int]:
+    """Return the ids that `packed_ids` was given.
+
+    Raises:
+        ValueError: they are not whole.
+    """
+    if len(content) % PRODUCER_BYTES:
+        raise ValueError(f"producer ids of {len(content)} bytes, expected {PRODUCER_BYTES} each")
+    return [
+        int.from_bytes(content[at : at + PRODUCER_BYTES], "big")
+        for at in range(0, len(content), PRODUCER_BYTES)
+    ]
+
+
+def segment_id(content: bytes) -> bytes:
+    """Return the id of a segment of this content."""
+    return blake2b(content, digest_size=SEGMENT_ID_BYTES).digest()
+
+
+def taken_out(checkpoint: Checkpoint) -> tuple[Checkpoint, dict[bytes, bytes]]:
+    """Return a checkpoint as a store keeps it, and the contents of new segments by id, for the same commit."""
+    new = {
+        segment.id: segment.content
+        for source in checkpoint.sources.values()
+        for segment in source.segments
+        if segment.content
+    }
+    if not new:
+        return checkpoint, new
+    kept = Checkpoint()
+    kept.CopyFrom(checkpoint)
+    for source in kept.sources.values():
+        for segment in source.segments:
+            segment.ClearField("content")
+    return kept, new
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedCheckpoint:
+    """What a store writes in one commit."""
+
+    checkpoint: bytes
+    new_segments: Mapping[bytes, bytes]
+    """Contents by id."""
+    named: set[bytes]
+    """Ids of all segments that the checkpoint rests on."""
+
+
+def encoded(checkpoint: Checkpoint) -> EncodedCheckpoint:
+    """Return what a store is to write of a checkpoint."""
+    kept, new_segments = taken_out(checkpoint)
+    return EncodedCheckpoint(
+        kept.SerializeToString(deterministic=True), new_segments, segments_named(kept)
+    )
+
+
+def segments_named(checkpoint: Checkpoint) -> set[bytes]:
+    """Return the ids of all segments that a checkpoint rests on; a store may drop the others once it is committed."""
+    return {segment.id for source in checkpoint.sources.values() for segment in source.segments}
+
+
+def put_together(checkpoint: Checkpoint, contents: Mapping[bytes, bytes]) -> Checkpoint:
+    """Return the whole of a checkpoint that a store kept: no segments, but every producer of them.
+
+    Of each source come the producers of segments first, those longest silent at the head, then those that the
+    checkpoint named itself.
+
+    Args:
+        checkpoint: As `taken_out` returned it.
+        contents: Of segments, by id: at least those named.
+
+    Raises:
+        ValueError: a segment is missing, or is not what the checkpoint rests on.
+    """
+    if not any(source.segments or source.forgotten for source in checkpoint.sources.values()):
+        return checkpoint
+    whole = Checkpoint()
+    whole.CopyFrom(checkpoint)
+    for journal, source in whole.sources.items():
+        _put_together(journal, source, contents)
+    return whole
+
+
+def _put_together(journal: str, source: Checkpoint.Source, contents: Mapping[bytes, bytes]) -> None:
+    clocks: dict[int, int] = {}
+    for segment in source.segments:
+        content = segment.content or contents.get(segment.id)
+        if content is None or segment_id(content) != segment.id:
+            what = "is missing" if content is None else "is not what it was"
+            raise ValueError(
+                f"the checkpoint's segment {segment.id.hex()} of silent producers of {journal} {what}; "
+                "restore the store as of one moment, the checkpoint and its segments together"
+            )
+        part = unpacked_segment(content)
+        for producer in part.forgotten:
+            clocks.pop(producer, None)
+        for producer, clock in part.clocks.items():
+            clocks.pop(
+                producer, None
+            )  # So that it comes behind those that have been silent for longer.
+            clocks[producer] = clock
+    for producer in unpacked_ids(source.forgotten):
+        clocks.pop(producer, None)
+    own = list(source.producers)
+    for entry in own:
+        clocks.pop(int.from_bytes(entry.id, "big"), None)
+    source.ClearField("segments")
+    source.ClearField("forgotten")
+    source.ClearField("producers")
+    for producer, clock in clocks.items():
+        source.producers.add(
+            id=producer.to_bytes(PRODUCER_BYTES, "big"),
+            state=Checkpoint.ProducerState(last_ack=clock, begin=_NOTHING_PENDING),
+        )
+    source.producers.extend(own)

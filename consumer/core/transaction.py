@@ -74,6 +74,8 @@ class TransactionMachine:
         self._limits = limits
         self._delivery = delivery or DeliveryLimits()
         self._phase = _Phase.CONSUMING
+        self._evicted = 0
+        """Producers that the sequencer had forgotten for lack of room when its last checkpoint was recorded."""
         self._input: MessageBatch | None = None
         self._input_next = 0
         self._input_outcomes: Counter[Outcome] = Counter()
@@ -213,7 +215,7 @@ class TransactionMachine:
         self._phase = _Phase.COMMITTING
         # The prior transaction is complete by now; what commits takes its place before its outcome can be known.
         self._prior = PriorTxn(read_through_of(checkpoint), ack_intents, closed=self._running)
-        self._out.append(tx.StartCommit(checkpoint))
+        self._out.append(tx.StartCommit(checkpoint, self._record_of(checkpoint)))
 
     def _on_commit_started(self, now: float) -> None:
         assert self._phase is _Phase.COMMITTING, "no commit was asked for"
@@ -281,6 +283,11 @@ class TransactionMachine:
         if not running.accepts_input and running.stalled is None and self._prior is not None:
             running.stalled = now
         self._close_or_wait(now)
+
+    def _record_of(self, checkpoint: Checkpoint) -> tx.RecordCheckpoint:
+        producers = self._sequencer.producer_counts()
+        evicted, self._evicted = producers.evicted - self._evicted, producers.evicted
+        return tx.RecordCheckpoint(checkpoint.ByteSize(), producers, evicted)
 
     def _sequence(self, now: float) -> bool:
         """Sequence the input at hand until messages commit; False if it is used up."""

@@ -13,6 +13,7 @@ from enum import Enum
 from consumer.core.checkpoint import build_checkpoint
 from consumer.message.batch import MessageBatch
 from consumer.message.outcome import Outcome
+from consumer.message.producer_counts import ProducerCounts
 from consumer.protocol import shard_pb2
 from consumer.protocol.identity_pb2 import JournalEpoch
 
@@ -244,6 +245,7 @@ class StartCommit:
     """
 
     checkpoint: shard_pb2.Checkpoint
+    record: RecordCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +292,17 @@ class PublishProgress:
     """Offsets that completed transactions have read, bytes by journal."""
     publish_at: Mapping[str, int]
     """Ends of acknowledgements written, bytes by journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCheckpoint:
+    """Count a checkpoint that is being committed."""
+
+    checkpoint_bytes: int
+    """With what it brings the store of silent producers."""
+    producers: ProducerCounts
+    evicted: int
+    """Producers forgotten for lack of room since the checkpoint before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ from consumer.message.batch import MessageBatch
 from consumer.message.emission import ReplayRange, RunEmission, SequenceEmission
 from consumer.message.journal_producers import FilingLimits, JournalProducers
 from consumer.message.outcome import Outcome
+from consumer.message.producer_counts import ProducerCounts
 from consumer.message.producers import NOTHING_PENDING, Producer, stale_ids
 from consumer.message.ring import Ring, Span
 from consumer.message.run import commits_itself, committed_part, end_of_stretch, scan_run
@@ -52,17 +53,6 @@ _PRUNES_A_HORIZON: Final = 1024
 """Where there are many, silent producers are looked for so often: checkpoints must not pass over all of them."""
 _PRUNED_AT_ONCE: Final = 256
 """Where there are no more, each checkpoint does."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerCounts:
-    """How many producers a shard's sources have, in all."""
-
-    known: int
-    filed: int
-    """Of those, the ones that have been silent, and that checkpoints do not name (`JournalProducers`)."""
-    evicted: int
-    """Forgotten since the sequencer began, because there were too many."""
 
 
 @dataclass(frozen=True, slots=True)

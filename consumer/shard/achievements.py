@@ -39,9 +39,23 @@ class Achievements:
         self.first_committed = asyncio.Event()
         """Set once a transaction of this attempt is complete."""
 
-    def on_achieved(self, achieved: tx.PublishProgress | tx.RecordTxn) -> None:
+    def on_achieved(
+        self, achieved: tx.PublishProgress | tx.RecordTxn | tx.RecordCheckpoint
+    ) -> None:
         """Take note of what transactions achieve."""
         metrics, fqn = self._metrics, self._shard.fqn
+        if isinstance(achieved, tx.RecordCheckpoint):
+            metrics.record_checkpoint(fqn, achieved)
+            if achieved.evicted:
+                _log.warning(
+                    "sequencer.producers_evicted",
+                    shard=self._shard.id,
+                    evicted=achieved.evicted,
+                    known=achieved.producers.known,
+                    action="look for who makes new producers, or raise producers_bytes_max: "
+                    "what an evicted one repeats counts a second time",
+                )
+            return
         if isinstance(achieved, tx.RecordTxn):
             metrics.record_txn(fqn, achieved)
             self.consumed_bytes += achieved.message_bytes

@@ -11,7 +11,12 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from consumer.core.transaction_events import RecordSequenced, RecordTxn, TxnTimings
+from consumer.core.transaction_events import (
+    RecordCheckpoint,
+    RecordSequenced,
+    RecordTxn,
+    TxnTimings,
+)
 from consumer.message.outcome import Outcome
 
 _FLAGS = {
@@ -43,6 +48,14 @@ class _TxnCounters(NamedTuple):
     bytes: Counter
     phase_seconds: list[Counter]
     """Of each of `_PHASES`."""
+
+
+class _CheckpointCounters(NamedTuple):
+    """What counts the checkpoints of one shard."""
+
+    bytes: Counter
+    recent: Gauge
+    filed: Gauge
 
 
 class ShardMetrics:
@@ -132,7 +145,26 @@ class ShardMetrics:
             ("shard",),
             registry=registry,
         )
+        self._checkpoint_bytes = Counter(
+            "broadsheet_shard_checkpoint_bytes",
+            "Bytes of checkpoints given to the store, with the segments of silent producers.",
+            ("shard",),
+            registry=registry,
+        )
+        self._producers = Gauge(
+            "broadsheet_shard_producers",
+            "Producers that a primary knows, in all its sources; filed ones are silent and not in its checkpoints.",
+            ("shard", "state"),
+            registry=registry,
+        )
+        self._producers_evicted = Counter(
+            "broadsheet_shard_producers_evicted",
+            "Producers forgotten before their time, because they were too many.",
+            ("shard",),
+            registry=registry,
+        )
         self._txn_counters = lru_cache(maxsize=_SHARDS_MAX)(self._new_txn_counters)
+        self._checkpoint_counters = lru_cache(maxsize=_SHARDS_MAX)(self._new_checkpoint_counters)
 
     def record_stalled(self, shard: str, stalled: bool) -> None:
         """Note whether a primary stands still."""
@@ -159,6 +191,22 @@ class ShardMetrics:
     def record_replayed(self, journal: str, messages: int) -> None:
         """Count messages that were read once more."""
         self._replayed.labels(journal).inc(messages)
+
+    def record_checkpoint(self, shard: str, record: RecordCheckpoint) -> None:
+        """Count a checkpoint that is being committed."""
+        counters = self._checkpoint_counters(shard)
+        counters.bytes.inc(record.checkpoint_bytes)
+        counters.recent.set(record.producers.known - record.producers.filed)
+        counters.filed.set(record.producers.filed)
+        if record.evicted:
+            self._producers_evicted.labels(shard).inc(record.evicted)
+
+    def _new_checkpoint_counters(self, shard: str) -> _CheckpointCounters:
+        return _CheckpointCounters(
+            bytes=self._checkpoint_bytes.labels(shard),
+            recent=self._producers.labels(shard, "recent"),
+            filed=self._producers.labels(shard, "filed"),
+        )
 
     def record_txn(self, shard: str, record: RecordTxn) -> None:
         """Count a completed transaction."""

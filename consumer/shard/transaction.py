@@ -58,7 +58,9 @@ class TxnObserver(Protocol):
         """Messages were read once more, because memory no longer held them."""
         ...
 
-    def on_achieved(self, achieved: tx.PublishProgress | tx.RecordTxn) -> None:
+    def on_achieved(
+        self, achieved: tx.PublishProgress | tx.RecordTxn | tx.RecordCheckpoint
+    ) -> None:
         """Completed transactions have come further, or one more is complete."""
         ...
 
@@ -223,7 +225,8 @@ class TransactionLoop:
                     partial(finalize, instruction, self._due(), is_wanted=lambda: self._is_running),
                     then=self._on_finalized,
                 )
-            case tx.StartCommit(checkpoint):
+            case tx.StartCommit(checkpoint, record):
+                services.observer.on_achieved(record)
                 self._start_commit(checkpoint)
             case tx.AppendAcks(intents, recovered):
                 self._append_acks(intents, recovered=recovered)

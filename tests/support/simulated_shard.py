@@ -250,7 +250,7 @@ class SimulatedShard:
                     self._answer = partial(self._deliver, instruction)
                 case tx.Finalize():
                     self._answer = self._finalize
-                case tx.StartCommit(checkpoint):
+                case tx.StartCommit(checkpoint, _):
                     self._answer = partial(self._start_commit, checkpoint)
                 case tx.AppendAcks(intents, recovered):
                     self._append_acks(intents, recovered=recovered)

@@ -14,9 +14,12 @@ from consumer.stores.conformance.subject import (
     RecordedSubject,
     StoreSubject,
     failure_of,
+    keeps_segments,
     offset_of,
     reading,
+    resting,
     wait,
+    whole,
 )
 from consumer.stores.conformance.suite import StoreConformance
 
@@ -170,17 +173,23 @@ class RecordedStoreConformance(StoreConformance):
             subject.log_of(shard).release()
 
     def _commit_often(self, subject: RecordedSubject, shard: FixedShard) -> None:
-        """Run several lives of several commits; at the n-th, every key has the value n and the checkpoint reads n."""
+        """Run several lives of several commits; at the n-th, every key has the value n and the checkpoint reads n.
+
+        Where the store keeps segments, each checkpoint rests on some.
+        """
         step = 0
         for _ in range(self.lives):
             with Holders(subject, shard) as holders:
                 store, checkpoint = holders.following()
                 assert offset_of(checkpoint) == step
-                for _ in range(self.commits):
+                for number in range(self.commits):
                     step += 1
                     for key in ("a", f"b{step % 5}", "c"):
                         subject.put(store, key, step)
-                    wait(store.start_commit(shard, reading(step), ()))
+                    checkpoint = reading(step)
+                    if keeps_segments(store):
+                        checkpoint = resting(step, carries=number == 0)
+                    wait(store.start_commit(shard, checkpoint, ()))
 
     def _durable_steps(self, log: RecordedLog) -> list[int]:
         """Return which commit each barrier made durable; a life may begin with one more, its restore's."""
@@ -202,9 +211,12 @@ class RecordedStoreConformance(StoreConformance):
         for life in range(2):
             store = subject.open_log(shard, log)
             try:
-                restored = offset_of(store.restore_checkpoint(shard))
+                checkpoint = store.restore_checkpoint(shard)
+                restored = offset_of(checkpoint)
                 if step is None:
                     step = restored
+                    if step and keeps_segments(store):
+                        assert checkpoint == whole(resting(step, carries=False))
                 assert restored == step + life
                 self._check(subject.committed(store), step, after=life)
                 subject.put(store, "after", life + 1)

@@ -9,9 +9,15 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 from uuid import uuid4
 
-from consumer.application import Shard, Store
+from consumer.application import SegmentKeeper, Shard, Store
 from consumer.journal.client import JournalClient
 from consumer.local_state import LocalState
+from consumer.message.producer_segment import (
+    packed_ids,
+    packed_segment,
+    put_together,
+    segment_id,
+)
 from consumer.op_future import OpFuture
 from consumer.protocol.shard_pb2 import Checkpoint, ShardSpec
 from consumer.stores.conformance.recorded_log import RecordedLog
@@ -186,6 +192,43 @@ def reading(offset: int) -> Checkpoint:
     entry.state.last_ack = 2**64 - 1
     entry.state.begin = -1
     return checkpoint
+
+
+def keeps_segments(store: Store) -> bool:
+    """Return whether checkpoints that rest on segments may be given to a store that has restored."""
+    return isinstance(store, SegmentKeeper) and store.keeps_segments
+
+
+def resting(offset: int, *, carries: bool) -> Checkpoint:
+    """Return a checkpoint that rests on two segments, of which the newer is another one at every third offset.
+
+    Args:
+        offset: Read through, from 1 on.
+        carries: Bring the contents of both segments; each store is brought them at its life's first commit, and again
+            when one of them is new.
+    """
+    checkpoint = reading(offset)
+    source = checkpoint.sources["in/a;meta"]
+    for content in _segments_at(offset):
+        carried = content if carries or offset % _SEGMENT_COMMITS == 0 else b""
+        source.segments.add(id=segment_id(content), content=carried)
+    source.forgotten = packed_ids((20,))
+    return checkpoint
+
+
+def whole(checkpoint: Checkpoint) -> Checkpoint:
+    """Return what a store must restore, of what `resting` returned."""
+    contents = {segment_id(each): each for each in _segments_at(offset_of(checkpoint))}
+    return put_together(checkpoint, contents)
+
+
+_SEGMENT_COMMITS = 3
+
+
+def _segments_at(offset: int) -> tuple[bytes, bytes]:
+    older = packed_segment(((producer, 7) for producer in range(20, 400)), ())
+    newer = packed_segment(((30, offset // _SEGMENT_COMMITS), (2**48 - 1, 2**64 - 1)), (21,))
+    return older, newer
 
 
 def offset_of(checkpoint: Checkpoint) -> int:

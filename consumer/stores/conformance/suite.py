@@ -20,8 +20,11 @@ from consumer.stores.conformance.subject import (
     Holders,
     StoreSubject,
     failure_of,
+    keeps_segments,
     reading,
+    resting,
     wait,
+    whole,
 )
 
 
@@ -286,6 +289,41 @@ class StoreConformance:
             subject.put(store, "b", 3)
             wait(store.start_commit(shard, reading(20), ()))
             assert subject.committed(store) == {"a": 1, "b": 3}
+
+    def test_checkpoint_that_rests_on_segments_is_restored_whole(
+        self, subject: StoreSubject
+    ) -> None:
+        """A store that keeps segments gets each once, however often checkpoints name it; and drops none of those.
+
+        The same holder restores in place, too, and goes on.
+        """
+        shard = FixedShard()
+        with Holders(subject, shard) as holders:
+            for life in range(2):
+                store, checkpoint = holders.following()
+                if not keeps_segments(store):
+                    return
+                if life:
+                    assert checkpoint == whole(resting(10, carries=False))
+                for step in range(1, 11):
+                    wait(store.start_commit(shard, resting(step, carries=step == 1), ()))
+                    if step in (1, 3, 5):
+                        checkpoint = store.restore_checkpoint(shard)
+                        assert checkpoint == whole(resting(step, carries=False))
+
+    def test_checkpoint_without_segments_is_restored_as_it_is(self, subject: StoreSubject) -> None:
+        """A member that knows of no segments commits in between: those of before say nothing about its checkpoint."""
+        shard = FixedShard()
+        with Holders(subject, shard) as holders:
+            store, _ = holders.following()
+            if not keeps_segments(store):
+                return
+            wait(store.start_commit(shard, resting(1, carries=True), ()))
+            wait(store.start_commit(shard, reading(2), ()))
+            store, checkpoint = holders.following()
+            assert checkpoint == reading(2)
+            wait(store.start_commit(shard, resting(3, carries=True), ()))
+            assert holders.following()[1] == whole(resting(3, carries=False))
 
     def test_many_commits_each_build_on_the_one_before(self, subject: StoreSubject) -> None:
         """Whatever a store does only now and then (copying a log back, compacting) changes nothing."""

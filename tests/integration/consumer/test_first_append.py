@@ -59,7 +59,9 @@ class Noted:
     def on_replayed(self, journal: str, messages: int) -> None:
         """Nothing."""
 
-    def on_achieved(self, achieved: tx.PublishProgress | tx.RecordTxn) -> None:
+    def on_achieved(
+        self, achieved: tx.PublishProgress | tx.RecordTxn | tx.RecordCheckpoint
+    ) -> None:
         """Nothing."""
 
 

@@ -34,6 +34,7 @@ SHARD_OPTIONS: dict[str, Any] = {
     "teardown_seconds": 4.0,
     "hints_seconds": 60.0,
     "hints_bytes": 1000,
+    "producers_bytes_max": 1 << 20,
     "rollback_again_seconds": 90.0,
     "clock_ahead_seconds": 60.0,
     "head_patience_seconds": 2.5,

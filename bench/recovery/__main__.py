@@ -2,6 +2,7 @@
 
 playback_mb_per_s, broker_read_mb_per_s    bytes of the log, in turn; `playback_ratio` of the two is what to hold
 standby_lag_p99_ms                         from a commit to its being played elsewhere, under a full-speed primary
+checkpoint_bytes_per_txn                   that the store writes, by the number of producers that have been silent
 recording_cost_ratio                       by how much longer transactions take than those of the bare store
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import sys
 
-from bench.recovery import cost, playing, standby
+from bench.recovery import checkpoints, cost, playing, standby
 from bench.report import keep_logs_apart
 from consumer.interpreter import serve_only
 
@@ -17,14 +18,23 @@ BENCH = "recovery"
 STATE_MB = 100
 
 
-def main() -> None:
-    """Measure everything; an argument is another size of the state, MB."""
+def main(arguments: list[str]) -> None:
+    """Measure everything, or the parts named: checkpoints, playing, standby, cost. A number is another size of the
+    state, MB.
+    """
     serve_only()  # As a member does.
     keep_logs_apart()
-    playing.run(BENCH, int(sys.argv[1]) if len(sys.argv) > 1 else STATE_MB)
-    standby.run(BENCH)
-    cost.run(BENCH)
+    state_mb = next((int(each) for each in arguments if each.isdigit()), STATE_MB)
+    parts = {
+        "checkpoints": lambda: checkpoints.run(BENCH),
+        "playing": lambda: playing.run(BENCH, state_mb),
+        "standby": lambda: standby.run(BENCH),
+        "cost": lambda: cost.run(BENCH),
+    }
+    named = [each for each in arguments if not each.isdigit()]
+    for name in named or parts:
+        parts[name]()
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -29,7 +29,7 @@ import msgspec
 from consumer.application import Shard
 from consumer.errors import StoreError
 from consumer.local_state import LocalState, local_state_of
-from consumer.message.producer_segment import put_together, segments_named, taken_out
+from consumer.message.producer_segment import segments_named, taken_out
 from consumer.op_future import OpFuture, failed
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.state_tables import TableScan, picked, require_table
@@ -38,6 +38,7 @@ from consumer.stores.commit_thread import CommitThread
 from consumer.stores.json_document import decode_documents, encode_documents
 from consumer.stores.json_table import STATE_TABLE, rows_of, state_schema
 from consumer.stores.state_file import KeptStateFile, RecordedStateFile, Segments, StateFile
+from consumer.stores.stored_checkpoint import whole_checkpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,8 +121,8 @@ class JsonFileStore(Generic[StateT]):
             else:
                 checkpoint = self._take_over(content)
             segments = self._file.load_segments(segments_named(checkpoint))
-            return put_together(checkpoint, segments)
-        except (OSError, ValueError) as error:
+            return whole_checkpoint(self._fqn, checkpoint, segments)
+        except OSError as error:
             raise StoreError(self._fqn, f"cannot restore: {error}") from error
 
     def start_commit(

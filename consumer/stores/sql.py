@@ -40,7 +40,6 @@ from consumer.message.producer_segment import (
     SEGMENT_ID_BYTES,
     EncodedCheckpoint,
     encoded,
-    put_together,
 )
 from consumer.op_future import OpFuture
 from consumer.protocol.shard_pb2 import Checkpoint
@@ -48,7 +47,7 @@ from consumer.state_tables import TableScan, picked, require_table
 from consumer.stores.commit_thread import CommitThread
 from consumer.stores.sql_dialect import SqlDialect, dialect_of
 from consumer.stores.sql_tables import rows_of, schema_of
-from consumer.stores.stored_checkpoint import stored_checkpoint
+from consumer.stores.stored_checkpoint import stored_checkpoint, whole_checkpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -177,8 +176,6 @@ class SqlStore:
                 self._dialect.prepare(partial(self._table.create, checkfirst=True))
                 self._create_segments_table()
             return self._raise_fence()
-        except ValueError as error:
-            raise StoreError(self._fqn, f"cannot restore: {error}") from error
         except sa.exc.DBAPIError as error:
             raise self._error("cannot restore", error) from error
 
@@ -243,7 +240,7 @@ class SqlStore:
             connection.commit()
         self._fence = fence
         checkpoint = stored_checkpoint(self._fqn, bytes(content))
-        return put_together(checkpoint, segments)
+        return whole_checkpoint(self._fqn, checkpoint, segments)
 
     def _begin(self) -> _OpenTxn:
         try:

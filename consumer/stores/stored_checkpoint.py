@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from google.protobuf.message import DecodeError
 
 from consumer.errors import StoreError
+from consumer.message.producer_segment import put_together
 from consumer.protocol.shard_pb2 import Checkpoint
 
 
@@ -21,3 +24,22 @@ def stored_checkpoint(shard_fqn: str, encoded: bytes | None) -> Checkpoint:
             shard_fqn,
             f"its stored checkpoint cannot be read: {error}; restore state and checkpoint together, from a copy",
         ) from error
+
+
+def whole_checkpoint(
+    shard_fqn: str, checkpoint: Checkpoint, segments: Mapping[bytes, bytes]
+) -> Checkpoint:
+    """Return the whole of a checkpoint that rests on segments.
+
+    Args:
+        shard_fqn: The shard.
+        checkpoint: As it was stored.
+        segments: Contents by id, of all that the store has.
+
+    Raises:
+        StoreError: a segment is missing or damaged; the error names the shard, the journal and the segment.
+    """
+    try:
+        return put_together(checkpoint, segments)
+    except ValueError as error:
+        raise StoreError(shard_fqn, f"cannot restore: {error}") from error

@@ -50,6 +50,7 @@ from consumer.leasing.dynamodb.core.layout import Layout
 from consumer.leasing.dynamodb.core.native import NativeLayout
 from consumer.leasing.dynamodb.core.vmware_go import VmwareGoLayout
 from consumer.leasing.migration.export_file import export_lines, read_export
+from consumer.message.producer_segment import packed_segment, segment_id, unpacked_segment
 from consumer.message.sequencer import Sequencer
 from consumer.protocol import shard_pb2
 from consumer.protocol.appends_pb2 import AppendStreamRequest
@@ -67,7 +68,7 @@ from consumer.recoverylog.operation import OperationDecoder, framed
 from consumer.recoverylog.quarantine import decode_quarantine
 from consumer.sources.kinesis.places import decode_resume
 from consumer.stores.json_document import decode_documents, encode_documents
-from consumer.stores.stored_checkpoint import stored_checkpoint
+from consumer.stores.stored_checkpoint import stored_checkpoint, whole_checkpoint
 from spark_bridge.errors import PublishError
 from spark_bridge.journal_sink import record as sink_record
 from spark_bridge.journal_source.offsets import parse_offset
@@ -113,6 +114,9 @@ def _checkpoint() -> shard_pb2.Checkpoint:
     source.read_through = 4096
     source.producers.add(id=b"\x01\x02\x03\x04\x05\x06").state.last_ack = 1 << 40
     source.producers.add(id=b"\x01\x02\x03\x04\x05\x07").state.begin = 512
+    content = packed_segment([(9, 8)], [5])
+    source.segments.add(id=segment_id(content), content=content)
+    source.forgotten = b"\0\0\0\0\0\7"
     checkpoint.ack_intents["out/a"] = b'{"_meta":{"uuid":""}}\n'
     return checkpoint
 
@@ -274,7 +278,8 @@ def _hints() -> FSMHints:
 
 def _sequenced(data: bytes) -> None:
     checkpoint = stored_checkpoint("/items/shard-1", data)
-    Sequencer(checkpoint.sources).take_checkpoint()
+    whole = whole_checkpoint("/items/shard-1", checkpoint, {})
+    Sequencer(whole.sources).take_checkpoint()
 
 
 def _operations(data: bytes) -> None:
@@ -295,6 +300,12 @@ def _operation_seeds() -> list[bytes]:
 
 
 _STORES: Final = (
+    FuzzedDecoder(
+        "store.segment",
+        lambda: [packed_segment([(1, 2), (3, 2**64 - 1)], [5])],
+        unpacked_segment,
+        (ValueError,),
+    ),
     FuzzedDecoder("store.checkpoint", _messages(_checkpoint()), _sequenced, (StoreError,)),
     FuzzedDecoder(
         "store.json_file",

@@ -21,7 +21,7 @@ from allocator.errors import ValidationError
 from consumer.application import Shard
 from consumer.errors import StoreClosedError, StoreError
 from consumer.local_state import LocalState, local_state_of
-from consumer.message.producer_segment import EncodedCheckpoint, encoded, put_together
+from consumer.message.producer_segment import EncodedCheckpoint, encoded
 from consumer.op_future import OpFuture
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.state_tables import TableScan, picked, require_table
@@ -37,7 +37,7 @@ from consumer.stores.rocksdb.database import CHECKPOINT_KEY, Database, Tune
 from consumer.stores.rocksdb.pending import PendingWrites, changes_between, overlaid
 from consumer.stores.rocksdb.recording import RocksDbRecording
 from consumer.stores.rocksdb.tables import family_batches, family_schema
-from consumer.stores.stored_checkpoint import stored_checkpoint
+from consumer.stores.stored_checkpoint import stored_checkpoint, whole_checkpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -190,10 +190,7 @@ class RocksDbStore:
         content = database.get(DEFAULT_FAMILY, CHECKPOINT_KEY)
         segments = database.segments()
         self._segments = set(segments)
-        try:
-            return put_together(stored_checkpoint(self._fqn, content), segments)
-        except ValueError as error:
-            raise StoreError(self._fqn, f"cannot restore: {error}") from error
+        return whole_checkpoint(self._fqn, stored_checkpoint(self._fqn, content), segments)
 
     def start_commit(
         self, shard: Shard, checkpoint: Checkpoint, wait_for: Collection[Future[object]]

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, TypeVar
 from consumer.application import Shard
 from consumer.errors import StoreClosedError, StoreError
 from consumer.local_state import LocalState, local_state_of
-from consumer.message.producer_segment import EncodedCheckpoint, encoded, put_together
+from consumer.message.producer_segment import EncodedCheckpoint, encoded
 from consumer.op_future import OpFuture
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.state_tables import TableScan, picked, require_table
@@ -50,6 +50,7 @@ from consumer.stores.sqlite.recording import (
 )
 from consumer.stores.sqlite.script import statements_of
 from consumer.stores.sqlite.tables import rows_in, tables_in
+from consumer.stores.stored_checkpoint import whole_checkpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -200,8 +201,6 @@ class SqliteStore:
                 self._free.wait()
                 self._roll_back()
             return self._read_checkpoint()
-        except ValueError as error:
-            raise self._error("cannot restore", error) from error
         except (sqlite3.Error, OSError) as error:
             raise self._error("cannot restore", error) from error
 
@@ -285,7 +284,7 @@ class SqliteStore:
         assert self._writer is not None
         segments = dict(self._writer.execute(_READ_SEGMENTS).fetchall())
         self._segments = set(segments)
-        return put_together(_checkpoint_in(self._writer), segments)
+        return whole_checkpoint(self._fqn, _checkpoint_in(self._writer), segments)
 
     def _close(self) -> None:
         self._readers.close()

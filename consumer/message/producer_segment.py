@@ -152,8 +152,10 @@ def put_together(checkpoint: Checkpoint, contents: Mapping[bytes, bytes]) -> Che
         contents: Of segments, by id: at least those named.
 
     Raises:
-        ValueError: a segment is missing, or is not what the checkpoint rests on.
+        ValueError: a segment is missing, or is not what the checkpoint rests on; or a producer's id is none.
     """
+    for journal, source in checkpoint.sources.items():
+        _check_ids(journal, source)
     if not any(source.segments or source.forgotten for source in checkpoint.sources.values()):
         return checkpoint
     whole = Checkpoint()
@@ -161,6 +163,15 @@ def put_together(checkpoint: Checkpoint, contents: Mapping[bytes, bytes]) -> Che
     for journal, source in whole.sources.items():
         _put_together(journal, source, contents)
     return whole
+
+
+def _check_ids(journal: str, source: Checkpoint.Source) -> None:
+    for entry in source.producers:
+        if len(entry.id) != PRODUCER_BYTES:
+            raise ValueError(
+                f"the checkpoint names a producer of {journal} by {len(entry.id)} bytes, "
+                f"expected {PRODUCER_BYTES}: it is damaged"
+            )
 
 
 def _put_together(journal: str, source: Checkpoint.Source, contents: Mapping[bytes, bytes]) -> None:

@@ -21,6 +21,7 @@ from consumer.core.transaction import TransactionMachine
 from consumer.journal.append_service import AppendService
 from consumer.journal.broker.turns import Turn
 from consumer.journal.late_copies import CopyRegister
+from consumer.message.producer_segment import EncodedCheckpoint
 from consumer.message.sequencer import Sequencer
 from consumer.op_future import completed
 from consumer.protocol.journal_pb2 import LabelSelector, Status
@@ -58,13 +59,15 @@ def _fence_not_seen(patch: pytest.MonkeyPatch) -> None:
 def _fence_never_raised(patch: pytest.MonkeyPatch) -> None:
     def restore(table: Table, fqn: str) -> Row:
         row = table._rows.setdefault(fqn, Row())
-        return Row(row.fence, dict(row.state), row.checkpoint)
+        return Row(row.fence, dict(row.state), row.checkpoint, dict(row.segments))
 
     patch.setattr(Table, "restore", restore)
 
 
 def _fence_not_compared(patch: pytest.MonkeyPatch) -> None:
-    def commit(table: Table, fqn: str, fence: int, state: State, checkpoint: bytes) -> None:
+    def commit(
+        table: Table, fqn: str, fence: int, state: State, checkpoint: EncodedCheckpoint
+    ) -> None:
         real(table, fqn, table._rows[fqn].fence, state, checkpoint)
 
     real = Table.commit

@@ -274,3 +274,13 @@ def test_producer_that_was_forgotten_twice_does_not_come_back() -> None:
     kept.commit({JOURNAL: producers.incremental_source(30, SMALL, read_seconds=0.0)})
 
     assert set(plain(kept.restored().sources)[JOURNAL][1]) == set(range(2, 41))
+
+
+def test_checkpoint_with_an_id_that_is_none_is_refused() -> None:
+    """Plan: an id of 7 bytes. Why: stored bytes may be damaged, and no later checkpoint could be written."""
+    sources = {
+        JOURNAL: Checkpoint.Source(producers=[Checkpoint.Source.ProducerEntry(id=b"7 bytes")])
+    }
+
+    with pytest.raises(ValueError, match="a/journal by 7 bytes"):
+        put_together(build_checkpoint(sources, {}), {})

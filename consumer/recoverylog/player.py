@@ -58,6 +58,10 @@ STEP_BYTES: Final = 4 << 20
 INJECT_BACKOFF_SECONDS_MAX: Final = 1.0
 """Longest pause between attempts to take the log over: it is when nobody serves the shard."""
 
+_LOST_END: Final = (
+    "it was deleted and applied again, or has lost its end. Restore the journal, or recover from a backup of the hints "
+    "(shardctl shards rewind)"
+)
 _log = structlog.get_logger()
 
 
@@ -272,8 +276,8 @@ class Player:
         if not self._playback.complete:
             raise LogDataLossError(
                 position.log,
-                f"it ends at {position.offset}, before {self._playback.fsm.hinted_segments[0]} of the hints; "
-                "recover from a backup of them (shardctl shards rewind)",
+                f"it ends at {position.offset}, before {self._playback.fsm.hinted_segments[0]} of the hints: "
+                f"{_LOST_END}",
             )
         return True
 
@@ -352,8 +356,7 @@ class Player:
             if segment.first_offset >= head or segment.last_offset > head:
                 raise LogDataLossError(
                     segment.log,
-                    f"it ends at {head}, and its hints have {segment}: it was deleted and applied again, or has lost "
-                    "its end. Restore the journal, or recover from a backup of the hints (shardctl shards rewind)",
+                    f"it ends at {head}, and its hints have {segment}: {_LOST_END}",
                 )
         self.progress.head = self._heads[self._log]
 

@@ -29,6 +29,7 @@ from consumer.errors import (
 from consumer.journal.client import JournalClient
 from consumer.member.service import Service
 from consumer.protocol.auth import BearerAuth, Capability, Claims, KeyedAuth
+from consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
 from consumer.protocol.labels import ID, label_set, selector
 from consumer.protocol.shard_pb2 import ShardSpec
 from tests.support.eventually import eventually
@@ -79,6 +80,10 @@ class Lives:
             self.counts.update(KEYS)
             counts = await counts_of(member.resolver, SHARD, "sqlite", read_through={SOURCE: end})
             assert counts == dict(self.counts)
+
+    async def publish(self) -> None:
+        """Publish messages, and wait for nothing."""
+        await self._producer.publish(SOURCE, KEYS)
 
     async def live(self, *names: str) -> None:
         """Have members of these names come and go; the first one ever applies the shard."""
@@ -352,3 +357,28 @@ async def test_what_each_request_needs(lives: Lives) -> None:
         async with RecoveryClient(member.address) as client:
             with pytest.raises(UnauthenticatedError):
                 _ = [log async for log in client.plan_prune()]
+
+
+async def test_recovery_log_that_was_deleted_and_applied_again_is_named(
+    lives: Lives, journals: JournalClient
+) -> None:
+    """A shard's state is gone with its log. A primary that runs learns so at its next commit, and the next one when it
+    has played what there is: neither begins from nothing, and counts from zero in silence.
+    """
+    async with lives.member("a") as member, client_of(member) as client:
+        await create_small_log(journals, LOG)
+        await client.apply(upserts(lives.spec))
+        await lives.serve(client)
+        await lives.work(member)
+        await journals.apply([JournalApply.Change(delete=LOG, expect_mod_revision=-1)])
+        await create_small_log(journals, LOG)
+        await lives.publish()
+
+        async def named() -> bool:
+            (listed,) = (await client.list()).shards
+            errors = "\n".join(error for status in listed.status for error in status.errors)
+            return (
+                LOG in errors and "it was deleted and applied again, or has lost its end" in errors
+            )
+
+        await eventually(named)

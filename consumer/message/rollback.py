@@ -19,12 +19,17 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
+from types import MappingProxyType
+from typing import Final
 
 from consumer.message.uuid import Flags, build_uuid, format_uuid, parse_uuid
 
 _UUID_BYTES = 16
+UUID_TEXT_BYTES: Final = 36
+NOTHING_LANDED: Final[Mapping[tuple[int, str], int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +72,11 @@ class Rollback:
         content = self.content.replace(self.uuid, uuid)
         return content.replace(_text_of(self.uuid), _text_of(uuid))
 
+    @property
+    def shows_uuid(self) -> bool:
+        """Whether its frame shows where its UUID stands."""
+        return self.uuid in self.content or _text_of(self.uuid) in self.content
+
     def clock_in(self, intent: bytes) -> int | None:
         """Return the clock of an intent's acknowledgement, its last frame; None if it is another producer's."""
         if len(intent) < len(self.content):
@@ -99,15 +109,58 @@ def acknowledgements_of_carried(
     return found
 
 
+def unaccounted(rollbacks: Iterable[Rollback], ack_intents: Mapping[str, bytes]) -> list[Rollback]:
+    """Return the rollbacks of producers of which a checkpoint cannot tell up to where they committed.
+
+    A shard that other members served in between, such as Gazette's, has a checkpoint that names the producers of those
+    alone; ours may have committed much before. A checkpoint that names any of ours was written by one of us, who
+    brought all former rollbacks forward before that.
+
+    Args:
+        rollbacks: Of the shard's former producers.
+        ack_intents: Of the restored checkpoint.
+    """
+    found = list(rollbacks)
+    if any(_clock_in(ack_intents, rollback) is not None for rollback in found):
+        return []
+    return [rollback for rollback in found if rollback.shows_uuid]
+
+
+def last_acknowledgement(content: bytes, producer: int) -> int | None:
+    """Return the greatest clock of a producer's acknowledgements whose UUIDs show in content; None if there is none."""
+    as_bytes = _acknowledgements(content, producer, producer.to_bytes(6, "big"), _UUID_BYTES)
+    as_text = _acknowledgements(content, producer, f"{producer:012x}".encode(), UUID_TEXT_BYTES)
+    return max(chain(as_bytes, as_text), default=None)
+
+
+def _acknowledgements(content: bytes, producer: int, node: bytes, length: int) -> Iterator[int]:
+    """Yield the clock of each UUID of an acknowledgement; UUIDs are of this length, and end with `node`."""
+    at = content.find(node)
+    while at >= 0:
+        end = at + len(node)
+        text = content[max(0, end - length) : end]
+        uuid = _uuid_at_text(text) if length != _UUID_BYTES else text
+        if uuid is not None and len(uuid) == _UUID_BYTES:
+            found, clock, flags = parse_uuid(uuid)
+            if found == producer and flags == Flags.ACK_TXN:
+                yield clock
+        at = content.find(node, at + 1)
+
+
 def brought_forward(
-    rollbacks: Iterable[Rollback], ack_intents: Mapping[str, bytes]
+    rollbacks: Iterable[Rollback],
+    ack_intents: Mapping[str, bytes],
+    *,
+    landed: Mapping[tuple[int, str], int] = NOTHING_LANDED,
 ) -> list[Rollback]:
     """Return rollbacks that keep what a checkpoint committed.
 
     Args:
         rollbacks: Of the shard's former producers, none of which can commit any more.
         ack_intents: Of the restored checkpoint: they tell the clock at which its producer last committed. A checkpoint
-            of a producer that has ever acknowledged holds at least one acknowledgement of it.
+            of a producer that has ever acknowledged holds at least one acknowledgement of it, if we wrote it.
+        landed: Clocks of acknowledgements that were found in journals, by producer and journal, of producers that are
+            `unaccounted` for.
     """
     found = list(rollbacks)
     clocks = [_clock_in(ack_intents, rollback) for rollback in found]
@@ -117,7 +170,15 @@ def brought_forward(
             newest[rollback.producer] = max(clock, newest.get(rollback.producer, 0))
     # Where the checkpoint has the acknowledgement itself, that is repeated: a later one would overtake it.
     return [
-        rollback.at(max(rollback.clock, newest.get(rollback.producer, 0)) if own is None else own)
+        rollback.at(
+            max(
+                rollback.clock,
+                newest.get(rollback.producer, 0),
+                landed.get((rollback.producer, rollback.journal), 0),
+            )
+            if own is None
+            else own
+        )
         for rollback, own in zip(found, clocks, strict=True)
     ]
 

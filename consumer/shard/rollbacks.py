@@ -33,12 +33,17 @@ from consumer.errors import (
 from consumer.journal.append_service import AppendService
 from consumer.message.ageing import PRUNE_HORIZON_SECONDS
 from consumer.message.clock import clock_at, unix_seconds_of
-from consumer.message.rollback import Rollback, acknowledgements_of_carried, brought_forward
+from consumer.message.rollback import (
+    Rollback,
+    acknowledgements_of_carried,
+    brought_forward,
+    unaccounted,
+)
 from consumer.op_future import completed
 from consumer.protocol.journal_pb2 import AppendResponse
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.shard.environment import ShardEnvironment
-from consumer.shard.landed import has_landed
+from consumer.shard.landed import has_landed, last_landed
 from consumer.shard.progress import UNDONE, Progress
 from consumer.shard.rollback_records import RollbackRecords
 
@@ -57,6 +62,8 @@ class _Keeping:
     forward: list[Rollback] = field(default_factory=list)
     """Of former producers."""
     rollbacks: list[Rollback] = field(default_factory=list)
+    unknown: list[Rollback] = field(default_factory=list)
+    """To be dropped, since nobody can tell up to where their producers committed."""
     unused: list[Rollback] = field(default_factory=list)
     """Foreseen, and to be dropped."""
     gone: list[Rollback] = field(default_factory=list)
@@ -79,6 +86,7 @@ class Rollbacks:
         again_seconds: float,
         producer: int,
         has_landed: Callable[[Rollback], Awaitable[bool]],
+        last_landed: Callable[[Rollback], Awaitable[int | None]],
         transactions: Callable[[], int],
     ) -> None:
         """Bind the rollbacks of an attempt.
@@ -95,11 +103,15 @@ class Rollbacks:
                 longest wait for journals that cannot be appended to.
             producer: Who publishes first in this attempt, 48 bits.
             has_landed: Looks in its journal for an acknowledgement.
+            last_landed: Looks in its journal for the clock of the last acknowledgement of its producer.
             transactions: Tells how many the attempt has completed.
         """
         self.resumed = asyncio.Event()
         """Set once the restored checkpoint's intents are on their way."""
         self._has_landed = has_landed
+        self._last_landed = last_landed
+        self._landed: dict[tuple[int, str], int | None] = {}
+        """What was found of the last acknowledgements of producers of which the checkpoint tells nothing."""
         self._transactions = transactions
         self._transactions_before = 0
         """As of the restored checkpoint."""
@@ -158,6 +170,7 @@ class Rollbacks:
                 rollback.content,
                 at_unix_seconds=unix_seconds_of(rollback.clock),
             ),
+            last_landed=lambda rollback: last_landed(environment.journals, rollback),
             transactions=transactions,
         )
 
@@ -189,8 +202,10 @@ class Rollbacks:
     async def settle(self, checkpoint: Checkpoint) -> None:
         """Take carried messages of long ago out of the intents of a restored checkpoint, if they have landed.
 
-        Readers forget a producer that is silent for a day: what they are told again then, they take for new.
+        Readers forget a producer that is silent for a day: what they are told again then, they take for new. Also find
+        out up to where former producers committed of which the checkpoint tells nothing.
         """
+        await self._account(checkpoint)
         former = [*self._left, *self._finished.values(), *self._current.values()]
         aged = clock_at(int((self._clock.wall_seconds() - AGED_SECONDS) * 1e9))
         carried = acknowledgements_of_carried(former, checkpoint.ack_intents)
@@ -200,23 +215,39 @@ class Rollbacks:
             if each.clock < aged and await self._has_landed(each):
                 checkpoint.ack_intents[each.journal] = each.content
 
+    async def _account(self, checkpoint: Checkpoint) -> None:
+        """Look in journals for what former producers committed, if it was not one of us who wrote the checkpoint."""
+        if checkpoint == Checkpoint():
+            return  # Nobody has committed anything.
+        former = [*self._left, *self._finished.values(), *self._current.values()]
+        theirs = set(unaccounted(former, checkpoint.ack_intents))
+        for each in self._left:
+            if each in theirs and _key(each) not in self._landed:
+                self._landed[_key(each)] = await self._last_landed(each)
+
     def begin(self, checkpoint: Checkpoint) -> Future[None]:
         """Make ready for a new producer, which goes on from `checkpoint`; its commits wait for the future.
 
         What is on file is brought forward: the new producer's checkpoints do not tell what the old committed.
         """
+        unknown = [each for each in self._left if self._landed.get(_key(each), 0) is None]
+        for each in unknown:
+            _log.warning("rollbacks.left_out", shard=self._shard_id, **_names(each))
+        self._left = [each for each in self._left if each not in unknown]
         finished = self._finished | self._current
         before = [*self._left, *finished.values()]
-        after = brought_forward(before, checkpoint.ack_intents)
+        landed = {key: clock for key, clock in self._landed.items() if clock is not None}
+        after = brought_forward(before, checkpoint.ack_intents, landed=landed)
         changed = [new for old, new in zip(before, after, strict=True) if new != old]
         self._left = after[: len(self._left)]
         self._finished = {each.journal: each for each in after[len(self._left) :]}
         self._current = {}
         if self._precise:
             self._precise = []  # Their producer is a former one now; what is on file of it does, or is in `changed`.
-        if not changed:
+        if not changed and not unknown:
             return completed()
         self._keeping.forward.extend(changed)
+        self._keeping.unknown.extend(unknown)
         self._wake.set()
         return self._keeping.kept
 
@@ -253,9 +284,8 @@ class Rollbacks:
             forward = [each for each in keeping.forward if each not in done]
             published = {each.journal for each in kept}
             unused = [each for each in keeping.unused if each.journal not in published]
-            await self._records.write(
-                self._assignment(), keep=[*forward, *kept], drop=[*done, *unused, *keeping.gone]
-            )
+            drop = [*done, *unused, *keeping.gone, *keeping.unknown]
+            await self._records.write(self._assignment(), keep=[*forward, *kept], drop=drop)
             for each in done:
                 del self._finished[each.journal]
             keeping.kept.set_result(None)
@@ -365,3 +395,11 @@ class Rollbacks:
             or rollback.journal in self._finished
             or age_seconds > PRUNE_HORIZON_SECONDS
         )
+
+
+def _key(rollback: Rollback) -> tuple[int, str]:
+    return rollback.producer, rollback.journal
+
+
+def _names(rollback: Rollback) -> dict[str, str]:
+    return {"journal": rollback.journal, "producer": f"{rollback.producer:012x}"}

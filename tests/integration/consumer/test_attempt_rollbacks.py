@@ -52,6 +52,7 @@ async def test_rollback_brought_forward_is_not_replaced_by_the_precise_one_befor
             again_seconds=30.0,
             producer=2 << 40,
             has_landed=never_asked,
+            last_landed=never_asked_for_a_clock,
             transactions=lambda: 0,
         )
         rollbacks.resumed.set()
@@ -94,6 +95,7 @@ async def test_journal_that_cannot_be_appended_to_holds_up_answers_for_a_while_o
         again_seconds=0.1,
         producer=2 << 40,
         has_landed=never_asked,
+        last_landed=never_asked_for_a_clock,
         transactions=lambda: 0,
     )
     rollbacks.resumed.set()
@@ -110,6 +112,11 @@ async def test_journal_that_cannot_be_appended_to_holds_up_answers_for_a_while_o
 
 async def never_asked(rollback: Rollback) -> bool:
     """No intent here is of long ago."""
+    raise AssertionError(rollback)
+
+
+async def never_asked_for_a_clock(rollback: Rollback) -> int | None:
+    """All that is on file here is of producers that the checkpoint names, or there is no checkpoint."""
     raise AssertionError(rollback)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from consumer.message.clock import MessageClock
 from consumer.message.framing import NDJSON
 from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
+from consumer.message.outcome import Outcome
 from consumer.message.publisher import CARRIED_BYTES_MAX, AckIntent, Publisher
 from consumer.message.uuid import new_producer_id
 from consumer.protocol.shard_pb2 import Checkpoint
@@ -31,8 +33,11 @@ from tests.support.live_shards import (
     spec_of,
 )
 from tests.support.members import Producer, committed
+from tests.support.pending_spans import SequencedJournal, sequenced
 
 pytestmark = pytest.mark.etcd
+
+NO_SOURCES: Mapping[str, Checkpoint.Source] = {}
 
 
 @pytest.mark.parametrize("carried", [False, True])
@@ -117,6 +122,52 @@ async def test_carried_messages_of_long_ago_are_found_again_by_the_next_successo
     assert [m["n"] for m in await committed(journals, OUTPUT)] == [6, 7, 1]
 
 
+async def test_checkpoint_of_another_implementation_makes_no_rollback_stale(
+    host: ShardHost, journals: JournalClient, tmp_path: Path
+) -> None:
+    """A member of ours commits, then one of Gazette's serves the shard, whose checkpoint names its own producer alone;
+    then one of ours again. What the first had on file is from before its first message: appended as it is, readers
+    would forget what they know of that producer, and take late copies for new. What it left pending is undone.
+    """
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec)
+    clock = MessageClock()
+    clock.update(time.time())
+    former = Former(host, journals, carried=False, clock=clock)
+    await former.publish(6, acknowledged=True)
+    committed_at = clock.value
+    await former.publish(7, acknowledged=False)
+    gazette = Publisher(clock, new_producer_id())
+    gazette.publish_uncommitted(MappedJournal(OUTPUT, NDJSON), {"key": "a", "n": 8}, JsonType())
+    (its_intent,) = gazette.build_ack_intents()
+    await journals.append(OUTPUT, [*gazette.take_appends()[0].content, its_intent.content])
+    source = Checkpoint.Source(read_through=0)
+    await former.die(tmp_path, {OUTPUT: its_intent.content}, sources={SOURCE: source})
+
+    config = ShardConfig(restart_delay_seconds=0.05, rollback_again_seconds=0.1)
+    host.start(spec, Counting(tmp_path), config=config)
+
+    async def undone_twice() -> SequencedJournal:
+        found = await sequenced(journals, OUTPUT)
+        rollbacks = (Outcome.ACK_ROLLBACK, Outcome.ACK_ROLLBACK_LOST_PROGRESS)
+        assert sum(found.outcomes[each] for each in rollbacks) >= 3
+        return found
+
+    found = await eventually(undone_twice)  # And the intent of Gazette's, repeated.
+    assert Outcome.ACK_ROLLBACK_LOST_PROGRESS not in found.outcomes
+    assert found.pending == []
+    assert await clock_on_file(host, former.producer_id) == committed_at
+    await journals.append(OUTPUT, former.appended)
+    assert [m["n"] for m in await committed(journals, OUTPUT)] == [6, 8]
+
+
+async def clock_on_file(host: ShardHost, producer: int) -> int | None:
+    """Return the clock of what is on file of a producer."""
+    records = RollbackRecords(host.etcd, AuxiliaryKeys(host.key_space.keys.root))
+    found = {each.producer: each.clock for each in await records.of_shard(SHARD)}
+    return found.get(producer)
+
+
 class Former:
     """A primary that is no more, as its journals, its rollbacks and its store tell."""
 
@@ -127,6 +178,13 @@ class Former:
         self._journals = journals
         bytes_max = CARRIED_BYTES_MAX if carried else 0
         self._publisher = Publisher(clock, new_producer_id(), carried_bytes_max=bytes_max)
+        self.appended: list[bytes] = []
+        """All that it wrote into the journal."""
+
+    @property
+    def producer_id(self) -> int:
+        """In each of its messages."""
+        return self._publisher.producer_id
 
     async def publish(self, number: int, *, acknowledged: bool) -> AckIntent:
         """Publish a transaction of one message up to its commit, or beyond; return its intent."""
@@ -141,16 +199,24 @@ class Former:
             await records.write(assignment, keep=rollbacks)
         for pending in publisher.take_appends():
             await self._journals.append(OUTPUT, pending.content)
+            self.appended += pending.content
         if acknowledged:
             await self._journals.append(OUTPUT, intent.content)
+            self.appended.append(intent.content)
         return intent
 
-    async def die(self, directory: Path, intents: dict[str, bytes]) -> None:
+    async def die(
+        self,
+        directory: Path,
+        intents: dict[str, bytes],
+        *,
+        sources: Mapping[str, Checkpoint.Source] = NO_SOURCES,
+    ) -> None:
         """Leave a checkpoint with intents."""
         shard_key = self._host.key_space.keys.item(ItemId(SHARD)).decode()
         store = Counting(directory).new_store(_Named(SHARD, shard_key))  # type: ignore[arg-type]  # It asks for names.
         store.restore_checkpoint(None)  # type: ignore[arg-type]
-        checkpoint = Checkpoint(ack_intents=intents)
+        checkpoint = Checkpoint(ack_intents=intents, sources=sources)
         store.start_commit(None, checkpoint, ()).result(10)  # type: ignore[arg-type]
 
 

@@ -14,7 +14,7 @@ from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.outcome import Outcome
 from consumer.message.publisher import Publisher
-from consumer.message.rollback import Rollback, brought_forward
+from consumer.message.rollback import Rollback, brought_forward, last_acknowledgement, unaccounted
 from consumer.message.sequencer import Sequencer
 from consumer.message.uuid import Flags, parse_uuid
 
@@ -374,6 +374,41 @@ def test_uuid_that_an_encoding_writes_twice_moves_in_both_places() -> None:
     meta = msgspec.json.decode(moved.content)
     assert meta["id"] == meta["_meta"]["uuid"]
     assert parse_uuid(JsonType().uuid_of(moved.content)) == (PRODUCER, 3200, Flags.ACK_TXN)
+
+
+@TYPES
+def test_rollback_is_brought_forward_by_what_has_landed(
+    content_type: str, message_type: MessageType
+) -> None:
+    """The checkpoint names none of ours: another implementation wrote it. Our producer committed twice, as its journal
+    tells; its rollback of before its first message would make readers forget that.
+    """
+    publisher = publisher_at()
+    reader = Read("out/a", message_type)
+    frames: list[bytes] = []
+    for _ in range(2):
+        publisher.publish_uncommitted(
+            MappedJournal("out/a", content_type), new_message(message_type), message_type
+        )
+        frames += publisher.take_appends()[0].content
+        frames += [publisher.build_ack_intents()[0].content]
+    (rollback,) = publisher.take_rollbacks()
+    publisher.publish_uncommitted(
+        MappedJournal("out/a", content_type), new_message(message_type), message_type
+    )
+    frames += publisher.take_appends()[0].content
+    reader.take(*frames)
+    theirs = {"out/a": rollback.of_successor(OTHER, rollback.clock + 16).content}  # type: ignore[union-attr]
+    assert unaccounted([rollback], theirs) == [rollback]
+    assert unaccounted([rollback], {"out/a": frames[-2]}) == []
+
+    found = last_acknowledgement(b"".join(frames), PRODUCER)
+    assert found is not None
+    (forward,) = brought_forward([rollback], theirs, landed={(PRODUCER, "out/a"): found})
+
+    assert reader.take(forward.content) == ([], {Outcome.ACK_ROLLBACK})
+    assert reader.pending() == []
+    assert last_acknowledgement(b"".join(frames), OTHER) is None
 
 
 def _text(rollback: Rollback) -> str:

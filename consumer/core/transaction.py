@@ -165,6 +165,8 @@ class TransactionMachine:
                 self._sequencer.end_replay()
             case tx.Ticked():
                 self._timer = None
+            case tx.TimePassed():
+                self._sequencer.pass_time(now)
             case tx.TxnBegan():
                 self._running.began = now
                 self._phase = _Phase.CONSUMING

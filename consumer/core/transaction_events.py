@@ -106,6 +106,11 @@ class Ticked:
 
 
 @dataclass(frozen=True, slots=True)
+class TimePassed:
+    """Said now and then, also while nothing is read: what has been pending for long leaves memory."""
+
+
+@dataclass(frozen=True, slots=True)
 class TxnBegan:
     """Answers `BeginTxn`."""
 
@@ -185,6 +190,7 @@ Event = (
     | ReplayRead
     | ReplayEnded
     | Ticked
+    | TimePassed
     | TxnBegan
     | BatchDelivered
     | TxnFinalized

@@ -44,7 +44,10 @@ from consumer.protocol import shard_pb2
 
 RING_MESSAGES: Final = 32_768
 RING_BYTES: Final = 32 << 20
-"""Of one shard; a member may host some dozens. What exceeds them is read a second time."""
+"""Of memory, of one shard; a member may host some dozens. What exceeds them is read a second time."""
+SPAN_SECONDS_MAX: Final = 120.0
+"""Pending messages stay in memory for so long: far longer than transactions last, and producers that die leave some
+behind. Acknowledged later, they are read again."""
 PRODUCERS_BYTES_MAX: Final = 64 << 20
 """Of one shard: some 170,000 producers. A restart of each writer an hour makes 24 a day."""
 PRODUCER_BYTES: Final = 384
@@ -87,7 +90,7 @@ class Sequencer:
         Args:
             sources: Of the checkpoint; empty at the very beginning.
             ring_messages: Pending messages kept in memory; at least one is.
-            ring_bytes: Framed bytes of pending messages kept in memory.
+            ring_bytes: Of memory that pending messages may take.
             producers_bytes_max: Memory of producers; above it, those longest silent are forgotten at a checkpoint,
                 unless they have something pending.
             filing: When silent producers go into segments, which the store must keep. None: it does not, and each
@@ -106,6 +109,8 @@ class Sequencer:
         }
         self._reading: dict[str, ReadingTime] = {}
         self._ring = Ring(messages_max=ring_messages, bytes_max=ring_bytes)
+        self._now_seconds = 0.0
+        """As last told."""
         self._pending: set[Producer] = set()
         self._emission: RunEmission | SequenceEmission | None = None
         self._emitted: Producer | None = None
@@ -152,6 +157,7 @@ class Sequencer:
         reading = self._reading_of(batch.journal)
         if now_seconds is not None:
             reading.advance(now_seconds)
+            self.pass_time(now_seconds)
         index = start
         while index < len(batch) and self._emission is None:
             if commits_itself(batch, index):
@@ -164,6 +170,15 @@ class Sequencer:
         emitting = self._emission is not None
         visible_through = None if emitting else self._visible_through
         return Queued(index, emitting, self._outcomes, visible_through)
+
+    def pass_time(self, now_seconds: float) -> None:
+        """Let go of what has been pending for long; only memory is freed, nothing is forgotten.
+
+        Args:
+            now_seconds: By the clock that `queue` is told.
+        """
+        self._now_seconds = now_seconds
+        self._ring.evict_older(now_seconds - SPAN_SECONDS_MAX)
 
     def replay_range(self) -> ReplayRange | None:
         """Return what must be read again before the emission can go on; None if nothing."""
@@ -334,7 +349,7 @@ class Sequencer:
         if producer.span is None:
             producer.span = Span()
         producer.max_clock = part.clocks[-1]
-        self._ring.add(producer.span, part)
+        self._ring.add(producer.span, part, now_seconds=self._now_seconds)
         self._offsets[batch.journal] = part.ends[-1]
         return start + len(part)
 

@@ -31,6 +31,7 @@ from consumer.journal.append_service import AppendService
 from consumer.message.batch import MessageBatch
 from consumer.message.publisher import PendingAppend
 from consumer.message.rollback import Rollback
+from consumer.message.sequencer import SPAN_SECONDS_MAX
 from consumer.op_future import OpFuture, completed
 from consumer.protocol.journal_pb2 import AppendResponse
 from consumer.protocol.shard_pb2 import Checkpoint, ShardSpec
@@ -42,6 +43,8 @@ ResultT = TypeVar("ResultT")
 
 _log = structlog.get_logger()
 
+TIME_TOLD_SECONDS = SPAN_SECONDS_MAX / 8
+"""So that what was left pending leaves memory soon after its time also when traffic has ended."""
 _REPLAY_MESSAGES = 8192
 _REPLAY_BYTES = 8 << 20
 """Bounds of what a replay reads ahead."""
@@ -149,6 +152,7 @@ class TransactionLoop:
         try:
             async with TaskGroup() as group:
                 await self._perform_all(self._machine.start(self._now()), group)
+                group.start_soon(self._tell_time(), name="tell time")
                 self._services.resumed.set()
                 while self._end is None:
                     event = self._next_event_or_none()
@@ -165,6 +169,11 @@ class TransactionLoop:
             raise self._end.cause
         if self._source_error is not None:
             raise self._source_error
+
+    async def _tell_time(self) -> None:
+        while True:
+            await asyncio.sleep(TIME_TOLD_SECONDS)
+            self.post(tx.TimePassed())
 
     def _now(self) -> float:
         return self._services.clock.monotonic_seconds()

@@ -10,7 +10,7 @@ import pytest
 from consumer.errors import ReplayError
 from consumer.message.clock import CLOCK_UNITS_PER_SECOND
 from consumer.message.outcome import Outcome
-from consumer.message.ring import Ring, Span
+from consumer.message.ring import Ring, Span, memory_bytes
 from consumer.message.sequencer import Sequencer
 from tests.support.sequencer_logs import ACK, CONTINUE, OUTSIDE, A, B, C, log_of, queue_all
 from tests.support.sequencing import Log, deliver_all, plain
@@ -174,23 +174,23 @@ def test_feed_replay_of_other_messages_is_refused() -> None:
 def test_ring_evicts_the_oldest_message_of_any_span() -> None:
     """Plan: fill, overflow, release. Why: its two bounds are the shard's memory."""
     log = log_of((A, 1, CONTINUE), (B, 1, CONTINUE), (A, 2, CONTINUE), (B, 2, CONTINUE))
-    ring, first, second = Ring(messages_max=3, bytes_max=1000), Span(), Span()
+    ring, first, second = Ring(messages_max=3, bytes_max=1 << 20), Span(), Span()
 
     for index, span in enumerate((first, second, first, second)):
         ring.add(span, log.batch(index, index + 1))
 
     assert [list(part.begins) for part in first.parts] == [[20]]
     assert [list(part.begins) for part in second.parts] == [[10], [30]]
-    assert (ring.messages, ring.size_bytes) == (3, 30)
+    assert (ring.messages, ring.size_bytes) == (3, 3 * memory_bytes(log.batch(1, 2)))
     ring.release(first)
-    assert (ring.messages, ring.size_bytes) == (2, 20)
+    assert (ring.messages, ring.size_bytes) == (2, 2 * memory_bytes(log.batch(1, 2)))
 
 
 def test_ring_released_spans_leave_no_memory_behind() -> None:
     """Plan: one message stays, thousands come and go. Why: slots of released spans must be swept."""
     log = log_of((A, 1, CONTINUE))
     message = log.batch()
-    ring, stuck = Ring(messages_max=4, bytes_max=1000), Span()
+    ring, stuck = Ring(messages_max=4, bytes_max=1 << 20), Span()
     ring.add(stuck, message)
 
     for _ in range(5000):
@@ -199,4 +199,4 @@ def test_ring_released_spans_leave_no_memory_behind() -> None:
         ring.release(passing)
 
     assert len(ring._slots) < 100
-    assert (ring.messages, ring.size_bytes) == (1, 10)
+    assert (ring.messages, ring.size_bytes) == (1, memory_bytes(message))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from consumer.message.batch import MessageBatch
+from consumer.message.batch import UNREADABLE, MessageBatch
 from consumer.message.producers import NOTHING_PENDING, Producer
 from consumer.message.uuid import Flags
 
@@ -68,7 +68,7 @@ def scan_run(batch: MessageBatch, start: int, *, producers: Mapping[int, Produce
     while index < count:
         clock, end, flags = batch.clocks[index], batch.ends[index], batch.flags[index]
         if not clock:
-            run.flags_void = run.flags_void or bool(flags)
+            run.flags_void = run.flags_void or flags not in (Flags.OUTSIDE_TXN, UNREADABLE)
         else:
             producer_id = batch.producers[index]
             if flags in _UNCOMMITTED_FLAGS:
@@ -100,7 +100,7 @@ def committed_part(batch: MessageBatch, run: Run) -> MessageBatch:
     if not run.flags_void:
         return part
     flags = [
-        flags if clock else Flags.OUTSIDE_TXN
+        flags if clock or flags == UNREADABLE else Flags.OUTSIDE_TXN
         for flags, clock in zip(part.flags, part.clocks, strict=True)
     ]
     return replace(part, flags=flags)

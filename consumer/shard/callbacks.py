@@ -18,12 +18,13 @@ from consumer.application import (
     BatchConsumer,
     BeginFinisher,
     DeferToNextTxnError,
+    MessageProducer,
     Shard,
     Store,
 )
 from consumer.core.supervision import Place
 from consumer.core.transaction_events import Finalize
-from consumer.errors import ApplicationError, ConsumerError
+from consumer.errors import ApplicationError, ConsumerError, FramingError
 from consumer.message.batch import MessageBatch
 from consumer.message.clock import MessageClock
 from consumer.message.clock_watch import clock_ahead, first_ahead, latest_clock
@@ -108,6 +109,7 @@ class Callbacks:
         # Asked once: of a protocol, `isinstance` looks for each of its methods.
         self._begin_finisher = application if isinstance(application, BeginFinisher) else None
         self._batch_consumer = application if isinstance(application, BatchConsumer) else None
+        self._brings_messages = isinstance(application, MessageProducer)
         self._store = store
         self._clock = clock
         self._clock_delta_seconds = clock_delta_seconds
@@ -212,16 +214,23 @@ class Callbacks:
 
     def _parts(self, batch: MessageBatch) -> Iterator[tuple[MessageBatch, str | None]]:
         """Yield the parts of a batch that the application takes at once, and what is left out, with why."""
-        # Only then do readers let bytes that are no message through.
-        if not dead_letter_journal(self._shard.spec):
+        is_kept = bool(dead_letter_journal(self._shard.spec))
+        # Readers of journals let bytes that are no message through only if they can be kept.
+        if not is_kept and not self._brings_messages:
             yield from self._dead_letters.parts(batch)
             return
         for part, unreadable in unreadable_apart(batch):
             if not unreadable:
                 yield from self._dead_letters.parts(part)
                 continue
+            why = why_unreadable(part.payloads[0], part.message_type)
+            if not is_kept:
+                self.failed_at = _place_of(part)
+                raise FramingError(
+                    part.journal, offset=part.begins[0], end=part.ends[0], detail=why
+                )
             self._count_unreadable()
-            yield part, why_unreadable(part.payloads[0], part.message_type)
+            yield part, why
 
     def _leave_out(self, message: MessageBatch, cause: str) -> int:
         self.deliveries += 1

@@ -18,18 +18,26 @@ VALUE: Final = "value"
 RAW_SCHEMA: Final = StructType([StructField(VALUE, BinaryType())])
 
 
+def check_raw(columns: Columns) -> None:
+    """Refuse columns that only decoded messages have.
+
+    Raises:
+        OptionError: other columns of messages than `value BINARY`.
+    """
+    if columns.of_messages not in (RAW_SCHEMA, StructType([])):
+        shown = columns.of_messages.simpleString()
+        raise OptionError("schema", "value BINARY, for decode is false", got=shown)
+
+
 class RawDecoder:
     """Returns payloads; looks into them for UUIDs only, and only where those are asked for."""
 
     def __init__(self, columns: Columns, *, content_type: str, uuid_of: UuidOf) -> None:
         """Say what is wanted.
 
-        Raises:
-            OptionError: other columns of messages than `value BINARY`.
+        Requires:
+            The columns are those of `check_raw`.
         """
-        if columns.of_messages not in (RAW_SCHEMA, StructType([])):
-            shown = columns.of_messages.simpleString()
-            raise OptionError("schema", "value BINARY, for decode is false", got=shown)
         self._columns = columns
         self._framing = framing_for(content_type)
         self._uuid_of = uuid_of

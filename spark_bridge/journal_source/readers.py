@@ -25,6 +25,7 @@ from spark_bridge.journal_source.columns import Columns
 from spark_bridge.journal_source.options import ReadMode, ReadOptions
 from spark_bridge.journal_source.partition_reader import read_partition
 from spark_bridge.journal_source.places import LATEST
+from spark_bridge.journal_source.raw_decoder import check_raw
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +40,10 @@ def columns_of_read(schema: StructType, options: ReadOptions) -> Columns:
         OptionError: a column or an option does not fit.
     """
     corrupt = options.corrupt_column if options.mode is ReadMode.PERMISSIVE else None
-    return Columns(schema, include_metadata=options.include_metadata, corrupt=corrupt)
+    columns = Columns(schema, include_metadata=options.include_metadata, corrupt=corrupt)
+    if not options.decode:
+        check_raw(columns)  # here, because Spark tries tasks again and again
+    return columns
 
 
 class JournalBatchReader(DataSourceReader):

@@ -5,6 +5,7 @@ A mutant is a function of the run's seed, the decoder's name and a number, so a 
 
 from __future__ import annotations
 
+import faulthandler
 import mmap
 import os
 import resource
@@ -134,6 +135,7 @@ def problem_of(decoder: FuzzedDecoder, data: bytes) -> str | None:
 def _be_bounded() -> None:
     """Have this process die of what must not happen, without a word of its own."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    faulthandler.disable()
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     limit = pages * resource.getpagesize() + MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

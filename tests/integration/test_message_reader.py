@@ -14,7 +14,7 @@ from allocator.runtime.task_group import TaskGroup
 from consumer.errors import ContentTypeError, FramingError, JournalNotFoundError
 from consumer.journal.client import JournalClient
 from consumer.journal.read_progress import ReadSpan
-from consumer.message.batch import MessageBatch
+from consumer.message.batch import UNREADABLE, MessageBatch
 from consumer.message.clock import MessageClock
 from consumer.message.framing import NDJSON, PROTOBUF_FIXED, framing_for
 from consumer.message.json_type import JsonType
@@ -260,3 +260,30 @@ async def test_offset_jump_drops_a_partial_frame_with_a_warning(
     assert [begin for batch, _ in batches for begin in batch.begins] == begins
     assert [error for _, error in batches] == [None] * len(spans)
     assert [(log["begin"], log["end"]) for log in logs] == dropped
+
+
+async def test_range_that_ends_with_damage_is_read_again(journals: JournalClient) -> None:
+    """Plan: read around damage in a range that ends behind junk, before the message that shows the junk's end. Why: a
+    transaction is read again up to its acknowledgement, and what stands before that may be junk.
+    """
+    await create(journals, PROTOBUF_FIXED)
+    frame = framing_for(PROTOBUF_FIXED).frame(b"")
+    await journals.append(JOURNAL, frame + b"junk!" + frame)
+    kind = ProtobufType(Checkpoint.Source, uuid_field="resume")
+    source = MessageSource(
+        journals, JOURNAL, spec=spec_of(PROTOBUF_FIXED), message_type=kind, read_around=True
+    )
+
+    again = await _whole(source, end_offset=len(frame) + 5)
+    whole = await _whole(source, end_offset=2 * len(frame) + 5)
+
+    assert again.begins == [0]
+    assert whole.begins == [0, 8, 13]
+    assert whole.flags == [0, UNREADABLE, 0]
+    assert whole.payloads[1] == b"junk!"
+
+
+async def _whole(source: MessageSource, *, end_offset: int) -> MessageBatch:
+    """Return all up to an offset as one batch."""
+    async with aclosing(source.batches(end_offset=end_offset, block=False)) as batches:
+        return MessageBatch.joined([batch async for batch in batches])

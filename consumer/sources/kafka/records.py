@@ -10,8 +10,9 @@ from typing import Final
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from consumer.message.batch import MessageBatch, MessageType
+from consumer.message.columns import batch_around_damage
+from consumer.message.framing import Frames
 from consumer.message.uuid import Flags
-from consumer.message.uuid_columns import parse_uuids
 from consumer.sources.received import Payload
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -49,23 +50,25 @@ def batch_of(
         sequenced: They carry UUIDs; otherwise each is taken as committed.
 
     Raises:
-        ValueError: `sequenced`, and a value is no message of that type.
+        MemoryError: there is no memory left: that says nothing of the values.
     """
     payloads = [Payload(message.value(), _metadata_of(message)) for message in messages]
     begins = [payload.metadata.offset for payload in payloads]
     topic, partition = payloads[0].metadata.topic, payloads[0].metadata.partition
     zeros: Sequence[int] = [0] * len(payloads)
-    producers, clocks, flags = zeros, zeros, zeros
     if sequenced:
-        columns = parse_uuids(b"".join([message_type.uuid_of(payload) for payload in payloads]))
-        producers, clocks, flags = columns.producers, columns.clocks, columns.flags
+        ends = [begin + 1 for begin in begins]
+        # What is no message is marked, for the shard to record it as a dead letter, or to name it as it fails.
+        return batch_around_damage(
+            name_of(topic, partition), Frames(begins, ends, list(payloads)), message_type
+        )
     return MessageBatch(
         name_of(topic, partition),
         begins,
         [begin + 1 for begin in begins],
-        producers,
-        clocks,
-        flags,
+        zeros,
+        zeros,
+        zeros,
         payloads,
         message_type,
     )

@@ -24,6 +24,8 @@ from allocator.core.state import PRIMARY_SLOT, AllocState, Demand
 from allocator.core.transition.replicas import is_settled
 
 _ID_BYTES = 16
+PLAN_BYTES_MAX = 64 << 20
+"""Of an unpacked plan: an item that is to move takes its id and a few bytes."""
 
 
 class StoredPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,11 +112,20 @@ def pack(stored: StoredPlan) -> bytes:
 def unpack_or_none(packed: bytes) -> StoredPlan | None:
     """Return the plan, if the bytes can be read as one."""
     try:
-        stored = decode_msgpack(zlib.decompress(packed), StoredPlan)
+        stored = decode_msgpack(_decompressed(packed), StoredPlan)
     except (zlib.error, DocumentError):
         return None
     named = [*stored.primaries.values(), *(p for each in stored.pending.values() for p in each)]
     return stored if all(0 <= p < len(stored.members) for p in named) else None
+
+
+def _decompressed(packed: bytes) -> bytes:
+    """Return what was packed, or raise `zlib.error`: a kilobyte can stand for a megabyte, so its length is bounded."""
+    stream = zlib.decompressobj()
+    unpacked = stream.decompress(packed, PLAN_BYTES_MAX)
+    if not stream.eof:
+        raise zlib.error(f"cut off, or more than {PLAN_BYTES_MAX} bytes")
+    return unpacked
 
 
 def holders(state: AllocState, item_id: ItemId) -> tuple[MemberId, ...]:

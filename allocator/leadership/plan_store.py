@@ -83,7 +83,9 @@ class PlanStore:
         packed = b"".join(kv.value for kv in chunks)
         plan = unpack_or_none(packed) if _digest(packed) == head.digest else None
         if plan is None:
-            _log.warning("plan.incomplete", epoch=head.epoch, generation=head.generation)
+            _log.warning(
+                "plan.incomplete", key=heads[0].key, epoch=head.epoch, generation=head.generation
+            )
             return None
         return FoundPlan(head, plan)
 

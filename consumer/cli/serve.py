@@ -36,6 +36,7 @@ from consumer.errors import EndpointError
 from consumer.interpreter import serve_only
 from consumer.member.service import Service
 from consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
+from consumer.private_directory import keep_new_files_private
 
 SERVING = "serving"
 """First word of the line on standard output that says where a ready member listens."""
@@ -296,6 +297,7 @@ async def _serve(
     metrics_host: str,
 ) -> None:
     serve_only()
+    keep_new_files_private()
     registry = CollectorRegistry()
     service = Service(application, config, registry=registry)
     if metrics_port is not None:

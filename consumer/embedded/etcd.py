@@ -26,6 +26,7 @@ from typing import Literal, Self
 from consumer.embedded.child_process import ChildProcess
 from consumer.embedded.etcd_binary import find_etcd_binary
 from consumer.errors import EmbeddedServerError
+from consumer.private_directory import make_private
 
 START_TIMEOUT_SECONDS = 20.0
 """A start takes about 0.3 s; a busy machine with two cores takes a few seconds."""
@@ -213,6 +214,7 @@ class EmbeddedEtcdProcess:
 
     def _command(self, binary: Path) -> list[str]:
         data_dir = (self._data_dir or self._directory() / "data").absolute()
+        make_private(data_dir)
         client_url, peer_url = f"unix://{_CLIENT_SOCKET}", f"unix://{_PEER_SOCKET}"
         if self._ports is not None:
             client_url = f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self._ports[0]}"

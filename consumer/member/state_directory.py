@@ -19,6 +19,8 @@ from typing import Self
 
 import structlog
 
+from consumer.private_directory import is_own_directory, make_parent
+
 HELD = "held"
 
 _log = structlog.get_logger()
@@ -40,7 +42,7 @@ class StateDirectory:
         """Set on entering."""
 
     def __enter__(self) -> Self:
-        self._parent.mkdir(parents=True, exist_ok=True)
+        make_parent(self._parent)
         self.path = Path(tempfile.mkdtemp(dir=self._parent)).resolve()
         self._descriptor = os.open(self.path / HELD, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
@@ -59,7 +61,8 @@ class StateDirectory:
     def _sweep(self) -> None:
         """Remove what processes left that are gone."""
         for each in self._parent.iterdir():
-            if each.name == self.path.name or not _is_abandoned(each):
+            # In a shared parent, others may have put anything.
+            if each.name == self.path.name or not (is_own_directory(each) and _is_abandoned(each)):
                 continue
             shutil.rmtree(each, ignore_errors=True)
             _log.info("state_directory.swept", path=str(each))
@@ -67,7 +70,7 @@ class StateDirectory:
 
 def _is_abandoned(directory: Path) -> bool:
     try:
-        descriptor = os.open(directory / HELD, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(directory / HELD, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False  # Not one of ours, or just being made, or just removed.
     try:

@@ -76,7 +76,7 @@ def _below(directory: Path, path: str, log: str) -> Path:
 def _copy(source: Path, target: Path, is_wanted: Callable[[], bool]) -> bool:
     read = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        write = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        write = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             return _shared(read, write) or _copied(read, write, is_wanted)
         finally:

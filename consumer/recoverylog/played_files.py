@@ -61,7 +61,7 @@ class PlayedFiles:
                 self._write(self._descriptor(change[0].fnode), change)
             elif isinstance(change, CreateFile):
                 flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-                self._keep(change.fnode, os.open(self._staged(change.fnode), flags, 0o644))
+                self._keep(change.fnode, os.open(self._staged(change.fnode), flags, 0o600))
             else:
                 self._close(change.fnode)
                 self._staged(change.fnode).unlink()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from allocator.core.model import ItemId
 from allocator.errors import ValidationError
 from allocator.key_space import KeySpace
@@ -16,6 +18,13 @@ from consumer.protocol.shard_pb2 import ShardSpec
 PAGE_ENTRIES = 256
 PAGE_ENTRIES_MAX = 1024
 """Transactions of one answer: of some hundred moves each it is below what a client takes."""
+
+
+def _milliseconds(since: Timestamp) -> int:
+    try:
+        return since.ToMilliseconds()
+    except ValueError as error:
+        raise ValidationError("since", f"expected a time: {error}") from error
 
 
 class MoveListing:
@@ -35,7 +44,7 @@ class MoveListing:
         """Return a page of the moves that the request and the caller's claims select.
 
         Raises:
-            ValidationError: the page's token is none of ours.
+            ValidationError: the page's token is none of ours, or its time is none.
             BoundExceededError: the page is too large.
         """
         if request.page_size > PAGE_ENTRIES_MAX:
@@ -45,7 +54,7 @@ class MoveListing:
         if request.page_token and not self._ledger.is_key(request.page_token):
             raise ValidationError("page_token", "expected the next_page_token of an answer before")
         size = request.page_size or PAGE_ENTRIES
-        since = request.since.ToMilliseconds() if request.HasField("since") else 0
+        since = _milliseconds(request.since) if request.HasField("since") else 0
         entries = await self._ledger.entries(after=request.page_token, since_milliseconds=since)
         page = entries[:size]
         moves = [

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from consumer.errors import StoreUnavailableError
+from consumer.private_directory import make_private
 
 LOCK_POLL_SECONDS = 0.02
 """`flock` cannot wait with a deadline."""
@@ -31,9 +32,9 @@ class DirectoryLock:
         Raises:
             StoreUnavailableError: an older holder is still there.
         """
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private(directory)
         path = directory / "holder.lock"
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             lock_descriptor(fqn, self._descriptor, path, wait_seconds=wait_seconds)
         except BaseException:

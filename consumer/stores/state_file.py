@@ -22,6 +22,7 @@ from typing import Protocol
 
 from consumer.errors import CommitFencedError, StoreClosedError, StoreError
 from consumer.op_future import OpFuture
+from consumer.private_directory import FILE_MODE, make_private
 from consumer.recoverylog.file_recorder import FileRecorder
 from consumer.stores.directory_lock import lock_descriptor
 from consumer.stores.recorded_files import record_file, remove_if_there, replace_file
@@ -92,7 +93,7 @@ class KeptStateFile:
 
     def restore(self) -> bytes | None:
         """Raise the epoch, and read."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_private(self._directory)
         with self._locked() as epoch_file:
             self._epoch = self._read_epoch(epoch_file) + 1
             # One small write within a sector: it is whole or it is not there.
@@ -134,7 +135,7 @@ class KeptStateFile:
         if self._closed:
             raise StoreClosedError(self._fqn)
         path = self._directory / "epoch"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             lock_descriptor(self._fqn, descriptor, path, wait_seconds=self._lock_wait_seconds)
             yield descriptor
@@ -179,7 +180,7 @@ class RecordedStateFile:
 
     def restore(self) -> bytes | None:
         """Read what was played. Older holders are fenced already: by what handed the log over."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_private(self._directory)
         remove_if_there(self._recorder, self._directory, _NEXT)
         return self.path.read_bytes() if self.path.exists() else None
 
@@ -235,7 +236,11 @@ def _segments_in(directory: Path, ids: Collection[bytes]) -> dict[bytes, bytes]:
 
 
 def _write_durably(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
+    with open(path, "wb", opener=_private) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)

@@ -30,6 +30,7 @@ from consumer.journal.broker.quarantine import Quarantine
 from consumer.journal.broker.restoring import locked_quarantine, restore_entry
 from consumer.journal.broker.server import Broker
 from consumer.journal.broker.strangers import ACCEPT_OPTION
+from consumer.private_directory import keep_new_files_private
 
 TRIM_SECONDS = 10.0
 """Between looks whether memory should be given back."""
@@ -143,6 +144,7 @@ async def _serve(config: BrokerConfig, metrics_port: int | None, metrics_host: s
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signal_number, stop.set)
+    keep_new_files_private()
     async with Broker(config) as broker:
         serve_only()
         if metrics_port is not None:

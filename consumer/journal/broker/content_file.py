@@ -30,7 +30,7 @@ class ContentFile:
     @staticmethod
     def open_growing(path: Path) -> ContentFile:
         """Open or create the file of an open fragment."""
-        return ContentFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640))
+        return ContentFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     def acquire(self) -> Self:
         """Count one more holder."""

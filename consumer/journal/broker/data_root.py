@@ -31,6 +31,7 @@ from allocator.core.documents import DocumentError, decode_json
 from consumer.errors import BrokerDataError
 from consumer.journal.broker.catalogue import initialize_catalogue
 from consumer.journal.broker.disk import Disk, close_quietly, is_out_of_space
+from consumer.private_directory import make_private
 
 FORMAT_VERSION = "1"
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
@@ -115,9 +116,10 @@ def open_data_root(disk: Disk, directory: Path, *, first_revision: int) -> DataR
 
     Raises:
         BrokerDataError: another process has it, or it is damaged, or of another version, or no data directory at all.
+        ValidationError: it is another user's, or others may write to it.
         OSError: the disk failed.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    make_private(directory)
     lock_fd = lock_root(directory)
     try:
         return _open_locked(disk, directory.resolve(), lock_fd, first_revision)
@@ -132,7 +134,7 @@ def lock_root(directory: Path) -> int:
     Raises:
         BrokerDataError: another process has it.
     """
-    fd = os.open(directory / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    fd = os.open(directory / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -129,7 +129,7 @@ class Disk:
     def write_file(self, path: Path, content: bytes) -> None:
         """Create or replace a small file so that a crash leaves the old or the new one."""
         temporary = path.with_name(f".{path.name}.new")
-        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o640)
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             self.write_at(fd, [content], 0)
             os.fsync(fd)

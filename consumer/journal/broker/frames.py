@@ -221,7 +221,7 @@ class LogWriter:
         log_id = os.urandom(ID_BYTES)
         seed = _seed(log_id)
         temporary = path.with_name(f".{path.name}.new")
-        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             first = encode_frame(seed, checkpoint)
             size = disk.write_at(fd, [FILE_MAGIC, log_id, log_id, first, END], 0) - len(END)

@@ -177,7 +177,7 @@ class StagedContent:
                 return
             if self._spool_fd is None:
                 self._spool_fd = os.open(
-                    self.spool, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640
+                    self.spool, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
                 )
             for part in unhashed:
                 self._sha1.update(part)

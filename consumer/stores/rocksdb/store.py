@@ -23,6 +23,7 @@ from consumer.errors import StoreClosedError, StoreError
 from consumer.local_state import LocalState, local_state_of
 from consumer.message.producer_segment import EncodedCheckpoint, encoded
 from consumer.op_future import OpFuture
+from consumer.private_directory import make_private
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.state_tables import TableScan, picked, require_table
 from consumer.stores.commit_thread import CommitThread
@@ -231,7 +232,7 @@ class RocksDbStore:
                 self._fqn, directory, wait_seconds=self._lock_wait_seconds
             )
         else:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_private(directory)
             self._recording = RocksDbRecording(recorder, directory)
         self._database = self._opened(durable=recorder is None)
         if self._recording is not None:

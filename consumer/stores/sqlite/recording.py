@@ -85,7 +85,7 @@ class SqliteRecording:
         self.knows_database = (directory / DATABASE).exists()
         """Whether the log has the database at all."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._file = os.open(directory / DATABASE, flags, 0o644)
+        self._file = os.open(directory / DATABASE, flags, 0o600)
         self._wal_file = -1
         self._wal_length = 0
         """Bytes of the write-ahead log that are recorded, since it last began anew."""

@@ -16,6 +16,7 @@ Source: gazette/core consumer/store-sqlite (a database a shard, its checkpoint i
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import threading
@@ -30,6 +31,7 @@ from consumer.errors import StoreClosedError, StoreError
 from consumer.local_state import LocalState, local_state_of
 from consumer.message.producer_segment import EncodedCheckpoint, encoded
 from consumer.op_future import OpFuture
+from consumer.private_directory import FILE_MODE, make_private
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.state_tables import TableScan, picked, require_table
 from consumer.stores.commit_thread import CommitThread
@@ -248,10 +250,13 @@ class SqliteStore:
                 self._fqn, directory, wait_seconds=self._lock_wait_seconds
             )
         else:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_private(directory)
             self._recording = SqliteRecording(
                 recorder, directory, rewrite_bytes_min=self._rewrite_bytes_min
             )
+        if recorder is None:
+            # SQLite would make it, and what it makes beside it, for others to read.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
         self._writer = open_writer(
             self._path, fqn=self._fqn, durable=recorder is None, cache_bytes=self._cache_bytes
         )

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from click.testing import CliRunner
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from allocator.core.keys import AuxiliaryKeys
 from allocator.core.ledger import decoded_or_none
@@ -161,7 +162,12 @@ async def test_moves_are_shown_to_whom_the_shards_are(cluster: Cluster) -> None:
             page = await AllocationServiceStub(channel).ListMoves(
                 ListMovesRequest(), metadata=tuple(token)
             )
+            no_time = ListMovesRequest(since=Timestamp(seconds=1 << 60))
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await AllocationServiceStub(channel).ListMoves(no_time, metadata=tuple(token))
         assert [each.shard for each in page.moves] == ["shard-a"]
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert (caught.value.details() or "").startswith("since: expected a time")
 
 
 async def test_ledger_is_bounded_and_can_be_switched_off(

@@ -7,7 +7,14 @@ from dataclasses import replace
 from allocator.core.decision import stored_plan_of, taken_up
 from allocator.core.model import ItemId, MemberId
 from allocator.core.plan import Plan
-from allocator.core.stored_plan import digest, pack, plan_to_store, unpack_or_none
+from allocator.core.stored_plan import (
+    PLAN_BYTES_MAX,
+    StoredPlan,
+    digest,
+    pack,
+    plan_to_store,
+    unpack_or_none,
+)
 from tests.support.memory_cluster import MemoryCluster
 
 ONE, TWO, THREE = (MemberId("a", name) for name in ("one", "two", "three"))
@@ -116,3 +123,12 @@ def test_digest_is_of_the_demand_alone() -> None:
     assert digest(replace(demand, members=demand.members[:-1])) != digest(demand)
     objective = replace(demand.objective, moves_before_balance=True)
     assert digest(replace(demand, objective=objective)) != digest(demand)
+
+
+def test_packed_plan_of_many_times_its_length_is_no_plan() -> None:
+    """A megabyte of stored bytes can stand for a gigabyte of memory. What is above the bound is not unpacked: the bytes
+    here are a plan in every other respect.
+    """
+    stored = StoredPlan(demand="d" * (PLAN_BYTES_MAX + 1), members=[], pending={}, primaries={})
+
+    assert unpack_or_none(pack(stored)) is None

@@ -1,0 +1,107 @@
+"""Directories of state: this user's alone.
+
+What is in them is trusted when it is read, and is as secret as the journals and shards that it comes from. In a parent
+that others may write to, such as /tmp, one of them may have made the directory, or a link in its place, before us.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import structlog
+
+from allocator.errors import ValidationError
+
+DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
+PRIVATE_UMASK = 0o077
+_SUPERUSER = 0
+
+_log = structlog.get_logger()
+
+
+def make_private(directory: Path) -> None:
+    """Make a directory for this user alone, with its parents; take rights to read from others if it is there already.
+
+    Raises:
+        ValidationError: it, or a link in its place, belongs to another user, or others may write to it.
+        OSError: it could not be made.
+    """
+    _make(directory)
+    _require_own(directory)
+    _tighten(directory.resolve())
+
+
+def keep_new_files_private() -> None:
+    """Have this process make files for its user alone, those of libraries such as RocksDB too. For programs."""
+    os.umask(PRIVATE_UMASK)
+
+
+def make_parent(directory: Path) -> None:
+    """Make a directory for private ones; one that all users share, such as /tmp, may be it.
+
+    Raises:
+        ValidationError: as `make_private`, unless its sticky bit keeps users from each other's entries.
+        OSError: it could not be made.
+    """
+    _make(directory)
+    found = directory.stat()
+    if not (found.st_mode & stat.S_ISVTX and found.st_uid in (os.geteuid(), _SUPERUSER)):
+        _require_own(directory)
+
+
+def is_own_directory(path: Path) -> bool:
+    """Tell whether there is a directory of this user's, and no link."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+
+
+def _make(directory: Path) -> None:
+    # Its parents may be there for others, too.
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+
+
+def _require_own(directory: Path) -> None:
+    user = os.geteuid()
+    link = directory.lstat()
+    if link.st_uid not in (user, _SUPERUSER):
+        raise ValidationError(
+            str(directory), f"expected a directory of user {user}, but user {link.st_uid} made it"
+        )
+    found = directory.stat()
+    if found.st_uid != user:
+        raise ValidationError(
+            str(directory), f"expected a directory of user {user}, got one of user {found.st_uid}"
+        )
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ValidationError(
+            str(directory),
+            "other users may write to it, so nothing in it can be trusted: look at what is there, then "
+            "`chmod 700` it, or choose another directory",
+        )
+
+
+def _tighten(directory: Path) -> None:
+    """Take from others what earlier versions let them do: read."""
+    tightened = sum(_tighten_one(path) for path in (directory, *directory.iterdir()))
+    if tightened:
+        _log.info("private_directory.tightened", path=str(directory), entries=tightened)
+
+
+def _tighten_one(path: Path) -> bool:
+    """Tighten the directory itself, or a file of ours in it; nothing behind a link. Return whether that was needed."""
+    try:
+        found = path.stat(follow_symlinks=False)
+        mode = stat.S_IMODE(found.st_mode)
+        is_ours = not stat.S_ISLNK(found.st_mode) and found.st_uid == os.geteuid()
+        if not is_ours or not mode & 0o077:
+            return False
+        path.chmod(mode & DIRECTORY_MODE)
+    except FileNotFoundError:
+        return False  # An older holder of the directory is still at work in it.
+    return True

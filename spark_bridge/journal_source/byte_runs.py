@@ -25,6 +25,8 @@ class BytePartition:
     """Begins and ends of the runs in turn, ascending; shape (2R,), bytes."""
     damaged: bool = False
     """Each run is a record that is no message."""
+    epoch: bytes = b""
+    """Encoded JournalEpoch in which the partition was planned; empty if it is not known."""
 
     @property
     def begin(self) -> int:

@@ -9,7 +9,7 @@ class JournalReplacedError(SparkBridgeError):
     """A journal does not hold what a query has read of it."""
 
     def __init__(
-        self, journal: str, *, offset: int, write_head: int, read_epoch: str, present_epoch: str
+        self, journal: str, offset: int, write_head: int, read_epoch: str, present_epoch: str
     ) -> None:
         super().__init__(
             f"journal {journal} does not hold what was read of it: it was read up to offset {offset} in epoch "
@@ -20,6 +20,10 @@ class JournalReplacedError(SparkBridgeError):
         self.journal = journal
         self.offset = offset
         self.write_head = write_head
+        self._epochs = (read_epoch, present_epoch)
+
+    def __reduce__(self) -> tuple[type[JournalReplacedError], tuple[str, int, int, str, str]]:
+        return type(self), (self.journal, self.offset, self.write_head, *self._epochs)
 
 
 class JournalBytesGoneError(SparkBridgeError):

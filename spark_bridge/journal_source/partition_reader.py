@@ -15,12 +15,15 @@ from pyspark.sql.datasource import InputPartition
 from spark_bridge.journal_source.byte_runs import BytePartition, RunCutter
 from spark_bridge.journal_source.columns import Columns
 from spark_bridge.journal_source.content import Content, ContentBuffer
-from spark_bridge.journal_source.errors import JournalBytesGoneError
+from spark_bridge.journal_source.errors import JournalBytesGoneError, JournalReplacedError
 from spark_bridge.journal_source.options import ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from consumer.journal.guard import OffsetGuard
+    from consumer.journal.read_progress import ReadSpan
+    from consumer.journal.reader import Reader
     from spark_bridge.journal_source.damage import DamagedRecord
 
 DECODE_BYTES: Final = 4 << 20
@@ -135,10 +138,14 @@ async def _pieces(
     async with (
         open_client(options.access) as client,
         client.reader(
-            wanted.journal, offset=wanted.begin, block=False, end_offset=wanted.end
+            wanted.journal,
+            offset=wanted.begin,
+            block=False,
+            end_offset=wanted.end,
+            guard=_guard_of(wanted),
         ) as reader,
     ):
-        async for span in reader:
+        async for span in _guarded(reader, options):
             if span.offset != expected and options.fail_on_data_loss:
                 raise JournalBytesGoneError(wanted.journal, expected, span.offset)
             expected = span.end
@@ -146,3 +153,33 @@ async def _pieces(
                 yield offset, piece
     if expected < wanted.end and options.fail_on_data_loss:
         raise JournalBytesGoneError(wanted.journal, expected, wanted.end)
+
+
+def _guard_of(wanted: BytePartition) -> OffsetGuard | None:
+    """Return what notices that the journal was replaced since the partition was planned; the driver has just looked."""
+    from consumer.journal.guard import OffsetGuard
+    from consumer.protocol.identity_pb2 import JournalEpoch
+
+    if not wanted.epoch:
+        return None
+    guard = OffsetGuard(wanted.journal, JournalEpoch.FromString(wanted.epoch))
+    guard.looked = True
+    return guard
+
+
+async def _guarded(reader: Reader, options: ReadOptions) -> AsyncGenerator[ReadSpan, None]:
+    """Yield what is read of the journal that was planned; of another one nothing, or an error."""
+    from consumer.errors import JournalReplacedError as Replaced
+
+    try:
+        async for span in reader:
+            yield span
+    except Replaced as error:
+        if options.fail_on_data_loss:
+            raise JournalReplacedError(
+                error.journal,
+                error.offset,
+                error.write_head,
+                error.read_epoch,
+                error.present_epoch,
+            ) from error

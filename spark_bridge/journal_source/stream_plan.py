@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
@@ -14,6 +15,7 @@ from consumer.journal.guard import HEAD_PATIENCE_SECONDS
 from consumer.journal.identity import Present, Standing, epoch_text, standing
 from consumer.protocol.identity_pb2 import JournalEpoch
 from spark_bridge.brokers import open_client
+from spark_bridge.journal_source.byte_runs import BytePartition
 from spark_bridge.journal_source.commit_scan import UNLIMITED
 from spark_bridge.journal_source.errors import JournalReplacedError
 from spark_bridge.journal_source.journal_state import JournalState
@@ -24,6 +26,7 @@ from spark_bridge.journal_source.journals import (
 )
 from spark_bridge.journal_source.offsets import (
     BatchSpan,
+    Epochs,
     States,
     StreamOffset,
     SymbolicStart,
@@ -175,7 +178,12 @@ class StreamPlan:
         if not self._content_types.keys() >= set(span.names):
             await self._list()
         partitions = await self._planner.partitions(span)
-        return [JournalPartition(each, self._content_types[each.journal]) for each in partitions]
+        offset = parse_offset(end)
+        epochs = offset.epochs if isinstance(offset, StreamOffset) else {}
+        return [
+            JournalPartition(_of_epoch(each, epochs), self._content_types[each.journal])
+            for each in partitions
+        ]
 
     async def _still_there(self, span: BatchSpan, end: dict[str, Any]) -> BatchSpan:
         """Return a span without the journals that do not hold what was planned of them.
@@ -208,3 +216,9 @@ class StreamPlan:
 
     def _poll_seconds(self) -> float:
         return POLL_SECONDS + POLL_SECONDS_PER_JOURNAL * len(self._content_types)
+
+
+def _of_epoch(partition: BytePartition, epochs: Epochs) -> BytePartition:
+    """Return a partition that knows in which epoch of its journal it was planned."""
+    epoch = epochs.get(partition.journal)
+    return partition if epoch is None else replace(partition, epoch=epoch.SerializeToString())

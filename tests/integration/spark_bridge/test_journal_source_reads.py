@@ -333,6 +333,7 @@ def test_replaced_journal_ends_the_query_unless_told_otherwise(address: str) -> 
     writer.committed(range(10, 20))
     limit = strict.reader.getDefaultReadLimit()
     planned = kept(strict.reader.latestOffset(strict.offset, limit))
+    partitions = strict.reader.partitions(strict.offset, planned)
     for query in (strict, lenient):
         query.close()
         query.restart()
@@ -349,6 +350,9 @@ def test_replaced_journal_ends_the_query_unless_told_otherwise(address: str) -> 
 
     with pytest.raises(JournalReplacedError, match=f"{topic.journals[0]} does not hold .*epoch"):
         strict.reader.partitions(strict.offset, planned)
+    with pytest.raises(JournalReplacedError, match="does not hold"):
+        list(strict.reader.read(partitions[0]))
+    assert list(lenient.reader.read(partitions[0])) == []
     with pytest.raises(JournalReplacedError, match="failOnDataLoss"):
         strict.trigger()
     assert lenient.reader.partitions(lenient.offset, planned) == []

@@ -9,7 +9,7 @@ from random import Random
 from tests.support.damaged_roots import Kind, make_root, problems_of
 
 SEED = 22
-PER_FILE = {Kind.FLIP: 2, Kind.CUT: 1, Kind.REMOVE: 1}
+PER_FILE = {Kind.FLIP: 1, Kind.CUT: 1, Kind.REMOVE: 1}
 """Damages of each kind to each file; `make fuzz DECODER=broker.data_root` goes on from there."""
 
 

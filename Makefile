@@ -21,7 +21,7 @@ SECONDS ?= 120
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-flaky test-sim chaos fuzz lint fmt types proto proto-check proto-accept bench requirements clean
+.PHONY: help setup demo test test-fast test-flaky test-sim chaos soak fuzz lint fmt types proto proto-check proto-accept bench requirements clean
 
 help: ## list targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -61,6 +61,10 @@ test-sim: setup ## simulate clusters and shards: 2,000 seeds of each, or SEEDS=f
 
 chaos: setup ## kill, freeze, drain and restart everything for DURATION=600 seconds; SEED=n to repeat, HOSTS=processes without Spark
 	$(BIN)/python -m tests.chaos --seconds $(DURATION) --hosts $(HOSTS) $(if $(SEED),--seed $(SEED))
+
+soak: DURATION = 3600
+soak: setup ## steady traffic without faults for DURATION=3600 seconds, and whether memory stays and is given back; SEED=n to repeat
+	$(BIN)/python -m tests.soak --seconds $(DURATION) $(if $(SEED),--seed $(SEED))
 
 fuzz: setup ## feed mutated bytes to every decoder for SECONDS=120; SEED=n to repeat, DECODER=name for some
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(DECODER),--decoder $(DECODER))

@@ -128,7 +128,7 @@ class ChaosRun:
                 journals = await stack.enter_async_context(
                     JournalClient(self.services.broker.address)
                 )
-                await self._apply(journals)
+                await self.apply_specs(journals)
                 group = await stack.enter_async_context(TaskGroup())
                 group.start_soon(witness.run(journals), name="witness")
                 await self._suffer(journals, producers, witness)
@@ -142,7 +142,8 @@ class ChaosRun:
             ) from error
         return ChaosReport.of(producers, witness, faults=len(self.schedule))
 
-    async def _apply(self, journals: JournalClient) -> None:
+    async def apply_specs(self, journals: JournalClient) -> None:
+        """Make the journals and shards of the example."""
         text = (EXAMPLE / "journals.yaml").read_text()
         tree = journal_space.parse_journal_space(text, "journals.yaml")
         await journals.apply(journal_space.changes_of(tree))

@@ -1,0 +1,74 @@
+"""A live shard whose source has had thousands of producers."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from consumer.journal.client import JournalClient
+from consumer.message.clock import clock_at
+from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.stores.conformance.subject import FixedShard
+from consumer.stores.json_file import JsonFileStore
+from tests.support.live_shards import (
+    SHARD,
+    SOURCE,
+    Counting,
+    Counts,
+    ShardHost,
+    counts,
+    read_through,
+    spec_of,
+)
+from tests.support.members import Producer
+
+pytestmark = pytest.mark.etcd
+
+PRODUCERS = 5_000
+LAST_CLOCK = clock_at(time.time_ns() - 60_000_000_000)
+"""Of each: none is old."""
+
+
+def _store(directory: Path) -> JsonFileStore[Counts]:
+    return JsonFileStore(FixedShard(id=SHARD), directory, initial={}, state_type=dict[str, int])
+
+
+def _commit_many_producers(directory: Path) -> None:
+    """Commit what an earlier life may have left: a checkpoint that names them all."""
+    checkpoint = Checkpoint()
+    for number in range(PRODUCERS):
+        entry = checkpoint.sources[SOURCE].producers.add(id=number.to_bytes(6, "big"))
+        entry.state.last_ack, entry.state.begin = LAST_CLOCK, -1
+    store = _store(directory)
+    store.restore_checkpoint(FixedShard(id=SHARD))
+    store.start_commit(FixedShard(id=SHARD), checkpoint, ()).result(20)
+    store.destroy()
+
+
+async def test_commit_does_not_write_silent_producers_again(
+    host: ShardHost, journals: JournalClient, tmp_path: Path
+) -> None:
+    """A shard takes over from a checkpoint of 5,000 producers, of which one writes on. Its commits write what is new,
+    and who restores next knows all of them.
+    """
+    _commit_many_producers(tmp_path)
+    spec = spec_of(SHARD, SOURCE)
+    await host.assign(spec)
+    shard = host.start(spec, Counting(tmp_path))
+    producer = Producer(journals)
+    for key in ("a", "b"):
+        await read_through(shard, source=await producer.publish(SOURCE, [key]))
+    assert await counts(shard) == {"a": 1, "b": 1}
+
+    state_bytes = (tmp_path / quote(SHARD, safe="") / "state.json").stat().st_size
+
+    assert state_bytes < 20_000
+    following = _store(tmp_path)
+    restored = following.restore_checkpoint(FixedShard(id=SHARD))
+    following.destroy()
+    known = {entry.id: entry.state.last_ack for entry in restored.sources[SOURCE].producers}
+    assert len(known) == PRODUCERS + 1
+    assert all(known[number.to_bytes(6, "big")] == LAST_CLOCK for number in range(PRODUCERS))

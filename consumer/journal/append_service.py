@@ -42,7 +42,7 @@ from consumer.errors import (
     RpcFailedError,
 )
 from consumer.journal.append_queue import AnyFuture, AppendGroup, AppendQueue, new_future
-from consumer.journal.appender import check_append
+from consumer.journal.appender import APPEND_BYTES_PER_SECOND_MIN, check_append
 from consumer.journal.client import JournalClient
 from consumer.journal.dependencies import succeed, succeed_or_go
 from consumer.journal.in_turn import InTurn, TurnNames
@@ -105,16 +105,18 @@ class AppendService:
         return self._queued_bytes
 
     def overdue(self, seconds: float) -> str:
-        """Return a journal of which an append has been tried for so long without an answer; empty if there is none."""
-        horizon = asyncio.get_running_loop().time() - seconds
-        return next(
-            (
-                journal
-                for journal, queue in self._queues.items()
-                if queue.under_way_since is not None and queue.under_way_since <= horizon
-            ),
-            "",
-        )
+        """Return a journal of which an append has been tried for so long without an answer; empty if there is none.
+
+        A long one may take as much longer as the slowest sender that brokers bear with, for they may hold it back.
+        """
+        now = asyncio.get_running_loop().time()
+        for journal, queue in self._queues.items():
+            if queue.under_way_since is None or not queue.groups:
+                continue
+            patience = seconds + queue.groups[0].size / APPEND_BYTES_PER_SECOND_MIN
+            if now - queue.under_way_since >= patience:
+                return journal
+        return ""
 
     def append(
         self,

@@ -131,9 +131,10 @@ class StandbyTakeOver:
             now = self._clock.monotonic_seconds()
             await asyncio.sleep(self._pace.wait_seconds(item_id, now=now))
             item = self._key_space.items.get(item_id)
-            if item is None or self._wish(item_id) is None:
+            wish = self._wish(item_id)
+            if item is None or wish is None:
                 return
-            if not await self._reaches_brokers(item):
+            if not await self._reaches_brokers(item, wish):
                 is_calm = False
             elif not is_calm:
                 # The brokers were gone for us, too, and are back: so they may be for the primary, in a moment.
@@ -153,18 +154,21 @@ class StandbyTakeOver:
             return None
         return take_over_of(self._key_space.assignments_of(item_id), self._member_id)
 
-    async def _reaches_brokers(self, item: Item) -> bool:
+    async def _reaches_brokers(self, item: Item, wish: TakeOver) -> bool:
         """Return whether this member can read what the shard reads, and append to what it appends to, now."""
         spec = spec_of(item)
+        barriers = {status_of(wish.primary).unanswered_journal} - {""}
+        if has_recovery_log(spec):
+            barriers.add(recovery_log_of(spec))
         try:
             async with asyncio.timeout(PROOF_SECONDS_MAX):
                 await self._journals.ask_once(timeout_seconds=PROOF_SECONDS_MAX * 2)
                 if self._reads_journals:
                     for source in spec.sources:
                         await self._journals.write_head(source.journal)
-                if has_recovery_log(spec):
-                    # A barrier: it goes the way of appends, and writes nothing.
-                    await self._journals.append(recovery_log_of(spec), b"")
+                for journal in barriers:
+                    # It goes the way of appends, behind those under way, and writes nothing.
+                    await self._journals.append(journal, b"")
         except (ConsumerError, TimeoutError) as error:
             _log.info(
                 "shard.not_taken_over", shard=spec.id, cause=str(error) or "no answer in time"

@@ -204,11 +204,14 @@ class ReplicaStatus(_message.Message):
     CODE_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
     UNAVAILABLE_FIELD_NUMBER: _builtins.int
+    UNANSWERED_JOURNAL_FIELD_NUMBER: _builtins.int
     code: Global___ReplicaStatus.Code.ValueType
     unavailable: _builtins.str
     """Why a primary cannot read its sources or append to its journals at present; empty: it can. A standby that can takes
     the shard from it. Not of Gazette, whose members leave it alone.
     """
+    unanswered_journal: _builtins.str
+    """The journal whose appends are not answered, if that is why: who takes the shard proves that its own are."""
     @_builtins.property
     def errors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Present if and only if the code is FAILED."""
@@ -219,10 +222,11 @@ class ReplicaStatus(_message.Message):
         code: Global___ReplicaStatus.Code.ValueType = ...,
         errors: _abc.Iterable[_builtins.str] | None = ...,
         unavailable: _builtins.str = ...,
+        unanswered_journal: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "errors", b"errors", "unavailable", b"unavailable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "errors", b"errors", "unanswered_journal", b"unanswered_journal", "unavailable", b"unavailable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,14 +7,15 @@ up, does not beat though its machine still answers for its connections.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, suppress
 from typing import Any
 
 from allocator.core.model import MemberId
 from allocator.errors import ValidationError
 from allocator.key_space import KeySpace
 from allocator.runtime.clock import Clock
+from consumer.errors import BoundExceededError
 from consumer.key_space import process_of
 from consumer.protocol import peer_pb2_grpc
 from consumer.protocol.peer_pb2 import (
@@ -29,6 +30,8 @@ from consumer.protocol.peer_pb2 import (
 from consumer.resolver.hearing import ANSWER_SECONDS, PROBE_SECONDS, Hearing
 
 EVERY_MILLISECONDS_MIN, EVERY_MILLISECONDS_MAX = 50, 60_000
+BEATS_MAX = 64
+"""Streams of beats at a time; two members listen to each."""
 PROBES_MAX = 16
 """Probes at a time; whoever asks for more gets no testimony."""
 
@@ -55,6 +58,7 @@ class PeerApi(peer_pb2_grpc.PeerServiceServicer):
         self._stopping = stopping
         self._clock = clock
         self._probes = 0
+        self._listeners = 0
 
     async def Beat(  # noqa: N802 - gRPC's name
         self, request: BeatRequest, context: Context
@@ -67,12 +71,23 @@ class PeerApi(peer_pb2_grpc.PeerServiceServicer):
                 "every_milliseconds",
                 f"expected {EVERY_MILLISECONDS_MIN} to {EVERY_MILLISECONDS_MAX}, got {every}",
             )
+        if self._listeners >= BEATS_MAX:
+            raise BoundExceededError(f"{BEATS_MAX} listen already, and no more are served")
+        self._listeners += 1
+        try:
+            async with aclosing(self._beats(every / 1000)) as beats:
+                async for beat in beats:
+                    yield beat
+        finally:
+            self._listeners -= 1
+
+    async def _beats(self, every_seconds: float) -> AsyncGenerator[BeatResponse, None]:
         number = 0
         while not self._stopping.is_set():
             number += 1
             yield BeatResponse(number=number)
             with suppress(TimeoutError):
-                async with asyncio.timeout(every / 1000):
+                async with asyncio.timeout(every_seconds):
                     await self._stopping.wait()
 
     async def Witness(  # noqa: N802 - gRPC's name

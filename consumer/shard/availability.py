@@ -55,14 +55,14 @@ class Availability:
             broker_silent: Why brokers count as out of this process's reach; empty: they do not.
             overdue_seconds: Age at which an append without an answer counts.
         """
-        cause = ""
+        cause = journal = ""
         if self._is_primary():
             cause = broker_silent
             journal = "" if cause else self._overdue_append(overdue_seconds)
             if journal:
                 cause = f"an append to journal {journal} is not answered"
         if cause != self._status.unavailable:
-            self._status.unavailable = cause
+            self._status.unavailable, self._status.unanswered_journal = cause, journal
             self._changed.set()
 
     async def run(self) -> None:

@@ -50,6 +50,8 @@ class ReplicaStatusWriter:
         self._random = random
         self.unavailable = ""
         """Why the replica cannot do its work at present; every status that is written says so."""
+        self.unanswered_journal = ""
+        """Whose appends are not answered, if that is why."""
 
     async def tell_available(self) -> None:
         """Say what `unavailable` is now beside what is said already. Tries until it is written."""
@@ -76,6 +78,7 @@ class ReplicaStatusWriter:
         wanted = ReplicaStatus()
         wanted.CopyFrom(wanted_after(existing))
         wanted.unavailable = truncated(self.unavailable)
+        wanted.unanswered_journal = self.unanswered_journal
         if wanted == existing:
             return True
         kv = observed.kv

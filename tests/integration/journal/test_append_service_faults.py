@@ -268,3 +268,35 @@ async def test_service_that_is_cancelled_fails_appends_instead_of_raising() -> N
 
     assert len(futures) > 2, "some were asked for while it ended"
     assert {type(future.exception(0)) for future in futures} == {JournalUnavailableError}
+
+
+@pytest.mark.parametrize(("size", "overdue"), [(1, True), (4 << 20, False)])
+async def test_service_tells_which_journal_does_not_answer(size: int, overdue: bool) -> None:
+    """A primary whose appends nobody answers is of no use; but a long append may take its time, for brokers hold those
+    back that come too fast. What is answered late is overdue no more.
+    """
+    under_way, answering = asyncio.Event(), asyncio.Event()
+
+    async def answer(requests: Requests, context: Context) -> pb.AppendResponse:
+        content, _ = await received(requests)
+        under_way.set()
+        await answering.wait()
+        return committed(0, len(content))
+
+    async with (
+        asyncio.timeout(30),
+        ScriptedBroker(on_append=answer) as broker,
+        JournalClient(broker.address) as client,
+        AppendService(client) as service,
+    ):
+        assert service.overdue(0.0) == ""
+        append = service.append("abcd", bytes(size))
+
+        await under_way.wait()
+        if overdue:
+            await eventually(lambda: service.overdue(0.1) == "abcd")
+        assert service.overdue(0.1 if not overdue else 60.0) == ""
+
+        answering.set()
+        await asyncio.wrap_future(append)
+        assert service.overdue(0.0) == ""

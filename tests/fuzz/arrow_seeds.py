@@ -114,6 +114,6 @@ def look_at_all(batch: pa.RecordBatch | pa.Table) -> None:
         parts = column.chunks if isinstance(column, pa.ChunkedArray) else [column, column]
         with suppress(pa.ArrowException):  # of types that cannot be joined
             pa.concat_arrays(parts)
-        # A year or a decimal that Python does not know: no value is wrong, there is none.
-        with suppress(ValueError, ArithmeticError, OverflowError):
+        # A year, a decimal or a time zone that Python does not know: no value is wrong, there is none.
+        with suppress(ValueError, ArithmeticError, LookupError):
             column.to_pylist()

@@ -106,6 +106,7 @@ SPARK_DECODERS: Final = (
             ),
         ),
         (),
+        cost=4,
     ),
     FuzzedDecoder(
         "spark.csv", CSV_JOURNAL, _reads(CSV, _columns(text=StringType(), n=LongType())), ()
@@ -115,6 +116,7 @@ SPARK_DECODERS: Final = (
         PROTOBUF_JOURNAL,
         _reads(PROTOBUF_FIXED, _columns(journal=StringType(), offset=LongType())),
         (),
+        cost=4,
     ),
     FuzzedDecoder(
         "spark.arrow",
@@ -124,5 +126,6 @@ SPARK_DECODERS: Final = (
             _columns(texts0=LongType(), texts1=StringType(), times0=TimestampType()),
         ),
         (),
+        cost=4,
     ),
 )

@@ -43,6 +43,7 @@ class Producers:
         self._pauses = Random(seed)
         self._pause_seconds = pause_seconds
         self._ending = asyncio.Event()
+        self._ahead_seconds = [0.0] * count
         self.each = tuple(
             Producer(
                 Random(random.getrandbits(64)),
@@ -73,19 +74,26 @@ class Producers:
             TaskGroup() as group,
         ):
             for index, producer in enumerate(self.each):
-                group.start_soon(self._run_one(producer, appends), name=f"producer {index}")
+                group.start_soon(self._run_one(index, producer, appends), name=f"producer {index}")
+
+    def set_clock_ahead(self, producer: int, seconds: float) -> None:
+        """Have a producer's clock be ahead of the wall clock from its next round on."""
+        self._ahead_seconds[producer] = seconds
 
     def end(self) -> None:
         """Have every stream ended."""
         self._ending.set()
 
-    async def _run_one(self, producer: Producer, appends: AppendService) -> None:
+    async def _run_one(self, index: int, producer: Producer, appends: AppendService) -> None:
+        def now() -> float:
+            return time.time() + self._ahead_seconds[index]
+
         while not self._ending.is_set():
-            await _perform(appends, producer.next_round(time.time()))
+            await _perform(appends, producer.next_round(now()))
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pauses.uniform(0.0, self._pause_seconds)):
                     await self._ending.wait()
-        await _perform(appends, producer.end(time.time()))
+        await _perform(appends, producer.end(now()))
 
 
 async def _perform(appends: AppendService, wanted: Iterable[PendingAppend]) -> None:

@@ -24,6 +24,10 @@ class Hosts(Protocol):
         """Return the suffix of the member's present life."""
         ...
 
+    def pids(self) -> list[int]:
+        """Return the processes of the members' present lives."""
+        ...
+
     async def hurt(self, kind: FaultKind, member: int) -> object:
         """Do to a member what `kind` begins with; return what `heal` needs to undo it."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from typing import Final
 
@@ -65,15 +66,17 @@ class Renewals:
     def __init__(self, leases: MemberLeases) -> None:
         """Know nothing yet."""
         self._leases = leases
-        self._seen: dict[str, int] = {}
-        """Seconds that were left when its lease was looked at last, by the member's suffix."""
+        self._seen: dict[str, float] = {}
+        """When its lease ends unless it is renewed, as of the first look, by the member's suffix."""
 
     async def renews(self, suffix: str) -> bool:
-        """Look, and return whether it was renewed since it was looked at before."""
+        """Look, and return whether it was renewed since the first look.
+
+        Etcd tells whole seconds, and members may renew more often than that: so its end must have moved by more.
+        """
         left = await self._leases.seconds_left(suffix)
         if left is None:
             self._seen.pop(suffix, None)
             return False
-        renewed = suffix in self._seen and left > self._seen[suffix]
-        self._seen[suffix] = left
-        return renewed
+        ends = time.monotonic() + left
+        return ends > self._seen.setdefault(suffix, ends) + 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,10 +14,13 @@ from types import TracebackType
 from typing import Self
 
 from allocator.runtime.task_group import TaskGroup
+from consumer.embedded.broker import package_environment
 from consumer.embedded.member import EmbeddedMemberProcess
 from examples.stream_sum.app import STATE_DIRECTORY_VARIABLE, STORE_VARIABLE
+from tests.chaos.broker_door import BrokerDoor
+from tests.chaos.clock_shim.sitecustomize import OFFSET_FILE_VARIABLE
 from tests.chaos.cluster_plan import ClusterPlan
-from tests.chaos.schedule import PROCESS_FAULTS, FaultKind
+from tests.chaos.schedule import JUMP_SECONDS, PROCESS_FAULTS, FaultKind
 from tests.support.eventually import eventually
 
 APPLICATION = "examples.stream_sum.app:create"
@@ -25,6 +29,7 @@ RESTART_SECONDS = 0.2
 READY_SECONDS = 60.0
 """Longest wait for a member; it waits for etcd itself."""
 STOP_SECONDS = 45.0
+CLOCK_SHIM = Path(__file__).parent / "clock_shim"
 _LOOK_SECONDS = 0.05
 
 
@@ -35,6 +40,7 @@ class _Life:
     name: str
     process: EmbeddedMemberProcess
     log_file: Path
+    clock_file: Path
 
     @property
     def is_over(self) -> bool:
@@ -60,6 +66,7 @@ class ProcessHosts:
     def __init__(self, plan: ClusterPlan) -> None:
         """Describe the members; entering starts them."""
         self._plan = plan
+        self._door = BrokerDoor(plan.broker_address)
         self._lives: list[list[_Life]] = [[] for _ in range(plan.members)]
         self._frozen: set[str] = set()
         self._leaving: set[str] = set()
@@ -84,6 +91,10 @@ class ProcessHosts:
         """Return the suffix of the member's present life."""
         return self._lives[member][-1].name
 
+    def pids(self) -> list[int]:
+        """Return the processes of the members' present lives."""
+        return [lives[-1].process.pid for lives in self._lives if lives]
+
     async def hurt(self, kind: FaultKind, member: int) -> object:
         """Send the member's present process a signal."""
         life = self._lives[member][-1]
@@ -96,13 +107,19 @@ class ProcessHosts:
             case FaultKind.DRAIN:
                 self._leaving.add(life.name)
                 life.process.send_signal(signal.SIGTERM)
+            case FaultKind.BROKER_CUT:
+                self._door.cut_off(life.process.pid)
+            case FaultKind.MEMBER_CLOCK:
+                life.clock_file.write_text(f"{JUMP_SECONDS}")
             case _:
                 raise AssertionError(f"{kind} is not for processes")
         return life
 
     async def heal(self, victim: object) -> None:
-        """Let a frozen process go on."""
+        """Let a process go on that is frozen, cut off, or in another time."""
         assert isinstance(victim, _Life)
+        self._door.let_in(victim.process.pid)
+        victim.clock_file.write_text("0")
         self._frozen.discard(victim.name)
         victim.process.send_signal(signal.SIGCONT)
 
@@ -141,6 +158,7 @@ class ProcessHosts:
         }
 
     async def __aenter__(self) -> Self:
+        await self._door.__aenter__()
         await self._group.__aenter__()
         for index in range(self._plan.members):
             self._group.start_soon(self._supervise(index), name=f"supervise {index}")
@@ -161,6 +179,7 @@ class ProcessHosts:
             for lives in self._lives:
                 for life in lives:
                     life.process.kill()
+            await self._door.__aexit__(None, None, None)
 
     async def _supervise(self, index: int) -> None:
         while not self._stopping.is_set():
@@ -177,7 +196,7 @@ class ProcessHosts:
         arguments = {
             "--root": plan.root,
             "--etcd": plan.etcd_endpoint,
-            "--broker": plan.broker_address,
+            "--broker": self._door.address,
             "--zone": f"zone-{index}",
             "--suffix": name,
             "--replaces": f"member-{index}-",
@@ -188,6 +207,7 @@ class ProcessHosts:
             "--young-deaths-max": "0",
         }
         log_file = plan.directory / f"{name}.log"
+        clock_file = plan.directory / f"{name}.clock"
         process = EmbeddedMemberProcess(
             APPLICATION,
             [part for pair in arguments.items() for part in pair],
@@ -195,9 +215,13 @@ class ProcessHosts:
             variables={
                 STORE_VARIABLE: plan.store,
                 STATE_DIRECTORY_VARIABLE: str(plan.states),
+                OFFSET_FILE_VARIABLE: str(clock_file),
+                "PYTHONPATH": os.pathsep.join(
+                    (str(CLOCK_SHIM), package_environment()["PYTHONPATH"])
+                ),
             },
         )
-        return _Life(name, process, log_file)
+        return _Life(name, process, log_file, clock_file)
 
     def _address_or_none(self, index: int) -> str | None:
         lives = self._lives[index]

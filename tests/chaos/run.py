@@ -14,21 +14,27 @@ from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Self
+
+import psutil
 
 from allocator.runtime.task_group import TaskGroup
 from consumer.cli import journal_space, shard_space
 from consumer.client import ShardClient
 from consumer.errors import ConsumerError
 from consumer.journal.client import JournalClient
+from consumer.protocol.shard_pb2 import ApplyRequest
 from examples.stream_sum.check import Comparison, all_sums, compare
 from examples.stream_sum.messages import CHUNK_JOURNALS
 from examples.stream_sum.publish import Producers
 from tests.chaos.cluster_plan import ClusterPlan
 from tests.chaos.hosts import Hosts
 from tests.chaos.leases import MemberLeases, Renewals
+from tests.chaos.replaced_journal import SHARD as REPLACED_SHARD
+from tests.chaos.replaced_journal import ReplacedJournal
 from tests.chaos.report import ChaosError, ChaosReport, forbidden_lines
-from tests.chaos.schedule import PAUSE_SECONDS, Fault, FaultKind, make_schedule
+from tests.chaos.schedule import JUMP_SECONDS, PAUSE_SECONDS, Fault, FaultKind, make_schedule
 from tests.chaos.services import ChaosServices
 from tests.chaos.witness import Witness
 from tests.support.eventually import eventually
@@ -123,15 +129,16 @@ class ChaosRun:
         """
         producers = Producers(seed=self.seed)
         witness = Witness(producers)
+        replaced = ReplacedJournal(self.hosts.address, Random(self.seed))
         try:
             async with AsyncExitStack() as stack:
                 journals = await stack.enter_async_context(
                     JournalClient(self.services.broker.address)
                 )
-                await self.apply_specs(journals)
+                await self.apply_specs(journals, replaced)
                 group = await stack.enter_async_context(TaskGroup())
                 group.start_soon(witness.run(journals), name="witness")
-                await self._suffer(journals, producers, witness)
+                await self._suffer(journals, producers, witness, replaced)
                 await self._settle(journals, witness)
                 group.stop()
             await self._stop_and_compare(producers)
@@ -142,11 +149,15 @@ class ChaosRun:
             ) from error
         return ChaosReport.of(producers, witness, faults=len(self.schedule))
 
-    async def apply_specs(self, journals: JournalClient) -> None:
-        """Make the journals and shards of the example."""
+    async def apply_specs(
+        self, journals: JournalClient, replaced: ReplacedJournal | None = None
+    ) -> None:
+        """Make the journals and shards of the example, and the shard whose journal is replaced, if there is one."""
         text = (EXAMPLE / "journals.yaml").read_text()
         tree = journal_space.parse_journal_space(text, "journals.yaml")
         await journals.apply(journal_space.changes_of(tree))
+        if replaced is not None:
+            await replaced.create(journals, like=(await journals.get(CHUNK_JOURNALS[0])).spec)
         text = (EXAMPLE / "shards.yaml").read_text()
         space = shard_space.parse_shard_space(text, "shards.yaml")
         if not self.plan.recorded:
@@ -154,11 +165,18 @@ class ChaosRun:
             common.recovery_log_prefix = common.hint_prefix = ""
             common.hint_backups = common.hot_standbys = 0
         changes = shard_space.changes_of(shard_space.push_down(space))
+        if replaced is not None:
+            spec = replaced.spec(like=changes[0].upsert)
+            changes = [*changes, ApplyRequest.Change(upsert=spec)]
         async with ShardClient(await self.hosts.address()) as client:
             await client.apply(changes)
 
     async def _suffer(
-        self, journals: JournalClient, producers: Producers, witness: Witness
+        self,
+        journals: JournalClient,
+        producers: Producers,
+        witness: Witness,
+        replaced: ReplacedJournal,
     ) -> None:
         """Publish and strike until the run's time is over and every fault undone."""
         began = time.monotonic()
@@ -169,20 +187,39 @@ class ChaosRun:
             )
             async with TaskGroup() as faults:
                 for index, fault in enumerate(self.schedule):
-                    faults.start_soon(self._strike(fault, began=began), name=f"fault {index}")
+                    strike = self._strike(fault, producers, replaced, journals, began=began)
+                    faults.start_soon(strike, name=f"fault {index}")
             await _sleep_until(began + self.seconds)
             producers.end()
             async with asyncio.timeout(END_SECONDS):
                 await publishing
             watching.cancel()
 
-    async def _strike(self, fault: Fault, *, began: float) -> None:
+    async def _strike(
+        self,
+        fault: Fault,
+        producers: Producers,
+        replaced: ReplacedJournal,
+        journals: JournalClient,
+        *,
+        began: float,
+    ) -> None:
         """Do one thing at its time, and undo it."""
         await _sleep_until(began + fault.at_seconds)
         self.tell(f"  {fault}")
-        if not fault.kind.of_member:
-            await self.services.restart(fault)
-            return
+        match fault.kind:
+            case FaultKind.PRODUCER_CLOCK:
+                # For good: a clock of messages never goes back.
+                producers.set_clock_ahead(fault.member, JUMP_SECONDS)
+            case FaultKind.JOURNAL:
+                await replaced.replace(journals, time.time())
+            case FaultKind.ETCD | FaultKind.ETCD_LONG | FaultKind.BROKER:
+                await self.services.restart(fault)
+            case _:
+                await self._hurt(fault)
+
+    async def _hurt(self, fault: Fault) -> None:
+        """Hurt a member, and heal it."""
         victim = await self.hosts.hurt(fault.kind, fault.member)
         self._hurts[victim] += 1
         if fault.kind is FaultKind.ZOMBIE:
@@ -208,7 +245,9 @@ class ChaosRun:
             expected = len(producers.expected)
             self.tell(
                 f"{time.monotonic() - began:6.1f} s  {expected:,} streams ended, {witness.sums:,} sums there, "
-                f"longest wait for one {witness.longest_gap_seconds:.1f} s"
+                f"longest wait for one {witness.longest_gap_seconds:.1f} s; resident MiB: broker "
+                f"{_resident_mib(self.services.broker_pid)}, members "
+                f"{', '.join(map(_resident_mib, self.hosts.pids()))}"
             )
             self._check(witness.compare())
 
@@ -254,6 +293,8 @@ class ChaosRun:
         try:
             async with ShardClient(await self.hosts.address()) as client:
                 for listed in (await client.list()).shards:
+                    if listed.spec.id == REPLACED_SHARD:
+                        continue  # What becomes of its journal has been seen.
                     journals = [source.journal for source in listed.spec.sources]
                     wanted = {journal: heads[journal] for journal in journals}
                     await client.stat(listed.spec.id, read_through=wanted, timeout_seconds=5.0)
@@ -279,6 +320,14 @@ class ChaosRun:
 
 class WrongSumsError(Exception):
     """A sum is wrong, or there twice, or a shard met a chunk in the wrong order."""
+
+
+def _resident_mib(pid: int) -> str:
+    """Return a process's resident memory; a dash if it is not there."""
+    try:
+        return str(psutil.Process(pid).memory_info().rss >> 20)
+    except psutil.Error:
+        return "-"
 
 
 async def _sleep_until(monotonic_seconds: float) -> None:

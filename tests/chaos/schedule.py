@@ -26,13 +26,29 @@ class FaultKind(Enum):
     ETCD = "kill -9 of etcd, restarted"
     ETCD_LONG = "kill -9 of etcd, restarted after every lease"
     BROKER = "kill -9 of the broker, restarted"
+    BROKER_CUT = "a member is cut off from the broker, silently"
+    PRODUCER_CLOCK = "a producer's clock jumps two days ahead"
+    JOURNAL = "a journal is deleted under its shard, and made anew"
+    MEMBER_CLOCK = "a member's wall clock jumps two days ahead, and back"
     HOST = "kill -9 of an executor"
 
     @property
     def of_member(self) -> bool:
         """Whether it hits one member, rather than a service that all share."""
-        return self not in (FaultKind.ETCD, FaultKind.ETCD_LONG, FaultKind.BROKER)
+        return self not in _OF_ALL
 
+
+_OF_ALL = frozenset(
+    {
+        FaultKind.ETCD,
+        FaultKind.ETCD_LONG,
+        FaultKind.BROKER,
+        FaultKind.PRODUCER_CLOCK,
+        FaultKind.JOURNAL,
+    }
+)
+JUMP_SECONDS = 2 * 86_400.0
+"""How far clocks jump: further than the day for which readers remember producers."""
 
 PROCESS_FAULTS = tuple(kind for kind in FaultKind if kind is not FaultKind.HOST)
 """What can be done to members that are plain processes."""
@@ -98,6 +114,11 @@ def _lasts_seconds(random: Random, kind: FaultKind, lease_seconds: float) -> flo
     match kind:
         case FaultKind.FREEZE | FaultKind.ETCD_LONG:
             return lease_seconds + random.uniform(1.0, 3.0)
+        case FaultKind.BROKER_CUT:
+            # Sometimes shorter than what a primary bears with, sometimes longer.
+            return random.uniform(1.0, 8.0)
+        case FaultKind.MEMBER_CLOCK:
+            return random.uniform(1.0, 4.0)
         case FaultKind.ZOMBIE:
             # Long enough for a successor to begin, and some of its lease is left to believe in.
             return random.uniform(0.3, 0.6) * lease_seconds

@@ -50,6 +50,11 @@ class ChaosServices:
             finally:
                 await asyncio.to_thread(server.restart)
 
+    @property
+    def broker_pid(self) -> int:
+        """The broker's process."""
+        return self.broker.pid
+
     def logs(self) -> dict[str, str]:
         """What they have written."""
         broker = self._broker_log.read_text(errors="replace") if self._broker_log.exists() else ""

@@ -22,6 +22,7 @@ from consumer.shard.environment import ShardConfig
 from examples.stream_sum.app import StreamSums
 from spark_bridge.cluster import ShardCluster
 from spark_bridge.errors import ClusterStoppedError
+from tests.chaos.broker_door import BrokerDoor
 from tests.chaos.cluster_plan import ClusterPlan
 from tests.chaos.schedule import FaultKind
 from tests.support.eventually import eventually
@@ -42,7 +43,10 @@ class SparkHosts:
     """Hosts members on the executors of a standalone Spark."""
 
     name = "spark"
-    kinds: tuple[FaultKind, ...] = tuple(FaultKind)
+    kinds: tuple[FaultKind, ...] = tuple(
+        kind for kind in FaultKind if kind is not FaultKind.MEMBER_CLOCK
+    )
+    """Executors of one machine have one clock."""
 
     def __init__(
         self, plan: ClusterPlan, *, spark: SparkSession, standalone: StandaloneCluster
@@ -55,13 +59,14 @@ class SparkHosts:
             standalone: Has a slot for each member.
         """
         self._standalone = standalone
+        self._door = BrokerDoor(plan.broker_address)
         self._cluster = ShardCluster(
             spark,
             functools.partial(StreamSums, plan.store, plan.states),
             members=plan.members,
             root=plan.root,
             etcd=[plan.etcd_endpoint],
-            broker=plan.broker_address,
+            broker=self._door.address,
             start_timeout_seconds=READY_SECONDS,
             lease_ttl_seconds=plan.lease_seconds,
             # Members die in a row here; no shard is to blame, and none may be held back.
@@ -90,6 +95,10 @@ class SparkHosts:
         """Return the suffix of the member's present life."""
         return self._workers[member][0].member_id.suffix
 
+    def pids(self) -> list[int]:
+        """Return the processes of the members' present lives."""
+        return [worker.pid for _, worker in self._workers.values()]
+
     async def hurt(self, kind: FaultKind, member: int) -> object:
         """Send the member's Python worker, or its executor, a signal."""
         _, worker = self._workers[member]
@@ -102,6 +111,8 @@ class SparkHosts:
                     worker.suspend()
                 case FaultKind.DRAIN:
                     worker.terminate()
+                case FaultKind.BROKER_CUT:
+                    self._door.cut_off(worker.pid)
                 case FaultKind.HOST:
                     _executor_of(worker).kill()
                 case _:
@@ -109,8 +120,9 @@ class SparkHosts:
         return worker
 
     async def heal(self, victim: object) -> None:
-        """Let a frozen process go on."""
+        """Let a process go on that is frozen, or cut off."""
         assert isinstance(victim, psutil.Process)
+        self._door.let_in(victim.pid)
         with suppress(psutil.NoSuchProcess):  # It may have been killed meanwhile.
             victim.send_signal(signal.SIGCONT)
 
@@ -135,6 +147,7 @@ class SparkHosts:
         }
 
     async def __aenter__(self) -> Self:
+        await self._door.__aenter__()
         await asyncio.to_thread(self._cluster.start)
         await self._group.__aenter__()
         self._group.start_soon(self._look_for_workers(), name="look for workers")
@@ -154,6 +167,7 @@ class SparkHosts:
             for _, worker in self._workers.values():
                 await self.heal(worker)
             await asyncio.to_thread(self._cluster.stop)
+            await self._door.__aexit__(None, None, None)
             for name, log in self.logs().items():  # Spark's directory goes with it.
                 (self._directory / f"{name.replace('/', '-')}.log").write_text(log)
 

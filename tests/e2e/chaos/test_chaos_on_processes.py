@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.etcd, pytest.mark.timeout(300)]
 
 SECONDS = 22.0
 PAUSE_SECONDS = 2.0
-"""So that each kind of fault strikes once."""
+"""So that most kinds of faults strike, each once."""
 
 
 async def test_every_stream_is_summed_once_whatever_befalls_processes(tmp_path: Path) -> None:

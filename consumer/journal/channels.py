@@ -90,11 +90,19 @@ def parse_endpoint(endpoint: str, *, may_be_tls: bool = False) -> Target:
     """
     expected = "expected http://host:port, https://host:port or unix:///path"
     text = endpoint if ":/" in endpoint else f"http://{endpoint}"
+    if any(character.isspace() or not character.isprintable() for character in endpoint):
+        # `urlsplit` drops line ends in silence, and whoever prints the endpoint would print two lines.
+        raise ValidationError("address", f"{expected} without spaces, got {shown(endpoint)}")
     try:
         url = urlsplit(text)
         host, port = url.hostname or "", url.port
     except ValueError as error:
         raise ValidationError("address", f"{expected}, got {shown(endpoint)}: {error}") from error
+    if url.username is not None:
+        # Not shown: it ends with a password, and nobody would send it.
+        raise ValidationError("address", f"{expected} without a user name; tokens are made of keys")
+    if url.query or url.fragment or port == 0:
+        raise ValidationError("address", f"{expected} and a port above 0, got {shown(endpoint)}")
     if url.scheme == "unix" and url.path:
         # A host may stand there (Gazette writes the machine's name); the socket is local all the same.
         return Target(f"unix:{url.path}", tls=False)

@@ -156,6 +156,12 @@ class PeerWatch:
         return {_life(member): member for member in watched}
 
     def _watches(self, member: Member) -> list[Coroutine[Any, Any, None]]:
+        try:
+            parse_endpoint(process_of(member).process_spec.endpoint, may_be_tls=True)
+        except ValidationError as error:
+            # Whoever writes to etcd may register what nobody can connect to; that must not end those that watch.
+            _log.warning("peer.unwatchable", member=str(member.member_id), cause=str(error))
+            return []
         watches = [self._watch(member)]
         if self._hearing is not None and self._suspicion_phi:
             silence = SilenceWatch(

@@ -117,7 +117,9 @@ class SilenceWatch:
                         self._detector.on_beat(self._clock.monotonic_seconds())
             except grpc.aio.AioRpcError as error:
                 if error.code() in MUTE_CODES:
-                    # It lives, and will never beat for us: what is left is its lease, and its port.
+                    # It lives, and will never beat for us: what is left is its lease, and its port. It may have beaten
+                    # for us before its keys changed; that it stopped is no silence.
+                    self._detector.on_gap()
                     _log.info(
                         "peer.mute", member=str(self._member.member_id), code=error.code().name
                     )

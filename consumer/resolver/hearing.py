@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from allocator.core.model import MemberId
+from allocator.errors import ValidationError
 from consumer.journal.channels import parse_endpoint
 from consumer.protocol.auth import Capability, ClientAuth, expiring
 from consumer.protocol.journal_pb2 import LabelSelector
@@ -21,6 +22,7 @@ from consumer.protocol.peer_pb2 import (
     BeatResponse,
     Testimony,
     WitnessRequest,
+    WitnessResponse,
 )
 from consumer.protocol.peer_pb2_grpc import PeerServiceStub
 from consumer.resolver.peers import CHANNEL_OPTIONS
@@ -86,21 +88,22 @@ class Hearing:
     async def testimony(
         self, witness_endpoint: str, member_id: MemberId, create_revision: int
     ) -> Testimony.ValueType:
-        """Return what another member hears of one; none, if it does not answer or does not know."""
-        async with _connected(witness_endpoint) as stub:
-            request = WitnessRequest(
-                zone=member_id.zone, suffix=member_id.suffix, create_revision=create_revision
-            )
-            try:
-                response = await stub.Witness(
+        """Return what another member hears of one; none, if it does not answer, makes no sense or does not know."""
+        request = WitnessRequest(
+            zone=member_id.zone, suffix=member_id.suffix, create_revision=create_revision
+        )
+        try:
+            async with _connected(witness_endpoint) as stub:
+                response: WitnessResponse | None = await stub.Witness(
                     request,
                     timeout=PROBE_SECONDS + ANSWER_SECONDS,
                     metadata=self._metadata(witness_endpoint),
                 )
-            except grpc.aio.AioRpcError:
-                return TESTIMONY_NONE
-            known = (TESTIMONY_HEARD, TESTIMONY_SILENT)
-            return response.testimony if response.testimony in known else TESTIMONY_NONE
+        except (grpc.aio.AioRpcError, ValidationError):
+            return TESTIMONY_NONE
+        # gRPC returns None for an answer that it cannot parse.
+        said = TESTIMONY_NONE if response is None else response.testimony
+        return said if said in (TESTIMONY_HEARD, TESTIMONY_SILENT) else TESTIMONY_NONE
 
     def _metadata(self, endpoint: str) -> tuple[tuple[str, str], ...]:
         # We do no TLS to members. One that wants it does not understand us, and anyone on the way would read the token.

@@ -30,7 +30,10 @@ from consumer.protocol.auth import NoAuth
 from consumer.protocol.journal_pb2 import ProcessSpec
 from consumer.protocol.peer_pb2 import (
     TESTIMONY_HEARD,
+    TESTIMONY_NONE,
     TESTIMONY_SILENT,
+    BeatRequest,
+    BeatResponse,
     Testimony,
     WitnessRequest,
     WitnessResponse,
@@ -101,8 +104,9 @@ def _api(host: ShardHost, kind: type[PeerApi] = PeerApi) -> PeerApi:
 
 
 async def _join(host: ShardHost, member_id: MemberId, address: str, lease: LeaseId) -> None:
+    endpoint = address if "://" in address else f"http://{address}"
     spec = ConsumerSpec(
-        process_spec=ProcessSpec(id=process_id_of(member_id), endpoint=f"http://{address}"),
+        process_spec=ProcessSpec(id=process_id_of(member_id), endpoint=endpoint),
         shard_limit=10,
     )
     put = Put(host.key_space.keys.member(member_id), spec.SerializeToString(), lease)
@@ -230,6 +234,97 @@ async def test_witness_tells_whether_it_hears_a_member(
             return said == TESTIMONY_SILENT
 
         await eventually(says_silent, timeout_seconds=PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("address", ["ftp://host:1", "http://127.0.0.1:1/path"])
+async def test_member_that_nobody_can_connect_to_harms_no_other(
+    host: ShardHost, asked_etcd: _AskedEtcd, address: str
+) -> None:
+    """Its key is valid, as Gazette's rules have it. It must end neither those that watch it, one after the other
+    around the ring, nor those that ask it about another.
+    """
+    registry = CollectorRegistry()
+    async with (
+        _serving(_api(host)) as peer_address,
+        TcpProxy(peer_address) as proxy,
+        _watching(host, asked_etcd, registry),
+    ):
+        await _join(host, WITNESS, address, await asked_etcd.lease_grant(LEASE_SECONDS))
+        await _join(host, PEER, proxy.endpoint, await asked_etcd.lease_grant(LEASE_SECONDS))
+        await _until_suspected(proxy, registry)
+        # It is the only one that can be asked, and no testimony is had of it.
+        said = await Hearing(NoAuth()).testimony(address, PEER, 1)
+        assert said == TESTIMONY_NONE
+        assert PEER in host.key_space.members
+
+
+@pytest.mark.parametrize("answer", [b"\xff\xff", b"\x08\x63", b""])
+async def test_witness_that_talks_nonsense_says_nothing(answer: bytes) -> None:
+    """A damaged or hostile member answers with other bytes than a message: the member that asked goes on."""
+
+    async def witness(request: bytes, context: object) -> bytes:
+        del request, context
+        return answer
+
+    handler = grpc.method_handlers_generic_handler(
+        "broadsheet.v1.PeerService", {"Witness": grpc.unary_unary_rpc_method_handler(witness)}
+    )
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((handler,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        said = await Hearing(NoAuth()).testimony(f"http://127.0.0.1:{port}", PEER, 1)
+    finally:
+        await server.stop(None)
+    assert said == TESTIMONY_NONE
+
+
+class _RefusingPeer(PeerApi):
+    """A member that beats, until its keys change."""
+
+    refuses = False
+    beats = refused = 0
+
+    async def Beat(  # noqa: N802 - gRPC's name
+        self, request: BeatRequest, context: Any
+    ) -> AsyncIterator[BeatResponse]:
+        """Beat until it refuses."""
+        async for beat in super().Beat(request, context):
+            if self.refuses:
+                self.refused += 1
+                await context.abort(grpc.StatusCode.PERMISSION_DENIED, "other keys")
+            self.beats += 1
+            yield beat
+
+
+async def test_peer_that_refuses_to_beat_any_more_is_not_suspected_for_it(
+    host: ShardHost, asked_etcd: _AskedEtcd
+) -> None:
+    """Keys are rotated: a peer that was heard refuses the old ones. It has said that it lives, and is left to its
+    lease; another, which falls silent after that, is suspected, and gone.
+    """
+    registry = CollectorRegistry()
+    refusing = _api(host, _RefusingPeer)
+    assert isinstance(refusing, _RefusingPeer)
+    async with (
+        _serving(refusing) as address,
+        _serving(_api(host)) as silent_address,
+        TcpProxy(silent_address) as proxy,
+        _watching(host, asked_etcd, registry),
+    ):
+        await _join(host, PEER, address, await asked_etcd.lease_grant(LEASE_SECONDS))
+        await _join(host, WITNESS, proxy.endpoint, await asked_etcd.lease_grant(LEASE_SECONDS))
+        await eventually(lambda: refusing.beats > 2, timeout_seconds=PATIENCE_SECONDS)
+        refusing.refuses = True
+        await eventually(lambda: refusing.refused == 1, timeout_seconds=PATIENCE_SECONDS)
+
+        await _until_suspected(proxy, registry)
+        await eventually(
+            lambda: WITNESS not in host.key_space.members, timeout_seconds=PATIENCE_SECONDS
+        )
+        assert registry.get_sample_value(SUSPECTED) == 1
+        assert PEER in host.key_space.members
 
 
 @pytest.mark.parametrize(

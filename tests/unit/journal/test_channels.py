@@ -73,12 +73,28 @@ def test_loopback_is_told_by_the_address(host: str, is_local: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "endpoint", ["", "ftp://host", "http://", "http://host:port", "http://host/path", "unix://x"]
+    "endpoint",
+    [
+        *("", "ftp://host", "http://", "http://host:port", "http://host/path", "unix://x"),
+        # Each of these was dialed as something else than what stands there: `host:80`.
+        *("http://host:0", "http://host:80?to=other", "http://host:80#x", "http://ho\nst:80"),
+        *("http://host:80\n", "http://ho\tst", "http://h h:1", "unix:///a\nb", "ho\x00st:1"),
+    ],
 )
 def test_malformed_endpoint_is_refused_by_name(endpoint: str) -> None:
     """A typing error must not become a connection that never comes."""
     with pytest.raises(ValidationError, match="address: expected http://host:port"):
         parse_endpoint(endpoint)
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["http://user:secret@host:80", "host:80@secret:90", "unix://user:secret@h/x"]
+)
+def test_endpoint_with_a_user_name_is_refused_and_not_shown(endpoint: str) -> None:
+    """Nobody sends such a name, so who writes it is wrong about who can get in; and the error stands in logs."""
+    with pytest.raises(ValidationError, match="without a user name") as caught:
+        parse_endpoint(endpoint)
+    assert "secret" not in str(caught.value)
 
 
 async def test_idle_member_channels_are_swept_and_the_default_stays() -> None:

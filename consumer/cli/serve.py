@@ -37,6 +37,7 @@ from consumer.interpreter import serve_only
 from consumer.member.service import Service
 from consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
 from consumer.private_directory import keep_new_files_private
+from consumer.process_memory import tend_memory
 
 SERVING = "serving"
 """First word of the line on standard output that says where a ready member listens."""
@@ -306,6 +307,7 @@ async def _serve(
     with stop_on_signals(service, STOP_SIGNALS):
         async with TaskGroup() as group:
             group.start_soon(_announce(service, config), name="announce")
+            group.start_soon(tend_memory(), name="tend memory")
             await service.run()
             group.stop()
 

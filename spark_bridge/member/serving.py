@@ -29,6 +29,7 @@ from consumer.application import Application
 from consumer.config import MemberConfig
 from consumer.interpreter import serve_only
 from consumer.member.service import Service
+from consumer.process_memory import tend_memory
 from spark_bridge.errors import MemberReleasedError
 from spark_bridge.member.application import ApplicationFactory, load_application
 from spark_bridge.member.arguments import Arguments
@@ -183,6 +184,7 @@ async def _serve(config: MemberConfig, application: Application[Any], orders: _O
     with _on_signals(departure), on_executor_exit(lambda: departure.leave_now("executor exit")):
         async with TaskGroup() as group:
             group.start_soon(_obey(orders, departure), name="orders")
+            group.start_soon(tend_memory(), name="tend memory")
             await service.run()
             group.stop()
     if not departure.for_good and await orders.read() is not Order.LEAVE:

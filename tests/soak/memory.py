@@ -67,7 +67,7 @@ def verdict(
             problems.append(
                 f"{name} grew from {before / 2**20:.1f} to {at_end / 2**20:.1f} MiB while traffic was steady"
             )
-        if after > at_end:
+        if after >= at_end:
             problems.append(
                 f"{name} takes {after / 2**20:.1f} MiB after the traffic, {at_end / 2**20:.1f} MiB at its end"
             )

@@ -15,6 +15,7 @@ from prometheus_client import start_http_server
 
 from allocator.errors import AllocatorError
 from allocator.runtime.event_loop import run
+from allocator.runtime.task_group import TaskGroup
 from consumer.errors import ConsumerError, EndpointError
 from consumer.interpreter import return_freed_memory, serve_only
 from consumer.journal.broker.bounds import bound_options, bounds_of
@@ -31,6 +32,7 @@ from consumer.journal.broker.restoring import locked_quarantine, restore_entry
 from consumer.journal.broker.server import Broker
 from consumer.journal.broker.strangers import ACCEPT_OPTION
 from consumer.private_directory import keep_new_files_private
+from consumer.process_memory import tend_memory
 
 TRIM_SECONDS = 10.0
 """Between looks whether memory should be given back."""
@@ -145,8 +147,9 @@ async def _serve(config: BrokerConfig, metrics_port: int | None, metrics_host: s
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signal_number, stop.set)
     keep_new_files_private()
-    async with Broker(config) as broker:
+    async with Broker(config) as broker, TaskGroup() as group:
         serve_only()
+        group.start_soon(tend_memory(), name="tend memory")
         if metrics_port is not None:
             _serve_metrics(broker, metrics_host, metrics_port)
         click.echo(f"listening {broker.address}")
@@ -156,6 +159,7 @@ async def _serve(config: BrokerConfig, metrics_port: int | None, metrics_host: s
                     await stop.wait()
             if broker.limits.take_peak_bytes() >= BURST_BYTES:
                 await asyncio.to_thread(return_freed_memory)
+        group.stop()
 
 
 def _serve_metrics(broker: Broker, host: str, port: int) -> None:

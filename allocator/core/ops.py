@@ -43,17 +43,25 @@ class CompareTarget(Enum):
     VALUE = "value"
 
 
+class CompareResult(Enum):
+    """How the field must relate to what is expected."""
+
+    EQUAL = "equal"
+    LESS = "less"
+
+
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Holds if the key's field equals `expected`. An absent key has version, revisions and lease 0.
+    """Holds if the key's field is as `expected`. An absent key has version, revisions and lease 0.
 
-    With `range_end` it must hold of every key in [key, range_end), and holds if there are none and zero is expected.
+    With `range_end` it must hold of every key in [key, range_end), and if there are none, of an absent one.
     """
 
     key: bytes
     target: CompareTarget
     expected: int | bytes
     range_end: bytes = b""
+    result: CompareResult = CompareResult.EQUAL
 
     def __hash__(self) -> int:
         # Comparisons of one key are few, and batches hash a great many.
@@ -78,6 +86,28 @@ class Compare:
     def none_between(key: bytes, range_end: bytes) -> Compare:
         """Hold if there is no key in [key, range_end)."""
         return Compare(key, CompareTarget.CREATE_REVISION, 0, range_end)
+
+    @staticmethod
+    def none_created_after(prefix: bytes, revision: int) -> Compare:
+        """Hold if no key that starts with `prefix` was created after `revision`."""
+        return Compare(
+            prefix,
+            CompareTarget.CREATE_REVISION,
+            revision + 1,
+            prefix_range_end(prefix),
+            CompareResult.LESS,
+        )
+
+    @staticmethod
+    def none_written_after(prefix: bytes, revision: int) -> Compare:
+        """Hold if no key that starts with `prefix` was created or written after `revision`."""
+        return Compare(
+            prefix,
+            CompareTarget.MOD_REVISION,
+            revision + 1,
+            prefix_range_end(prefix),
+            CompareResult.LESS,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
-from allocator.core.ops import Compare, CompareTarget, Delete, Get, KeyValue, Operation, Put
+from allocator.core.ops import (
+    Compare,
+    CompareResult,
+    CompareTarget,
+    Delete,
+    Get,
+    KeyValue,
+    Operation,
+    Put,
+)
 from allocator.etcd import rpc_pb2
 from allocator.etcd.api import Header, KeyDeleted, KeyPut, TxnResult, WatchEvent
 
@@ -45,7 +54,11 @@ def events_from(messages: Iterable[rpc_pb2.Event]) -> list[WatchEvent]:
 def compare_to(compare: Compare) -> rpc_pb2.Compare:
     """Return etcd's message for a comparison."""
     message = rpc_pb2.Compare(
-        key=compare.key, range_end=compare.range_end, result=rpc_pb2.Compare.EQUAL
+        key=compare.key,
+        range_end=compare.range_end,
+        result=rpc_pb2.Compare.EQUAL
+        if compare.result is CompareResult.EQUAL
+        else rpc_pb2.Compare.LESS,
     )
     expected = compare.expected
     if compare.target is CompareTarget.VALUE:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from allocator.core.ops import (
     TXN_OPERATIONS_MAX,
     Compare,
+    CompareResult,
     CompareTarget,
     Delete,
     Get,
@@ -165,8 +166,10 @@ class _Run:
         return result
 
     async def _read_back(self, batch: Sequence[TxnCheckpoint]) -> dict[bytes, KeyValue]:
-        keys = dict.fromkeys(compare.key for compare in _compares(self.fixed, batch))
-        result = await self.etcd.txn((), tuple(Get(key) for key in keys))
+        gets = dict.fromkeys(
+            Get(compare.key, compare.range_end) for compare in _compares(self.fixed, batch)
+        )
+        result = await self.etcd.txn((), tuple(gets))
         return {kv.key: kv for kvs in result.gets for kv in kvs}
 
     def _sort_out(
@@ -228,8 +231,17 @@ def holds(compare: Compare, found: dict[bytes, KeyValue]) -> bool:
     else:
         kvs = [found[compare.key]] if compare.key in found else []
     if not kvs:
-        return compare.target is not CompareTarget.VALUE and compare.expected == 0
-    return all(getattr(kv, compare.target.value) == compare.expected for kv in kvs)
+        return compare.target is not CompareTarget.VALUE and _is_as_expected(compare, 0)
+    return all(_is_as_expected(compare, getattr(kv, compare.target.value)) for kv in kvs)
+
+
+def _is_as_expected(compare: Compare, found: int | bytes) -> bool:
+    if compare.result is CompareResult.EQUAL:
+        return found == compare.expected
+    expected = compare.expected
+    if isinstance(found, bytes):
+        return isinstance(expected, bytes) and found < expected
+    return isinstance(expected, int) and found < expected
 
 
 def _compares(fixed: tuple[Compare, ...], batch: Sequence[TxnCheckpoint]) -> tuple[Compare, ...]:

@@ -2,7 +2,7 @@
 
     I0  a member ends only for reasons that are foreseen, and does end when it is told to; it goes by what it decides
     I1  an item has at most one primary; no member twice by a leader's doing, nor a slot twice in one step or at rest;
-        a primary is not taken away without another in the same step
+        a primary is not taken away without another in the same step, and one that serves hands over and stays
     I2  nothing is added to a member at its effective limit; one replica more, one at a time, to break a cycle
     I3  a leader's write leaves no fewer consistent replicas than an item wants (or had), nor fewer zones than it had
         and its plan has
@@ -78,6 +78,11 @@ class Primaries:
             unserved = _primaries(before) and not _primaries(after)
             if wanted and unserved and _live(world, after):
                 yield Violation("I1", f"{item_id} lost its primary to a step", revision)
+            elif wanted and (
+                gone := _served(world, before) - {r.member_id for r in after.values()}
+            ):
+                problem = f"{item_id} lost its primary on {min(gone)}, which had not handed over"
+                yield Violation("I1", problem, revision)
             was, now = _live(world, before), _live(world, after)
             written = [replica.slot for key, replica in after.items() if key not in before]
             if _repeated(written):
@@ -212,6 +217,15 @@ def invariants() -> list[Invariant]:
 
 def _primaries(replicas: Replicas) -> int:
     return sum(replica.slot == PRIMARY_SLOT for replica in replicas.values())
+
+
+def _served(world: World, replicas: Replicas) -> set[MemberId]:
+    """Return the members that are there and serve the item."""
+    return {
+        replica.member_id
+        for replica in _live(world, replicas)
+        if replica.slot == PRIMARY_SLOT and replica.is_consistent
+    }
 
 
 def _live(world: World, replicas: Replicas) -> list[Replica]:

@@ -22,6 +22,7 @@ from allocator.core.policy import Objective, PrimaryPolicy, TransitionPolicy
 from allocator.core.state import AllocState, Avoided, Demand
 from allocator.core.transition.converge import Convergence, Tally, converge
 from allocator.core.transition.settle import Settling
+from allocator.etcd.txn_batch import holds
 from tests.support.safety_checks import Overcommits, check_budget, check_step
 
 CONSISTENT = b"consistent"
@@ -112,14 +113,9 @@ class MemoryEtcd:
         return True
 
     def _holds(self, compare: Compare) -> bool:
-        kv = self.kvs.get(compare.key)
-        match compare.target:
-            case CompareTarget.MOD_REVISION:
-                return (kv.mod_revision if kv else 0) == compare.expected
-            case CompareTarget.CREATE_REVISION:
-                return (kv.create_revision if kv else 0) == compare.expected
-            case other:
-                raise AssertionError(f"convergence does not compare {other}")
+        targets = (CompareTarget.MOD_REVISION, CompareTarget.CREATE_REVISION)
+        assert compare.target in targets, f"convergence does not compare {compare.target}"
+        return holds(compare, self.kvs)
 
     def _put(self, put: Put) -> None:
         old = self.kvs.get(put.key)

@@ -67,6 +67,10 @@ def check_step(
         for added in {a.member_id for a in new} - {a.member_id for a in old}:
             assert not after.members[added].value.is_exiting(), f"{item_id} came to leaving {added}"
         _check_election(before, old, new, is_consistent)
+        for primary in old:
+            serves = primary.slot == 0 and primary.member_id in was and is_consistent(primary)
+            if wanted and serves and primary.member_id not in {a.member_id for a in new}:
+                raise AssertionError(f"I1: {item_id} lost a primary that did not hand over")
 
 
 def _check_election(

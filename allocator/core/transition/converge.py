@@ -4,14 +4,19 @@ Each item's step is one checkpoint: all of it happens, or none. Checkpoints of d
 other, so one that is refused (somebody else wrote the key) costs the others nothing. They come most urgent first.
 
     add        compares  item unchanged, member unchanged, key absent     puts an empty value on the member's lease
+                         its siblings still there, and no others
     remove     compares  item unchanged, all assignments unchanged        deletes
     move       compares  assignment unchanged, new key absent             deletes, puts value and lease at the new slot
-    hand over  compares  item and all assignments unchanged, new primary's member unchanged       two moves
+    promote    compares  all assignments unchanged, and no others         a move to slot 0
+    hand over  compares  item and all assignments unchanged, and no others,
+                         new primary's member unchanged                   two moves
     dead       compares  item absent, assignment unchanged                deletes
 
 Source: gazette/core allocator/alloc_run.go (converge, removal of dead assignments) and item_state.go (operations).
 Ours: adds also compare the item and the new key, moves the new key, and removals the replicas that stay: they are why
-the removal is safe.
+the removal is safe. Adds and promotions compare the siblings, because they rest on what those are: decided on a late
+view, they would make a second primary, a replica too many, or a primary of one that is behind another. A sibling that
+was created after the view has a later revision, and one comparison of the range of the item's keys tells.
 """
 
 from __future__ import annotations
@@ -161,8 +166,7 @@ def _step(state: AllocState, decision: ItemDecision, keys: Keys) -> Step:
     operations: list[Operation] = []
     if decision.adds or decision.removes or decision.hands_over:
         compares.append(Compare.mod_revision(item.kv.key, item.kv.mod_revision))
-    if decision.removes or decision.hands_over:
-        compares += map(_unchanged, decision.keeps)
+    compares += _siblings(state, decision, keys)
     if decision.hands_over:
         new = next(move.assignment for move in decision.moves if move.slot == PRIMARY_SLOT)
         member = state.members[new.member_id].kv
@@ -183,6 +187,21 @@ def _step(state: AllocState, decision: ItemDecision, keys: Keys) -> Step:
         _tally(decision),
         decision.pending.risk.name.lower().replace("_", "-"),
     )
+
+
+def _siblings(state: AllocState, decision: ItemDecision, keys: Keys) -> Iterator[Compare]:
+    """Yield what must be so of the replicas that stay for the step to be right."""
+    prefix = keys.assignments_of(decision.pending.item.item_id)
+    if decision.promotes:
+        # What they say of themselves counts: another may have caught up by now.
+        yield Compare.none_written_after(prefix, state.revision)
+    elif decision.adds:
+        yield Compare.none_created_after(prefix, state.revision)
+    if decision.removes or decision.promotes:
+        yield from map(_unchanged, decision.keeps)
+    elif decision.adds:
+        for sibling in decision.keeps:
+            yield Compare.create_revision(sibling.kv.key, sibling.kv.create_revision)
 
 
 def _tally(decision: ItemDecision) -> Tally:

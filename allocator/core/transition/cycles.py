@@ -65,6 +65,9 @@ def find_break(
     for decision in decisions:
         if _moves_on(decision):
             opening.update(a.member_id for a in decision.removes)
+            if decision.hands_over:
+                # It goes in the next step.
+                opening.update(m.assignment.member_id for m in decision.moves if m.from_primary)
             opening.update(b.member_id for b in _refused(decision) if b.member_id is not None)
         elif _targets(decision):
             stuck.append(decision)

@@ -4,15 +4,16 @@
     current, not desired ──► remove     if what remains is safe, else keep for now
     both                 ──► keep
     no primary is left   ──► promote    the best of what is kept
+    the primary may go   ──► hand over  to a replica that has caught up and stays; it goes once that is done
     nothing to add       ──► pack       slots become 0, 1, 2, … (`slots`)
     nothing else to do   ──► hand over  the primary, if that is wanted
 
 Additions precede removals in time: a new replica starts inconsistent, and the one that it replaces stays until enough
 others are consistent.
 
-Invariants: a member at its limit gets nothing, but for the one replica that breaks a cycle; a primary in place is
-demoted only to hand over to a consistent standby; at most one replica has slot 0 afterwards; a member that leaves gets
-nothing while there is another.
+Invariants: a member at its limit gets nothing, but for the one replica that breaks a cycle; a primary that serves is
+demoted only to hand over to a consistent standby, and removed only when it is none any more; at most one replica has
+slot 0 afterwards; a member that leaves gets nothing while there is another.
 
 Source: gazette/core allocator/item_state.go (gates and their order). Ours: promotion follows the plan, and never
 prefers a member that leaves; slots are inherited; hand-overs.
@@ -28,10 +29,16 @@ from allocator.core.load.lag import Lag
 from allocator.core.model import Assignment, Item, MemberId
 from allocator.core.state import PRIMARY_SLOT, AllocState
 from allocator.core.transition.blocked import Blocked, Change, Reason
-from allocator.core.transition.removal import Refused, removals
+from allocator.core.transition.removal import Refused, parting_primary, removals
 from allocator.core.transition.replicas import Replicas, Risk
 from allocator.core.transition.room import Room
-from allocator.core.transition.slots import Move, packed, slots_for_newcomers, told_apart
+from allocator.core.transition.slots import (
+    Move,
+    exchanged,
+    packed,
+    slots_for_newcomers,
+    told_apart,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +69,15 @@ class ItemDecision:
     removes: tuple[Assignment, ...] = ()
     moves: tuple[Move, ...] = ()
     keeps: tuple[Assignment, ...] = ()
-    """What stays: removals and hand-overs rely on it, so it must still be as it was."""
+    """What stays: the step relies on it, so it must still be as it was."""
     hands_over: bool = False
     """The moves take the primary from one live replica to another."""
     blocked: tuple[Blocked, ...] = ()
+
+    @property
+    def promotes(self) -> bool:
+        """Whether a replica becomes primary that was not."""
+        return any(move.slot == PRIMARY_SLOT for move in self.moves)
 
     @property
     def is_idle(self) -> bool:
@@ -92,9 +104,18 @@ def decide_item(
     """
     replicas = pending.replicas
     removes, refused = removals(replicas, room, waited_for)
+    parting = parting_primary(replicas, removes)
+    if parting is not None:
+        removes = tuple(a for a in removes if a is not parting)
     keep = [a for a in replicas.current if a not in removes] if removes else replicas.current
     keep = sorted(keep, key=_slot)
     placed = told_apart(replicas, keep, _promotion(state, pending, keep, room))
+    heir = None if parting is None else _heir(state, pending, keep, room)
+    if parting is not None and heir is not None:
+        placed = exchanged(placed, parting, heir)
+    elif parting is not None:
+        others = len(replicas.ready - {parting.kv.key})
+        refused = (*refused, Refused(parting, Reason.STANDBY_NOT_CAUGHT_UP, others))
     additions = _Additions(state, pending, room, over_limit)
     adds = tuple(additions.at_slots(slots_for_newcomers(replicas, placed)))
     # A surplus replica's key may be the very one that packing writes, and no key may be written twice at once.
@@ -110,6 +131,7 @@ def decide_item(
         removes=removes,
         moves=moves,
         keeps=tuple(move.assignment for move in placed),
+        hands_over=heir is not None,
         blocked=(*additions.blocked, *_removals_blocked(pending, refused)),
     )
 
@@ -124,11 +146,35 @@ def _promotion(
     """Return the replica to make primary, the warmest first; None if there is a primary, or no live replica."""
     if keep and keep[0].slot == PRIMARY_SLOT:
         return None
+    live = [a for a in keep if a.kv.key in pending.replicas.live]
+    return _warmest(state, pending, live, room)
+
+
+def _heir(
+    state: AllocState, pending: Pending, keep: Sequence[Assignment], room: Room
+) -> Assignment | None:
+    """Return the replica to hand a primary over to that goes afterwards, the warmest first; None if none can take it.
+
+    None while a second replica of a member goes, too: the primary could need the key that is deleted.
+    """
+    replicas = pending.replicas
+    if replicas.surplus:
+        return None
+    ready = [
+        a for a in keep if a.kv.key in replicas.ready - replicas.unwanted and a.slot != PRIMARY_SLOT
+    ]
+    return _warmest(state, pending, ready, room)
+
+
+def _warmest(
+    state: AllocState, pending: Pending, candidates: Iterable[Assignment], room: Room
+) -> Assignment | None:
     replicas = pending.replicas
 
-    def rank(assignment: Assignment) -> tuple[bool, Lag, bool, bool, float, int]:
+    def rank(assignment: Assignment) -> tuple[bool, bool, Lag, bool, bool, float, int]:
         member_id, key = assignment.member_id, assignment.kv.key
         return (
+            key not in replicas.ready,
             key not in replicas.consistent,
             state.lag(assignment),
             key in replicas.unwanted or state.is_leaving(member_id),
@@ -137,7 +183,7 @@ def _promotion(
             assignment.slot,
         )
 
-    return min((a for a in keep if a.kv.key in replicas.live), key=rank, default=None)
+    return min(candidates, key=rank, default=None)
 
 
 class _Additions:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from allocator.core.ops import TxnCheckpoint
+from allocator.core.ops import Compare, CompareResult, TxnCheckpoint
 from allocator.core.transition.converge import Step
 
 DELAY_SECONDS_FIRST = 0.5
@@ -26,7 +26,10 @@ class _Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """Refused steps by subject."""
+    """Refused steps by subject.
+
+    Which revision a step was decided on does not make it another step: that is another one after any write of anybody.
+    """
 
     refusals: Mapping[str, _Refusal] = field(default_factory=dict)
 
@@ -57,7 +60,8 @@ class Quarantine:
         }
         for checkpoint in refused:
             known = self.refusals.get(checkpoint.subject)
-            times = known.times + 1 if known and known.checkpoint == checkpoint else 1
+            is_same = known is not None and _is_same(known.checkpoint, checkpoint)
+            times = known.times + 1 if known is not None and is_same else 1
             delay = min(DELAY_SECONDS_MAX, DELAY_SECONDS_FIRST * 2.0 ** min(times - 1, 16))
             refusals[checkpoint.subject] = _Refusal(
                 checkpoint, times, now_monotonic_seconds + delay
@@ -74,6 +78,15 @@ class Quarantine:
         refusal = self.refusals.get(step.checkpoint.subject)
         return (
             refusal is None
-            or refusal.checkpoint != step.checkpoint
+            or not _is_same(refusal.checkpoint, step.checkpoint)
             or now_monotonic_seconds >= refusal.until_monotonic_seconds
         )
+
+
+def _is_same(one: TxnCheckpoint, other: TxnCheckpoint) -> bool:
+    return one.operations == other.operations and _lasting(one) == _lasting(other)
+
+
+def _lasting(checkpoint: TxnCheckpoint) -> list[Compare]:
+    """Return the comparisons, those with the revision of the snapshot left out."""
+    return [each for each in checkpoint.compares if each.result is CompareResult.EQUAL]

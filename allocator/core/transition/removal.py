@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from allocator.core.model import Assignment, MemberId
 from allocator.core.placement.problem import zones_spanned
+from allocator.core.state import PRIMARY_SLOT
 from allocator.core.transition.blocked import Reason
 from allocator.core.transition.replicas import Replicas
 from allocator.core.transition.room import Room
@@ -35,7 +36,8 @@ def removals(
 ) -> tuple[tuple[Assignment, ...], tuple[Refused, ...]]:
     """Return the unwanted replicas that may go now, and those that may not.
 
-    Dead ones go first, then inconsistent ones, then those whose place another item waits for, then from the fullest.
+    Dead ones go first, then inconsistent ones, then those whose place another item waits for, then from the fullest;
+    the primary goes last.
 
     Args:
         replicas: Of one item.
@@ -45,10 +47,11 @@ def removals(
     if not replicas.unwanted:
         return (), ()
 
-    def eagerness(assignment: Assignment) -> tuple[bool, bool, bool, float, MemberId, int]:
+    def eagerness(assignment: Assignment) -> tuple[bool, bool, bool, bool, float, MemberId, int]:
         return (
             assignment.kv.key in replicas.live,
             assignment.kv.key in replicas.consistent,
+            assignment.slot == PRIMARY_SLOT,
             assignment.member_id not in waited_for,
             -room.load_ratio(assignment.member_id),
             assignment.member_id,
@@ -70,6 +73,18 @@ def removals(
             others = staying.keys() & replicas.consistent - {assignment.kv.key}
             refused.append(Refused(assignment, reason, len(others)))
     return tuple(gone), tuple(refused)
+
+
+def parting_primary(replicas: Replicas, removes: Iterable[Assignment]) -> Assignment | None:
+    """Return the primary that may go once it has handed over; None if it does not go, or has nothing to hand over."""
+    if replicas.replication == 0:
+        return None
+    for assignment in removes:
+        key = assignment.kv.key
+        if assignment.slot == PRIMARY_SLOT and key in replicas.live:
+            could_serve = replicas.ready - replicas.unwanted | replicas.ready & {key}
+            return assignment if could_serve else None
+    return None
 
 
 def would_free(replicas: Replicas, assignment: Assignment, added: MemberId) -> bool:

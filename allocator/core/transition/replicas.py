@@ -52,6 +52,9 @@ class Replicas:
     """Keys of assignments, surplus ones and long failed ones apart, whose member is there."""
     consistent: frozenset[bytes]
     """Keys of live assignments that may be relied upon."""
+    ready: frozenset[bytes]
+    """Those of them that may be relied upon whatever becomes of the others: where all fail, a failed one counts beside
+    another, but it cannot take over from one that has caught up."""
 
     @classmethod
     def sort_out(
@@ -83,6 +86,19 @@ class Replicas:
             if consistency.is_consistent(item, assignment, current):
                 consistent.append(key)
         present = tuple(m for m in desired if m in members)
+        reliable = frozenset(consistent)
+        ready = reliable
+        stays = any(
+            a.slot == PRIMARY_SLOT and a.kv.key in live and a.kv.key not in unwanted
+            for a in current
+        )
+        if not stays and len(reliable) > 1:
+            # Only then is another made primary.
+            ready = frozenset(
+                a.kv.key
+                for a in current
+                if a.kv.key in reliable and consistency.is_consistent(item, a, (a,))
+            )
         return cls(
             replication=item.value.desired_replication(),
             current=current,
@@ -91,7 +107,8 @@ class Replicas:
             unwanted=frozenset(unwanted),
             surplus=surplus,
             live=frozenset(live),
-            consistent=frozenset(consistent),
+            consistent=reliable,
+            ready=ready,
         )
 
     @property

@@ -30,6 +30,11 @@ class Move:
     assignment: Assignment
     slot: int
 
+    @property
+    def from_primary(self) -> bool:
+        """Whether it takes slot 0 from a replica."""
+        return self.assignment.slot == PRIMARY_SLOT != self.slot
+
 
 def told_apart(
     replicas: Replicas, keep: Sequence[Assignment], promoted: Assignment | None
@@ -66,6 +71,13 @@ def told_apart(
             used.add(slot)
         placed.append(Move(assignment, slot))
     return placed
+
+
+def exchanged(placed: list[Move], primary: Assignment, heir: Assignment) -> list[Move]:
+    """Let a primary and the replica that takes its place trade slots."""
+    slot = next(move.slot for move in placed if move.assignment is heir)
+    new = {primary.kv.key: slot, heir.kv.key: PRIMARY_SLOT}
+    return [Move(move.assignment, new.get(move.assignment.kv.key, move.slot)) for move in placed]
 
 
 def packed(replicas: Replicas, placed: list[Move]) -> list[Move]:

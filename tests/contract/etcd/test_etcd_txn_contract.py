@@ -65,6 +65,23 @@ class TestTxn:
         assert not result.succeeded
         assert [kv.value for kv in result.gets[0]] == [b"v"]
 
+    async def test_txn_compares_a_range_with_the_revision_of_a_view(self, etcd: Etcd) -> None:
+        """Keys are created and written after a view was taken: either shows, and neither does of another prefix."""
+
+        async def holds(compare: Compare) -> bool:
+            return (await etcd.txn((compare,), (Put(b"/seen", b""),))).succeeded
+
+        empty = (await etcd.get_range(b"/a/")).header.revision
+        assert await holds(Compare.none_created_after(b"/a/", empty))
+        created = await put(etcd, b"/a/1", b"v")
+        assert not await holds(Compare.none_created_after(b"/a/", empty))
+        assert await holds(Compare.none_written_after(b"/a/", created))
+        await put(etcd, b"/a/1", b"w")
+        await put(etcd, b"/b/1", b"v")
+
+        assert await holds(Compare.none_created_after(b"/a/", created))
+        assert not await holds(Compare.none_written_after(b"/a/", created))
+
     async def test_txn_keeps_lease_on_request(self, etcd: Etcd) -> None:
         """Updates of a member keep the lease that its key lives on; a put without it takes the key off its lease."""
         lease = await etcd.lease_grant(60)

@@ -126,11 +126,27 @@ class TestPrimaries:
         assert judged.lead_writes(_add(A2, 0)) == ["I1"]
 
     def test_hand_over_in_one_step_passes(self) -> None:
-        """Removed and promoted at once."""
+        """They trade slots at once, and the former primary goes later."""
+        judged = Judged(replication=1)
+        judged.place(A1, B1)
+        trade = (
+            _remove(A1, 0),
+            _add(A1, 1, CONSISTENT),
+            _remove(B1, 1),
+            _add(B1, 0, CONSISTENT),
+        )
+
+        assert judged.lead_writes(*trade) == []
+        assert judged.lead_writes(_remove(A1, 1)) == []
+
+    def test_primary_that_goes_without_a_hand_over_is_caught(self) -> None:
+        """It served, and is removed in the step that promotes another."""
         judged = Judged(replication=1)
         judged.place(A1, B1)
 
-        assert judged.lead_writes(_remove(A1, 0), _remove(B1, 1), _add(B1, 0, CONSISTENT)) == []
+        found = judged.lead_writes(_remove(A1, 0), _remove(B1, 1), _add(B1, 0, CONSISTENT))
+
+        assert found == ["I1"]
 
     def test_second_replica_on_a_member_is_caught(self) -> None:
         """It would be counted as a replica, and is none."""
@@ -175,7 +191,7 @@ class TestSafety:
 
         found = judged.lead_writes(_remove(A1, 0), _remove(A2, 1), _add(A2, 0))
 
-        assert found == ["I3"]
+        assert found == ["I1", "I3"]
 
     def test_end_of_a_lease_is_nobodys_doing(self) -> None:
         """What dies is lost; only what we choose is judged."""

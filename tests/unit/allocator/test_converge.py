@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from allocator.core.model import ItemId, MemberId
+from collections.abc import Sequence
+
+from allocator.core.model import Assignment, Item, ItemId, MemberId
 from allocator.core.ops import Compare, Delete, Put
 from allocator.core.placement.problem import Desired
 from allocator.core.transition.converge import Step, Tally, converge
@@ -64,6 +66,7 @@ def test_converge_new_item_puts_empty_values_on_members_leases() -> None:
     first, second = key(cluster, A1, 0), key(cluster, B1, 1)
     assert step.checkpoint.compares == (
         unchanged(cluster, item),
+        Compare.none_created_after(cluster.keys.assignments_of(I), cluster.etcd.revision),
         unchanged(cluster, a1),
         Compare.absent(first),
         unchanged(cluster, b1),
@@ -92,21 +95,124 @@ def test_converge_removal_compares_every_replica_it_relies_on() -> None:
     assert step.tally == Tally(removed=1)
 
 
-def test_converge_promotion_rides_with_the_removal_and_keeps_value_and_lease() -> None:
-    """The primary leaves and its successor takes slot 0 in one transaction: never two, never none."""
+def test_converge_live_primary_hands_over_before_it_goes() -> None:
+    """The plan has the item elsewhere: the standby there takes slot 0 and the primary its slot; then it is removed.
+
+    A primary that was removed at once left nobody behind whose slot 0 could be given back, had its successor failed.
+    """
     cluster = cluster_of(1, "a1#0", "b1#1")
-    old, new = key(cluster, B1, 1), key(cluster, B1, 0)
+    primary, standby = key(cluster, A1, 0), key(cluster, B1, 1)
+    old, new = (cluster.etcd.kvs[each].lease for each in (primary, standby))
 
     (step,) = steps(cluster, B1)
 
     assert step.checkpoint.operations == (
-        Delete(key(cluster, A1, 0)),
-        Delete(old),
-        Put(new, CONSISTENT, lease=cluster.etcd.kvs[old].lease),
+        Delete(primary),
+        Put(key(cluster, A1, 1), CONSISTENT, lease=old),
+        Delete(standby),
+        Put(key(cluster, B1, 0), CONSISTENT, lease=new),
     )
-    assert unchanged(cluster, old) in step.checkpoint.compares
-    assert Compare.absent(new) in step.checkpoint.compares
-    assert step.tally == Tally(removed=1, promoted=1)
+    assert unchanged(cluster, primary) in step.checkpoint.compares
+    assert unchanged(cluster, standby) in step.checkpoint.compares
+    assert unchanged(cluster, cluster.keys.member(B1)) in step.checkpoint.compares
+    assert step.tally == Tally(promoted=1, packed=1, handed_over=1)
+    assert after(cluster, B1) == ["b1#0", "a1#1"]
+    assert after(cluster, B1) == ["b1#0"]
+
+
+def test_converge_primary_goes_last_of_what_is_not_wanted() -> None:
+    """Neither replica should be there, and one may go: the standby, so that the primary moves once and not twice."""
+    cluster = cluster_of(1, "a1#0", "b1#1", "b2#2?")
+
+    assert after(cluster, B2) == ["a1#0", "b2#1"]
+
+
+def test_converge_primary_that_is_still_behind_hands_over_to_one_that_is_not() -> None:
+    """Another should have its place, and waits until it could serve: that the primary cannot either is no reason."""
+    cluster = cluster_of(1, "a1#0?", "b1#1?")
+    newcomer = key(cluster, B1, 1)
+
+    assert after(cluster, B1) == ["a1#0", "b1#1"]
+    cluster.etcd.put(newcomer, CONSISTENT, lease=cluster.etcd.kvs[newcomer].lease)
+    assert after(cluster, B1) == ["b1#0", "a1#1"]
+
+
+def test_converge_add_on_a_late_view_is_refused() -> None:
+    """Another replica came into being after the view: with both there would be two primaries, and one too many."""
+    cluster = cluster_of(1)
+    (late,) = steps(cluster, A1)
+
+    cluster.put_assignment(I, "b", "b1", 0)
+
+    assert not cluster.etcd.perform(late.checkpoint)
+    assert after(cluster, B1) == ["b1#0"]
+
+
+def test_converge_add_whose_sibling_is_gone_or_made_anew_is_refused() -> None:
+    """The view shows a primary. Without it slot 1 is not what a new replica should have, and a new one may be another.
+
+    That the sibling says something new of itself refuses nothing: standbys do so all the time.
+    """
+    cluster = cluster_of(2, "a1#0")
+    (late,) = steps(cluster, A1, B1)
+    primary = key(cluster, A1, 0)
+    lease = cluster.etcd.kvs[primary].lease
+    cluster.etcd.put(primary, b"anything", lease=lease)
+    kvs = dict(cluster.etcd.kvs)
+
+    cluster.etcd.delete(primary)
+    assert not cluster.etcd.perform(late.checkpoint)
+    cluster.etcd.put(primary, CONSISTENT, lease=lease)
+    assert not cluster.etcd.perform(late.checkpoint)
+
+    cluster.etcd.kvs = kvs
+    assert cluster.etcd.perform(late.checkpoint)
+
+
+def test_converge_promotion_on_a_late_view_does_not_pass_over_one_that_caught_up() -> None:
+    """The primary is lost, no standby has caught up, and one does after the view: it becomes primary."""
+    cluster = cluster_of(2, "a2#2?", "b1#1?")
+    (late,) = converge(
+        cluster.state(),
+        {I: (A2, B1)},
+        consistency=ValueConsistency(),
+        keys=cluster.keys,
+        primaries={I: A2},
+    ).steps
+    assert key(cluster, A2, 0) in [o.key for o in late.checkpoint.operations if isinstance(o, Put)]
+
+    ready = key(cluster, B1, 1)
+    cluster.etcd.put(ready, CONSISTENT, lease=cluster.etcd.kvs[ready].lease)
+
+    assert not cluster.etcd.perform(late.checkpoint)
+    assert after(cluster, A2, B1) == ["b1#0", "a2#1"]
+
+
+def test_converge_failed_replica_does_not_take_over_from_a_failed_primary() -> None:
+    """Beside a failed primary a failed standby counts as any other, but one that has caught up is promoted."""
+
+    class AllFail(ValueConsistency):
+        def is_consistent(
+            self, item: Item, assignment: Assignment, all_assignments: Sequence[Assignment]
+        ) -> bool:
+            failed = [a.slot == 0 for a in all_assignments if a.kv.value == b"failed"]
+            if assignment.kv.value == b"failed":
+                return any(failed)
+            return super().is_consistent(item, assignment, all_assignments)
+
+    cluster = cluster_of(2)
+    for member_id, slot, value in ((A1, 0, b"failed"), (A2, 1, b"failed"), (B1, 2, CONSISTENT)):
+        cluster.put_assignment(I, member_id.zone, member_id.suffix, slot, value)
+
+    (step,) = converge(
+        cluster.state(),
+        {I: (A2, B1)},
+        consistency=AllFail(),
+        keys=cluster.keys,
+        primaries={I: A2},
+    ).steps
+
+    assert key(cluster, B1, 0) in [o.key for o in step.checkpoint.operations if isinstance(o, Put)]
 
 
 def test_converge_dead_assignments_are_deleted_without_a_gate() -> None:
@@ -140,13 +246,14 @@ def test_converge_settled_item_is_idle() -> None:
 
 
 def test_converge_replacement_is_added_before_the_old_replica_goes() -> None:
-    """A move through all its stages: add, catch up, then remove, promote and pack at once."""
+    """A move of the primary through all its stages: add, catch up, hand over, then remove and pack at once."""
     cluster = cluster_of(2, "a1#0", "b1#1")
     desired = (A2, B1)
 
     assert after(cluster, *desired) == ["a1#0", "b1#1", "a2#2"]
     assert after(cluster, *desired) == ["a1#0", "b1#1", "a2#2"]
     cluster.mark_consistent()
+    assert after(cluster, *desired) == ["b1#0", "a1#1", "a2#2"]
     assert after(cluster, *desired) == ["b1#0", "a2#1"]
     assert steps(cluster, *desired) == ()
 
@@ -298,7 +405,7 @@ def test_converge_newcomer_does_not_take_the_slot_of_a_primary_that_goes() -> No
     cluster.mark_consistent()
     (step,) = steps(cluster, A2, B1)
 
-    assert step.tally == Tally(removed=1, promoted=1, packed=1)
+    assert step.tally == Tally(promoted=1, packed=1, handed_over=1)
 
 
 def test_converge_gap_below_a_shared_slot_is_filled_by_the_one_that_stays() -> None:

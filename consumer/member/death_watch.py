@@ -1,6 +1,14 @@
-"""Has the oldest member record which primaries died young, as the key space shows it."""
+"""Has the oldest member record which primaries died young, as the key space shows it.
+
+The key space shows that a member's lease ended, which a cut network and a frozen process bring about as well. Only the
+death of the process may count against the shards that it served: its port refuses connections, or another member has
+the port already. A host that answers nothing proves nothing.
+"""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
 
 import structlog
 
@@ -11,8 +19,12 @@ from allocator.key_space import KeySpace
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
 from consumer.core.young_deaths import Life, YoungDeath, YoungDeaths
-from consumer.key_space import PRIMARY_SLOT
+from consumer.journal.channels import parse_endpoint
+from consumer.key_space import PRIMARY_SLOT, process_of
 from consumer.shard.death_records import DeathRecords
+
+PROBE_SECONDS_MAX = 1.0
+"""Longest wait for a connection to a member whose lease ended."""
 
 _log = structlog.get_logger()
 
@@ -44,6 +56,8 @@ class DeathWatch:
         self._records = records
         self._member_id = member_id
         self._deaths = YoungDeaths(young_seconds=young_seconds)
+        self._endpoints: dict[MemberId, str] = {}
+        """Where each member is, or was when its lease ended just now."""
         self._clock = clock
         self._group = group
 
@@ -65,11 +79,44 @@ class DeathWatch:
             primaries, died=died, now_monotonic_seconds=self._clock.monotonic_seconds()
         )
         if deaths and self._is_oldest():
-            self._group.start_soon(self._record(deaths), name="record young deaths")
+            endpoints = {
+                each.member_id: self._endpoints[each.member_id]
+                for each in deaths
+                if each.member_id in self._endpoints
+            }
+            record = self._record_certain(deaths, endpoints)
+            self._group.start_soon(record, name="record young deaths")
+        self._note_endpoints()
+
+    def _note_endpoints(self) -> None:
+        for member_id in self._key_space.changes.members:
+            member = self._key_space.members.get(member_id)
+            if member is None:
+                self._endpoints.pop(member_id, None)
+            else:
+                self._endpoints[member_id] = process_of(member).process_spec.endpoint
 
     def _is_oldest(self) -> bool:
         oldest = next(iter(leadership_order(self._key_space.members.values())), None)
         return oldest is not None and oldest.member_id == self._member_id
+
+    async def _record_certain(
+        self, deaths: tuple[YoungDeath, ...], endpoints: Mapping[MemberId, str]
+    ) -> None:
+        """Record the deaths of members whose processes are gone; of the others, a cut or a pause ended the lease."""
+        gone = {
+            member_id: await self._is_gone(endpoint) for member_id, endpoint in endpoints.items()
+        }
+        await self._record(tuple(death for death in deaths if gone.get(death.member_id)))
+        for member_id in (each for each, is_gone in gone.items() if not is_gone):
+            _log.info(
+                "shard.death_not_counted", member=str(member_id), cause="its process may live"
+            )
+
+    async def _is_gone(self, endpoint: str) -> bool:
+        if endpoint in self._endpoints.values():
+            return True  # A port has one process: the next life has it already.
+        return await refuses_connections(endpoint)
 
     async def _record(self, deaths: tuple[YoungDeath, ...]) -> None:
         for death in deaths:
@@ -78,6 +125,20 @@ class DeathWatch:
             except EtcdError as error:
                 # A death not counted delays the hold by one more; nothing relies on the count being exact.
                 _log.warning("shard.death_not_recorded", shard=death.item_id, cause=str(error))
+
+
+async def refuses_connections(endpoint: str) -> bool:
+    """Return whether the host of an endpoint says that nobody listens there; False also if nothing answers."""
+    host, _, port = parse_endpoint(endpoint, may_be_tls=True).address.rpartition(":")
+    try:
+        async with asyncio.timeout(PROBE_SECONDS_MAX):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except ConnectionRefusedError:
+        return True
+    except (OSError, TimeoutError, UnicodeError, ValueError):
+        return False
+    writer.close()
+    return False
 
 
 def _life_of(member: Member | None) -> Life | None:

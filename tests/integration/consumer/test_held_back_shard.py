@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,11 +39,19 @@ def _death(name: str, life: int) -> YoungDeath:
     return YoungDeath(ItemId(SHARD), MemberId("zone-a", f"member-{name}"), life)
 
 
-async def _join(host: ShardHost, name: str, *shards: str) -> LeaseId:
+def _closed_port() -> int:
+    """Return a port at which nobody listens."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return int(unused.getsockname()[1])
+
+
+async def _join(host: ShardHost, name: str, *shards: str, port: int = 0) -> LeaseId:
     """Announce a member that is the primary of shards, and return its lease."""
+    port = port or _closed_port()
     member_id = MemberId("zone-a", f"member-{name}")
     spec = ConsumerSpec(
-        process_spec=ProcessSpec(id=process_id_of(member_id), endpoint=f"http://{name}:1"),
+        process_spec=ProcessSpec(id=process_id_of(member_id), endpoint=f"http://127.0.0.1:{port}"),
         shard_limit=10,
     )
     lease = await host.etcd.lease_grant(LEASE_SECONDS)
@@ -82,6 +92,38 @@ async def test_members_that_die_with_a_shard_are_recorded_by_the_oldest(
         await eventually(recorded)
     record = await records.admit(SHARD)
     assert record.members == ("zone-a#member-victim",)
+
+
+async def test_cut_off_or_frozen_primary_is_no_death(host: ShardHost, etcd: EtcdClient) -> None:
+    """A network that is cut ends leases of members that live: what they served has killed nobody, and must not be held
+    back. The member that comes again at the port of the one before proves its death.
+    """
+    records = host.death_records(QUICK)
+    keys = AuxiliaryKeys(host.key_space.keys.root)
+    await _join(host, "old")
+    server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+    alive = int(server.sockets[0].getsockname()[1])
+    async with server, TaskGroup() as group:
+        watch = DeathWatch(
+            host.key_space,
+            records,
+            member_id=MemberId("zone-a", "member-old"),
+            young_seconds=60,
+            clock=SystemClock(),
+            group=group,
+        )
+        host.key_space.observe(watch.look)
+        await etcd.put(host.key_space.keys.item(ItemId(SHARD)), b"")
+        await etcd.lease_revoke(await _join(host, "cut-off", SHARD, port=alive))
+        lease = await _join(host, "restarted", SHARD, port=alive)
+        await _join(host, "its-next-life", port=alive)
+        await etcd.lease_revoke(lease)
+
+        async def recorded() -> bool:
+            return bool((await etcd.get_range(keys.death(ItemId(SHARD)))).kvs)
+
+        await eventually(recorded)
+    assert (await records.admit(SHARD)).members == ("zone-a#member-restarted",)
 
 
 async def test_shard_whose_primaries_died_is_held_back_then_cleared_by_a_long_life(

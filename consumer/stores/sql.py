@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from functools import partial
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
@@ -55,6 +56,9 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 
 CHECKPOINTS_TABLE = "gazette_checkpoints"
+_SEGMENTS_SUFFIX = "_producers"
+_NAME_BYTES_MAX = 63
+"""PostgreSQL's bound on a table's name."""
 _log = structlog.get_logger()
 
 
@@ -86,8 +90,9 @@ class SqlStore:
             tables: What scans may read, by name: for each the rows of this shard, e.g. `sa.select(counts)`, or with a
                 `where` if shards share the table. None: nothing, for only the application knows which rows are whose.
             table_name: The checkpoint table.
-            create_table: Create the table, and `{table_name}_producers`, if they are absent. Without the latter
-                checkpoints are whole: their length grows with the number of producers.
+            create_table: Create the table, and `{table_name}_producers`, if they are absent. Without the latter, or
+                where this user may not use it, checkpoints are whole: their length grows with the number of producers.
+                If that name is longer than PostgreSQL's 63 bytes, a digest takes the place of its middle.
             lock_wait_seconds: Longest wait for a lock, after which the transaction fails.
             takeover_seconds: An older primary that holds the shard's rows for so long has its connection ended
                 (PostgreSQL only).
@@ -210,18 +215,23 @@ class SqlStore:
         except sa.exc.DBAPIError as error:
             if _is_passing(error):
                 raise
-            _log.warning(
-                "sql.no_producers_table",
-                shard=self._fqn,
-                table=self._segments_table.name,
-                error=str(error.orig or error),
-                action="create the table for this user; checkpoints grow with the number of producers until then",
-            )
+            self._warn_of_segments_table(str(error.orig or error))
+
+    def _warn_of_segments_table(self, error: str) -> None:
+        _log.warning(
+            "sql.no_producers_table",
+            shard=self._fqn,
+            table=self._segments_table.name,
+            error=error,
+            action="create the table for this user; checkpoints grow with the number of producers until then",
+        )
 
     def _read_segments(self, connection: Connection) -> dict[bytes, bytes]:
         table = self._segments_table
         query = sa.select(table.c.id, table.c.content).where(table.c.shard_fqn == self._fqn)
-        self.keeps_segments = sa.inspect(connection).has_table(table.name)
+        self.keeps_segments = self._dialect.can_use(connection, table.name)
+        if not self.keeps_segments and sa.inspect(connection).has_table(table.name):
+            self._warn_of_segments_table("this user may not select, insert and delete its rows")
         rows = connection.execute(query).all() if self.keeps_segments else []
         segments = {bytes(segment_id): bytes(content) for segment_id, content in rows}
         self._segments = set(segments)
@@ -311,12 +321,23 @@ class SqlStore:
 
 def _segments_table(checkpoints: str) -> sa.Table:
     return sa.Table(
-        f"{checkpoints}_producers",
+        _segments_table_name(checkpoints),
         sa.MetaData(),
         sa.Column("shard_fqn", sa.String(255), primary_key=True),
         sa.Column("id", sa.LargeBinary(SEGMENT_ID_BYTES), primary_key=True),
         sa.Column("content", sa.LargeBinary, nullable=False),
     )
+
+
+def _segments_table_name(checkpoints: str) -> str:
+    """Return the name that goes with a checkpoint table's, which alone may be as long as the database allows."""
+    name = f"{checkpoints}{_SEGMENTS_SUFFIX}"
+    if len(name.encode()) <= _NAME_BYTES_MAX:
+        return name
+    digest = blake2b(checkpoints.encode(), digest_size=8).hexdigest()
+    kept = _NAME_BYTES_MAX - len(_SEGMENTS_SUFFIX) - len(digest) - 1
+    head = checkpoints.encode()[:kept].decode(errors="ignore")
+    return f"{head}_{digest}{_SEGMENTS_SUFFIX}"
 
 
 def _is_passing(error: sa.exc.DBAPIError) -> bool:

@@ -44,6 +44,10 @@ class SqlDialect(Protocol):
         """Set the database up, and run `create` alone among all processes that do so."""
         ...
 
+    def can_use(self, connection: Connection, table_name: str) -> bool:
+        """Tell whether a table is there, and this user may read, insert and delete its rows."""
+        ...
+
     def taking_over(self, connection: Connection) -> AbstractContextManager[None]:
         """Return a context in which a statement of `connection` gets past older holders of its locks."""
         ...
@@ -102,6 +106,10 @@ class SqliteDialect:
         with self.begin_write() as connection:
             create(connection)
             connection.commit()
+
+    def can_use(self, connection: Connection, table_name: str) -> bool:
+        """Whoever may write the file may write all of its tables."""
+        return sa.inspect(connection).has_table(table_name)
 
     @contextmanager
     def taking_over(self, connection: Connection) -> Iterator[None]:
@@ -169,6 +177,14 @@ class PostgresqlDialect:
             create(connection)
             connection.commit()
 
+    def can_use(self, connection: Connection, table_name: str) -> bool:
+        """Ask for the privileges: a statement that lacks one would end the transaction."""
+        if not sa.inspect(connection).has_table(table_name):
+            return False
+        quoted = connection.dialect.identifier_preparer.quote(table_name)
+        needed = (sa.func.has_table_privilege(quoted, each) for each in _ROW_PRIVILEGES)
+        return bool(connection.scalar(sa.select(sa.and_(*needed))))
+
     @contextmanager
     def taking_over(self, connection: Connection) -> Iterator[None]:
         """End the connections that block ours for long."""
@@ -196,5 +212,6 @@ class PostgresqlDialect:
                 return
 
 
+_ROW_PRIVILEGES = ("SELECT", "INSERT", "DELETE")
 _CREATE_LOCK = 0x62726F61
 """Key of the advisory lock under which checkpoint tables are created; any fixed number."""

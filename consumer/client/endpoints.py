@@ -46,6 +46,14 @@ class KnownEndpoints:
         """Go on with a member that answered."""
         self._current = endpoint
 
+    def fell_silent(self, endpoint: str) -> None:
+        """Go on with the next in order after one that did not answer, or not in time."""
+        if endpoint != self._current:
+            return
+        order = list(dict.fromkeys((*self._given, *self._learned)))
+        after = order.index(endpoint) + 1 if endpoint in order else 0
+        self._current = order[after % len(order)]
+
     def learn(self, endpoints: Iterable[str]) -> None:
         """Keep members that an answer named, in place of those before; what is no endpoint is left out."""
         known = set(self._given)

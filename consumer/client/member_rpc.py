@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
@@ -30,6 +31,9 @@ CONNECT_SECONDS_MAX = 2.0
 """How long a member may take to be connected before another is asked."""
 CONNECT_LOOK_SECONDS = 0.01
 """Between two looks whether it is."""
+DOUBT_SECONDS_FIRST, DOUBT_RATIO = 1.0, 2.0
+"""How long a member may take to answer before it must show that it takes a new connection, and how much longer each
+further time: one that is stopped or cut off keeps its old ones, and nothing else tells before the deadline."""
 
 _READY = grpc.ChannelConnectivity.READY
 
@@ -57,8 +61,9 @@ class _Request:
 class MemberRpc:
     """Sends requests to one of the members that it knows. `async with` connects and closes it.
 
-    A member that cannot be reached is passed over within the request's deadline. A request that changes something is
-    sent to another member only if the first one cannot have got it.
+    A member that cannot be reached is passed over within the request's deadline, as is one that has fallen silent on a
+    connection that is open. A request that changes something is sent to another member only if the first one cannot
+    have got it; should it get no answer in time, the next request goes to another.
     """
 
     def __init__(
@@ -123,12 +128,18 @@ class MemberRpc:
                 if not is_last:
                     await self._connect(endpoint, deadline)
                 call = self._call(endpoint, wanted, deadline)
+                if not is_last and wanted.may_repeat:
+                    await self._answered_or_silent(endpoint, call, deadline)
                 response = await self._answer(endpoint, call)
+            except TimeoutError:
+                self._known.fell_silent(endpoint)
+                raise
             except EndpointError as error:
                 if is_last:
                     raise _of_all(endpoints, error) from error
                 if self._channels is None or not (error.never_connected or wanted.may_repeat):
                     raise
+                self._known.fell_silent(endpoint)
                 self._on_passed_over(error)
                 continue
             assert isinstance(response, response_type), "a stub returns its method's response"
@@ -163,6 +174,8 @@ class MemberRpc:
                 assert isinstance(response, response_type), "a stub returns its method's response"
                 yield response
         except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                self._known.fell_silent(endpoint)
             raise error_of_rpc(endpoint, error) from error
         finally:
             call.cancel()
@@ -188,13 +201,33 @@ class MemberRpc:
         Raises:
             EndpointError: it cannot be reached.
         """
-        channel = self._channel(endpoint)
-        ends = min(deadline, _now() + CONNECT_SECONDS_MAX)
-        while (state := channel.get_state(try_to_connect=True)) is not _READY:
-            if state in FAILING_STATES or _now() >= ends:
-                raise EndpointError(endpoint, "no connection", never_connected=True)
-            # gRPC's own watches outlive a cancelled wait.
-            await asyncio.sleep(CONNECT_LOOK_SECONDS)
+        await _ready(self._channel(endpoint), endpoint, deadline)
+
+    async def _answered_or_silent(self, endpoint: str, call: Any, deadline: float) -> None:
+        """Return once a call is done.
+
+        Raises:
+            EndpointError: it is not, and its member takes no new connection.
+        """
+        done = asyncio.Event()
+        call.add_done_callback(lambda _: done.set())
+        patience_seconds = DOUBT_SECONDS_FIRST
+        try:
+            while not call.done():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(patience_seconds):
+                        await done.wait()
+                        return
+                patience_seconds *= DOUBT_RATIO
+                async with _new_channel(endpoint) as channel:
+                    await _ready(channel, endpoint, deadline)
+        except EndpointError as error:
+            if call.done():
+                return
+            raise EndpointError(endpoint, f"no answer, and {error.detail}") from error
+        finally:
+            if not call.done():
+                call.cancel()
 
     def _call(self, endpoint: str, wanted: _Request, deadline: float) -> Any:
         perform: Callable[..., Any] = getattr(wanted.stub(self._channel(endpoint)), wanted.method)
@@ -221,9 +254,7 @@ class MemberRpc:
         assert self._channels is not None, "use the client in `async with`"
         channel = self._channels.get(endpoint)
         if channel is None:
-            target = parse_endpoint(endpoint).address
-            channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
-            self._channels[endpoint] = channel
+            channel = self._channels[endpoint] = _new_channel(endpoint)
         return channel
 
     def _metadata(self, claims: Claims) -> Sequence[tuple[str, str]]:
@@ -242,6 +273,24 @@ class MemberRpc:
         channels, self._channels = self._channels or {}, None
         for channel in channels.values():
             await channel.close(None)
+
+
+def _new_channel(endpoint: str) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(parse_endpoint(endpoint).address, options=CHANNEL_OPTIONS)
+
+
+async def _ready(channel: grpc.aio.Channel, endpoint: str, deadline: float) -> None:
+    """Wait until a channel is connected, for `CONNECT_SECONDS_MAX` at most.
+
+    Raises:
+        EndpointError: it is not.
+    """
+    ends = min(deadline, _now() + CONNECT_SECONDS_MAX)
+    while (state := channel.get_state(try_to_connect=True)) is not _READY:
+        if state in FAILING_STATES or _now() >= ends:
+            raise EndpointError(endpoint, "no connection", never_connected=True)
+        # gRPC's own watches outlive a cancelled wait.
+        await asyncio.sleep(CONNECT_LOOK_SECONDS)
 
 
 def _cause_in(metadata: Any) -> str:

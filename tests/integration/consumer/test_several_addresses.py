@@ -19,6 +19,7 @@ from consumer.errors import EndpointError
 from consumer.journal.channels import parse_endpoints
 from consumer.journal.client import JournalClient
 from tests.support.members import Cluster, client_of, shard, upserts, wait_for_primaries
+from tests.support.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.etcd
 
@@ -69,6 +70,7 @@ async def test_dead_address_is_passed_over_once(cluster: Cluster, nobody: str) -
         async with ShardClient(both, on_passed_over=told.append) as client:
             await client.apply(upserts(shard("shard-1")))
             listed = await client.list()
+            await wait_for_primaries(client, "shard-1")  # So there is a leader, who plans.
         async with AllocationClient([nobody, service.address]) as allocation:
             await allocation.plan()
 
@@ -106,6 +108,38 @@ async def test_change_that_a_dying_member_may_have_made_is_not_made_twice(
             await client.apply(upserts(shard("shard-1")))
 
         assert handler.requests == 2
+
+
+async def test_member_that_falls_silent_on_an_open_connection_is_passed_over(
+    cluster: Cluster,
+) -> None:
+    """A member is stopped, or its packets are dropped: its connection stays, and takes requests without an answer. What
+    reads is asked of another within its deadline; what changes something fails, and the next goes to another.
+    """
+    told: list[EndpointError] = []
+    async with (
+        cluster.member("a") as a,
+        cluster.member("b") as b,
+        TcpProxy(a.address.removeprefix("http://")) as proxy,
+    ):
+        async with ShardClient(
+            f"{proxy.endpoint},{b.address}", timeout_seconds=60, on_passed_over=told.append
+        ) as client:
+            await client.list()
+            assert client.address == proxy.endpoint
+            proxy.freeze()
+            await client.list()
+            assert client.address == b.address
+            assert [error.address for error in told] == [proxy.endpoint]
+            assert "no answer" in told[0].detail
+
+        proxy.thaw()
+        async with ShardClient(f"{proxy.endpoint},{b.address}", timeout_seconds=1) as client:
+            await client.list()
+            proxy.freeze()
+            with pytest.raises(TimeoutError):
+                await client.apply(upserts(shard("shard-1")))
+            assert client.address == b.address
 
 
 async def test_error_names_all_addresses_that_were_tried(nobody: str) -> None:
@@ -146,6 +180,21 @@ def test_addresses_are_checked_and_told_apart() -> None:
         parse_endpoints(" , ")
     with pytest.raises(ValidationError, match="ftp://b"):
         parse_endpoints("http://a:1,ftp://b")
+
+
+def test_each_known_member_has_its_turn_when_those_before_fall_silent() -> None:
+    """Two stopped members must not be asked in turn for ever while a third would answer."""
+    known = KnownEndpoints(("http://a:1", "http://b:1"))
+    known.learn(["http://c:1"])
+
+    asked = []
+    for _ in range(4):
+        asked.append(known.current)
+        known.fell_silent(known.current)
+
+    assert asked == ["http://a:1", "http://b:1", "http://c:1", "http://a:1"]
+    known.fell_silent("http://c:1")
+    assert known.current == "http://b:1"
 
 
 def test_learned_members_are_a_bounded_reserve() -> None:

@@ -31,7 +31,9 @@ class Loads:
     """Replicas and primaries that each member holds."""
 
     total: Mapping[MemberId, int]
+    """Replicas of deleted items included: their members run them until they are gone."""
     primary: Mapping[MemberId, int]
+    """Of items that exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class AllocState:
     limits: Mapping[MemberId, int]
     """Most replicas that each member may hold."""
     loads: Loads
-    """Counts only assignments whose item and member both exist."""
+    """Counts only assignments whose member exists."""
     item_slots: int
     """Replicas wanted, over all items."""
     member_slots: int
@@ -269,10 +271,9 @@ def _count_loads(
     total = dict.fromkeys(members, 0)
     primary = dict.fromkeys(members, 0)
     for item_id, group in assignments.items():
-        if item_id not in items:
-            continue
+        exists = item_id in items
         for assignment in group:
             if assignment.member_id in total:
                 total[assignment.member_id] += 1
-                primary[assignment.member_id] += assignment.slot == PRIMARY_SLOT
+                primary[assignment.member_id] += exists and assignment.slot == PRIMARY_SLOT
     return Loads(total, primary)

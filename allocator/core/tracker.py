@@ -56,10 +56,14 @@ class Contents(Protocol):
 
 @dataclass(slots=True)
 class _Counts:
-    """A member's replicas of items that exist; the member itself need not."""
+    """A member's replicas; the member itself need not exist."""
 
     total: int = 0
+    """Of items that exist."""
     primary: int = 0
+    """Of items that exist."""
+    orphaned: int = 0
+    """Of items that do not, or that cannot be read: they take room until they are gone."""
 
 
 @dataclass(slots=True)
@@ -304,7 +308,7 @@ class Tracker:
         none = _Counts()
         counts = {member_id: self._counts.get(member_id, none) for member_id in members}
         return Loads(
-            {member_id: each.total for member_id, each in counts.items()},
+            {member_id: each.total + each.orphaned for member_id, each in counts.items()},
             {member_id: each.primary for member_id, each in counts.items()},
         )
 
@@ -345,7 +349,8 @@ class Tracker:
         wanted = None if new is None else new.value.desired_replication()
         if (old is None) != (new is None):
             for assignment in self._groups.get(item_id, ()):
-                self._count(assignment, 1 if old is None else -1)
+                self._count(assignment, -1, exists=old is not None)
+                self._count(assignment, 1, exists=new is not None)
         if new is not None:
             self._items[item_id] = new
         elif old is not None:
@@ -364,8 +369,8 @@ class Tracker:
             if each.slot == key.slot and each.member_id == key.member_id:
                 old = each
         new = self._contents.assignments.get((key.item_id, key.member_id, key.slot))
-        if (old is None) != (new is None) and key.item_id in self._items:
-            self._count(new or old, -1 if new is None else 1)
+        if (old is None) != (new is None):
+            self._count(new or old, -1 if new is None else 1, exists=key.item_id in self._items)
         if old is None or new is None or old.kv.create_revision != new.kv.create_revision:
             self._shape += 1
         if old is not None and new is not None:
@@ -380,13 +385,16 @@ class Tracker:
         else:
             self._groups.pop(key.item_id, None)
 
-    def _count(self, assignment: Assignment | None, difference: int) -> None:
+    def _count(self, assignment: Assignment | None, difference: int, *, exists: bool) -> None:
         assert assignment is not None, "what is counted is there, or was"
         counts = self._counts.setdefault(assignment.member_id, _Counts())
-        counts.total += difference
-        if assignment.slot == PRIMARY_SLOT:
-            counts.primary += difference
-        if counts.total == 0:
+        if exists:
+            counts.total += difference
+            if assignment.slot == PRIMARY_SLOT:
+                counts.primary += difference
+        else:
+            counts.orphaned += difference
+        if counts.total == counts.orphaned == 0:
             del self._counts[assignment.member_id]
 
 

@@ -104,15 +104,14 @@ class World:
         )
 
     def load(self, member_id: MemberId) -> int:
-        """Return the replicas that a member holds, of items that exist."""
+        """Return the replicas that a member holds, of deleted items too."""
         return self.loads()[member_id]
 
     def loads(self) -> Counter[MemberId]:
-        """Return the replicas that members hold, of items that exist."""
+        """Return the replicas that members hold, of deleted items too."""
         return Counter(
             replica.member_id
-            for item_id, replicas in self.replicas.items()
-            if item_id in self.items
+            for replicas in self.replicas.values()
             for replica in replicas.values()
         )
 

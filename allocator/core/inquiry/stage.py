@@ -193,12 +193,11 @@ class Stage:
         return wanted is None or is_settled(group, wanted)
 
     def _count(self, item_id: ItemId, group: Sequence[Assignment], difference: int) -> None:
-        if item_id not in self._state.items:
-            return
+        exists = item_id in self._state.items
         for assignment in group:
             if assignment.member_id in self._total:
                 self._total[assignment.member_id] += difference
-                if assignment.slot == PRIMARY_SLOT:
+                if exists and assignment.slot == PRIMARY_SLOT:
                     self._primary[assignment.member_id] += difference
 
     def _note(self, item_id: ItemId, old: Sequence[Assignment], new: Sequence[Assignment]) -> None:

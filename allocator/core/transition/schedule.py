@@ -75,6 +75,10 @@ class _Pass:
         self._exiting = {m for m, member in state.members.items() if member.value.is_exiting()}
         self._staying = {m for m, limit in state.limits.items() if limit > 0} - self._exiting
         self._zones = len(state.zones)
+        self._orphans = any(
+            item_id not in state.items and item_id not in state.unreadable_items
+            for item_id in state.assignments
+        )
         self._blocked: list[Blocked] = []
         self._parting: dict[ItemId, Item] = {}
         """Items of which a replica stays on a member that leaves, because nobody can replace it."""
@@ -122,7 +126,8 @@ class _Pass:
         return frozenset(m for each in pending for m in each.replicas.missing if m in full)
 
     def _break_a_circle(self, decisions: list[ItemDecision]) -> None:
-        if not self._wishes.sees_all_pending:
+        if not self._wishes.sees_all_pending or self._orphans:
+            # Replicas of deleted items go by themselves, and leave room.
             return
         if not any(b.reason is Reason.LIMIT for d in decisions for b in d.blocked):
             return

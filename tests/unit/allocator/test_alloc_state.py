@@ -71,8 +71,8 @@ def test_state_should_exit_only_when_exiting_and_empty() -> None:
     assert [a.item_id for a in cluster.state(ONE).local_items] == ["i"]
 
 
-def test_state_loads_count_only_assignments_with_item_and_member() -> None:
-    """Dead assignments weigh nothing, and neither do those of members that are gone."""
+def test_state_loads_count_dead_assignments_and_not_those_of_members_that_are_gone() -> None:
+    """A member runs replicas of a deleted item until they are gone, so they take room; no primary is theirs."""
     cluster = cluster_of(("one", 4, False), ("two", 4, False), items={"i": 2, "j": 1})
     cluster.put_assignment("i", "a", "one", 0)
     cluster.put_assignment("i", "a", "two", 1)
@@ -81,7 +81,7 @@ def test_state_loads_count_only_assignments_with_item_and_member() -> None:
 
     loads = cluster.state().loads
 
-    assert loads.total == {ONE: 1, TWO: 1}
+    assert loads.total == {ONE: 2, TWO: 1}
     assert loads.primary == {ONE: 1, TWO: 0}
 
 

@@ -231,6 +231,26 @@ def test_converge_dead_assignments_are_deleted_without_a_gate() -> None:
     assert step.tally == Tally(removed=2)
 
 
+def test_converge_adds_nothing_to_a_member_that_dead_replicas_fill() -> None:
+    """An item is deleted and another takes its place: the member holds the old replica until its key is gone.
+
+    Added at once, it would hold more than its limit for as long as the deletion is refused or on its way. That is no
+    circle of full members either, for which a limit may be passed.
+    """
+    cluster = cluster_of(1, limit=1)
+    cluster.put_assignment("gone", "a", "a1", 0)
+
+    def converged() -> tuple[Step, ...]:
+        return converge(
+            cluster.state(), {I: (A1,)}, consistency=ValueConsistency(), keys=cluster.keys
+        ).steps
+
+    (deletion,) = converged()
+    assert deletion.checkpoint.subject == "gone"
+    assert cluster.etcd.perform(deletion.checkpoint)
+    assert [step.checkpoint.subject for step in converged()] == [I]
+
+
 def test_converge_item_newer_than_the_plan_is_left_alone() -> None:
     """An item the plan does not know has no desired members *yet*: that is no reason to remove its replicas."""
     cluster = cluster_of(0, "a1#0")

@@ -247,6 +247,10 @@ def _accepted_reset(
         ResetSourceStatus.RESET_SOURCE_STATUS_BEYOND_HEAD: (
             f"the offset is above the journal's write head, {response.reset.write_head}"
         ),
+        ResetSourceStatus.RESET_SOURCE_STATUS_BELOW_MIN_OFFSET: (
+            f"the source's min_offset in the shard's spec is {response.reset.offset}, and reading would begin there; "
+            "lower it first if it is of the old journal, or reset to an offset that is not below it"
+        ),
         ResetSourceStatus.RESET_SOURCE_STATUS_CHANGED: (
             "its spec or assignments changed at the same time, so nothing was done; try again"
         ),

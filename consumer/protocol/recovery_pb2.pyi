@@ -86,6 +86,8 @@ class _ResetSourceStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Res
     """The offset is above the write head."""
     RESET_SOURCE_STATUS_CHANGED: _ResetSourceStatus.ValueType  # 7
     """Etcd is not as it was read: somebody else changed the spec or the assignments. Try again."""
+    RESET_SOURCE_STATUS_BELOW_MIN_OFFSET: _ResetSourceStatus.ValueType  # 8
+    """The offset is below the source's `min_offset` in the shard's spec, which holds all the same: `reset.offset` names it."""
 
 class ResetSourceStatus(_ResetSourceStatus, metaclass=_ResetSourceStatusEnumTypeWrapper):
     """ResetSourceStatus is the outcome of a request that could be answered."""
@@ -105,6 +107,8 @@ RESET_SOURCE_STATUS_BEYOND_HEAD: ResetSourceStatus.ValueType  # 6
 """The offset is above the write head."""
 RESET_SOURCE_STATUS_CHANGED: ResetSourceStatus.ValueType  # 7
 """Etcd is not as it was read: somebody else changed the spec or the assignments. Try again."""
+RESET_SOURCE_STATUS_BELOW_MIN_OFFSET: ResetSourceStatus.ValueType  # 8
+"""The offset is below the source's `min_offset` in the shard's spec, which holds all the same: `reset.offset` names it."""
 Global___ResetSourceStatus: _TypeAlias = ResetSourceStatus  # noqa: Y015
 
 @_typing.final

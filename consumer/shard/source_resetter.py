@@ -74,7 +74,8 @@ class SourceResetter:
             JournalError, EndpointError: the journal cannot be looked at.
         """
         spec = _decoded(request.spec_kv, ShardSpec)
-        if all(source.journal != request.journal for source in spec.sources):
+        found = [source for source in spec.sources if source.journal == request.journal]
+        if not found:
             return _refused(ResetSourceStatus.RESET_SOURCE_STATUS_NOT_A_SOURCE)
         prefix = self._keys.assignments_of(ItemId(spec.id))
         read = await self._etcd.txn((), (Get(prefix, prefix_range_end(prefix)),))
@@ -87,6 +88,13 @@ class SourceResetter:
             return _refused(ResetSourceStatus.RESET_SOURCE_STATUS_JOURNAL_NOT_FOUND)
         if request.offset > present.write_head:
             return _refused(ResetSourceStatus.RESET_SOURCE_STATUS_BEYOND_HEAD, present)
+        if _offset_of(request, present) < found[0].min_offset:
+            # Reading would begin there all the same, and skip what is below in silence.
+            return _refused(
+                ResetSourceStatus.RESET_SOURCE_STATUS_BELOW_MIN_OFFSET,
+                present,
+                offset=found[0].min_offset,
+            )
         failed = tuple(kv for kv, code in codes if code == ReplicaStatus.FAILED)
         return self._planned(request, present, failed, revision=read.header.revision)
 
@@ -98,10 +106,9 @@ class SourceResetter:
         *,
         revision: int,
     ) -> ResetPlan:
-        offset = present.write_head if request.offset == WRITE_HEAD else request.offset
         message = SourceResetMessage(
             revision=revision,
-            offset=offset,
+            offset=_offset_of(request, present),
             write_head=present.write_head,
             epoch=present.epoch,
             unassigned=[self._member_of(kv) for kv in failed],
@@ -152,9 +159,15 @@ class SourceResetter:
         return plan
 
 
-def _refused(status: ResetSourceStatus.ValueType, present: Present | None = None) -> ResetPlan:
+def _offset_of(request: ResetRequest, present: Present) -> int:
+    return present.write_head if request.offset == WRITE_HEAD else request.offset
+
+
+def _refused(
+    status: ResetSourceStatus.ValueType, present: Present | None = None, *, offset: int = 0
+) -> ResetPlan:
     head = 0 if present is None else present.write_head
-    return ResetPlan(status, SourceResetMessage(write_head=head))
+    return ResetPlan(status, SourceResetMessage(offset=offset, write_head=head))
 
 
 def _decoded(kv: KeyValue, kind: type[_MessageT]) -> _MessageT:

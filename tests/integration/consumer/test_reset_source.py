@@ -26,6 +26,7 @@ from consumer.protocol.labels import ID, label_set, selector
 from consumer.protocol.shard_pb2 import ReplicaStatus
 from consumer.shard.environment import ShardConfig
 from consumer.shard.source_resets import SourceResets
+from consumer.shard.source_resetter import WRITE_HEAD
 from tests.support import live_shards
 from tests.support.eventually import eventually
 from tests.support.live_shards import Counting, ShardHost, counts, read_through, spec_of
@@ -199,6 +200,32 @@ async def test_resets_that_make_no_sense_are_refused(
         await eventually(is_disabled)
         with pytest.raises(SourceResetRefusedError, match="above the journal's write head, 0"):
             await recovery.reset_source(SHARD, journal=SOURCE, offset=5)
+
+
+async def test_reset_below_the_min_offset_of_the_old_journal_is_refused(
+    cluster: Cluster, journals: JournalClient
+) -> None:
+    """A source's `min_offset` once skipped damage in a journal that was then replaced. Reading would begin there,
+    beyond the new journal's end, and skip in silence what is written below: the operator must lower it first.
+    """
+    async with (
+        cluster.member("a") as member,
+        client_of(member) as client,
+        RecoveryClient(member.address) as recovery,
+    ):
+        disabled = shard(SHARD, SOURCE)
+        disabled.sources[0].min_offset, disabled.disable = 1_000_000, True
+        await client.apply(upserts(disabled))
+        head = await Producer(journals).publish(SOURCE, ["after"] * AFTER)
+
+        for ask in (recovery.plan_reset_source, recovery.reset_source):
+            for offset in (0, head, WRITE_HEAD):
+                with pytest.raises(SourceResetRefusedError, match=r"min_offset.* is 1000000"):
+                    await ask(SHARD, journal=SOURCE, offset=offset)
+        disabled.sources[0].min_offset = 0
+        await client.apply(upserts(disabled, expect=-1))
+
+        assert (await recovery.reset_source(SHARD, journal=SOURCE, offset=0)).write_head == head
 
 
 async def limited(member: Service, claims: Claims) -> None:

@@ -11,6 +11,7 @@ from allocator.core.policy import AllocationPolicy
 from allocator.errors import ValidationError
 from allocator.etcd.config import EtcdConfig
 from consumer.core.accrual import SUSPICION_PHI
+from consumer.core.call_bounds import CallBounds
 from consumer.core.load_message import CAPACITY_MAX
 from consumer.journal.channels import is_loopback, parse_endpoints
 from consumer.protocol.alphabet import validate_token
@@ -97,6 +98,8 @@ class MemberConfig:
     """RPCs under way at the end may take so long."""
     request_bytes_max: int = 4 << 20
     """Largest request that the server takes, bytes."""
+    calls: CallBounds = field(default_factory=CallBounds)
+    """What clients together may take of the server."""
     shards: ShardConfig = field(default_factory=ShardConfig)
     """Limits of each shard."""
     allocation: AllocationPolicy = field(default_factory=AllocationPolicy)
@@ -126,6 +129,8 @@ class MemberConfig:
         _require_at_least(self.announce_seconds_max, "announce_seconds_max", 0)
         _require_at_least(self.stop_seconds_max, "stop_seconds_max", 0)
         _require_at_least(self.request_bytes_max, "request_bytes_max", 1024)
+        for each in fields(self.calls):
+            _require_at_least(getattr(self.calls, each.name), f"calls.{each.name}", 1)
         _require_shards(self.shards)
         _require_policy(self.allocation)
         _require_keys(self.auth_keys, "auth_keys")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ from consumer.cli.connection import BROKER_ADDRESS_DEFAULT, errors_in_one_line
 from consumer.cli.logs import LOG_LEVELS, log_to_stderr
 from consumer.cli.shard_options import shard_config, shard_options
 from consumer.config import MemberConfig
+from consumer.core.call_bounds import CallBounds
+from consumer.core.places import option_of
 from consumer.errors import EndpointError
 from consumer.interpreter import serve_only
 from consumer.member.service import Service
@@ -51,6 +54,18 @@ log = structlog.get_logger()
 
 
 _option = partial(click.option, show_envvar=True)
+
+
+def _call_bound_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for each in reversed(fields(CallBounds)):
+        command = _option(
+            option_of(each.name),
+            envvar=f"CONSUMER_{each.name.upper()}",
+            type=click.IntRange(min=1),
+            default=each.default,
+            help=each.metadata["help"],
+        )(command)
+    return command
 
 
 @click.command(short_help="Run one member of an application's group.")
@@ -183,6 +198,7 @@ _option = partial(click.option, show_envvar=True)
     help="Serve other machines without --auth-keys.",
 )
 @shard_options
+@_call_bound_options
 @_option(
     "--metrics-port", type=int, help="Serve Prometheus metrics here, with those of the application."
 )
@@ -261,6 +277,7 @@ def member_config(app: str, options: dict[str, Any]) -> MemberConfig:
         revoke_predecessors_prefix=options["replaces"],
         watch_peers=options["watch_peers"],
         suspicion_phi=options["suspicion_phi"],
+        calls=CallBounds(**{each.name: options[each.name] for each in fields(CallBounds)}),
         shards=shard_config(options),
         allocation=_policy(options),
     )

@@ -41,6 +41,7 @@ from consumer.resolver.local_shards import LocalShards
 from consumer.resolver.peers import Peers
 from consumer.resolver.resolver import Resolver
 from consumer.rpc.allocation_api import AllocationApi
+from consumer.rpc.call_limits import CallLimits
 from consumer.rpc.guard import RpcGuard
 from consumer.rpc.peer_api import PeerApi
 from consumer.rpc.recovery_api import RecoveryApi
@@ -135,8 +136,12 @@ def compose(given: Surroundings) -> MemberParts:
     return parts
 
 
-def new_server(config: MemberConfig) -> tuple[grpc.aio.Server, int]:
+def new_server(config: MemberConfig, registry: CollectorRegistry) -> tuple[grpc.aio.Server, int]:
     """Return a server that is bound, but serves nothing yet, and its port.
+
+    Args:
+        config: Says where, and within what bounds.
+        registry: Of Prometheus metrics.
 
     Raises:
         EndpointError: the address cannot be bound.
@@ -144,8 +149,10 @@ def new_server(config: MemberConfig) -> tuple[grpc.aio.Server, int]:
     """
     config.require_guarded()
     verifier = KeyedAuth(config.auth_keys) if config.auth_keys else NoAuth()
+    limits = CallLimits(config.calls)
+    registry.register(limits)
     server = grpc.aio.server(
-        interceptors=(RpcGuard(verifier),),
+        interceptors=(RpcGuard(verifier, limits),),
         options=(
             ("grpc.max_receive_message_length", config.request_bytes_max),
             # Two processes on one port would each get half of the requests, silently.

@@ -151,7 +151,7 @@ class Service:
         broker_auth = KeyedAuth(config.broker_auth_keys) if config.broker_auth_keys else None
         async with AsyncExitStack() as stack:
             state = stack.enter_context(StateDirectory(Path(config.state_dir or default_parent())))
-            server, port = new_server(config)
+            server, port = new_server(config, self.registry)
             stack.push_async_callback(server.stop, None)
             self._address = f"http://{host_and_port(config.host, port)}"
             etcd = await stack.enter_async_context(EtcdClient(config.etcd))

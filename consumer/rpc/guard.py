@@ -1,7 +1,8 @@
 """What every RPC of a member passes through, the application's own services included.
 
-The caller's token is verified and its claims are set for the task; what the handler raises becomes a status
-(`consumer.rpc.grpc_status`), logged once if it is our fault. Handlers are coroutine functions or async generators.
+A call takes its place among the others (`consumer.rpc.call_limits`), the caller's token is verified and its claims are
+set for the task; what the handler raises becomes a status (`consumer.rpc.grpc_status`), logged once if it is our fault.
+Handlers are coroutine functions or async generators.
 
 Source: gazette/core auth/auth_service.go (verification before the handler, deadline at the token's expiry).
 """
@@ -11,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -22,12 +24,15 @@ import structlog
 from allocator.errors import ValidationError
 from consumer.protocol.auth import Capability, Claims, TokenVerifier
 from consumer.protocol.claims_context import set_claims
+from consumer.rpc.call_limits import CallLimits
 from consumer.rpc.grpc_status import status_code_of, status_details_of
 
 log = structlog.get_logger()
 
 # `Any` in this module stands for requests and responses of services we do not know.
 Handler = Callable[[Any, Any], Any]
+Guarding = Callable[[Any], AbstractAsyncContextManager[None]]
+"""What a call is served within, given its context."""
 
 SHARD_CAPABILITIES: Mapping[str, Capability] = {
     "/consumer.Shard/Stat": Capability.READ,
@@ -57,8 +62,9 @@ SHARD_CAPABILITIES: Mapping[str, Capability] = {
 class RpcGuard(grpc.aio.ServerInterceptor):
     """Verifies every request and translates every failure."""
 
-    def __init__(self, verifier: TokenVerifier) -> None:
+    def __init__(self, verifier: TokenVerifier, limits: CallLimits) -> None:
         self._verifier = verifier
+        self._limits = limits
 
     async def intercept_service(
         self,
@@ -72,11 +78,17 @@ class RpcGuard(grpc.aio.ServerInterceptor):
         method = str(handler_call_details.method)
         require = SHARD_CAPABILITIES.get(method, Capability.READ)
         kind, inner, streams = _shape(found)
+        guarding = partial(
+            self._guarded,
+            method=method,
+            require=require,
+            streams=streams or found.request_streaming,
+        )
         parse = None if found.request_streaming else found.request_deserializer
         guarded = (
-            self._guard_stream(_parsing(inner, parse), method, require)
+            _guard_stream(_parsing(inner, parse), guarding)
             if streams and inspect.isasyncgenfunction(inner)
-            else self._guard_call(_parsing(inner, parse), method, require)
+            else _guard_call(_parsing(inner, parse), guarding)
         )
         return kind(
             guarded,
@@ -85,32 +97,38 @@ class RpcGuard(grpc.aio.ServerInterceptor):
             response_serializer=found.response_serializer,
         )
 
-    def _guard_call(self, inner: Handler, method: str, require: Capability) -> Handler:
-        async def guarded(request: Any, context: Any) -> Any:
-            async with self._guarded(context, method, require):
-                return await inner(request, context)
-
-        return guarded
-
-    def _guard_stream(self, inner: Handler, method: str, require: Capability) -> Handler:
-        async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
-            async with self._guarded(context, method, require):
-                async for response in inner(request, context):
-                    yield response
-
-        return guarded
-
     @asynccontextmanager
-    async def _guarded(self, context: Any, method: str, require: Capability) -> AsyncIterator[None]:
+    async def _guarded(
+        self, context: Any, *, method: str, require: Capability, streams: bool
+    ) -> AsyncIterator[None]:
         try:
-            claims = self._verifier.verify(context.invocation_metadata(), require)
-            set_claims(claims)
-            async with asyncio.timeout(_seconds_left(claims)):
-                yield
+            # Before anything that costs: whoever holds all places is told so for a few microseconds.
+            with self._limits.taken(context.peer(), streams=streams):
+                claims = self._verifier.verify(context.invocation_metadata(), require)
+                set_claims(claims)
+                async with asyncio.timeout(_seconds_left(claims)):
+                    yield
         except (grpc.aio.AbortError, asyncio.CancelledError, GeneratorExit):
             raise  # a decision already taken: the handler's own, or the caller's
         except Exception as error:
             await _abort(context, method, error)
+
+
+def _guard_call(inner: Handler, guarding: Guarding) -> Handler:
+    async def guarded(request: Any, context: Any) -> Any:
+        async with guarding(context):
+            return await inner(request, context)
+
+    return guarded
+
+
+def _guard_stream(inner: Handler, guarding: Guarding) -> Handler:
+    async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
+        async with guarding(context):
+            async for response in inner(request, context):
+                yield response
+
+    return guarded
 
 
 def _parsing(inner: Handler, parse: Callable[[bytes], Any] | None) -> Handler:

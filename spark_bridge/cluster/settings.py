@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 from allocator.core.policy import AllocationPolicy
+from consumer.core.call_bounds import CallBounds
 from consumer.shard.environment import ShardConfig
 
 
@@ -29,5 +30,6 @@ class MemberSettings(TypedDict, total=False):
     drain_covered_seconds_max: float
     stop_seconds_max: float
     request_bytes_max: int
+    calls: CallBounds
     shards: ShardConfig
     allocation: AllocationPolicy

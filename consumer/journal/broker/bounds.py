@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from allocator.errors import ValidationError
+from consumer.core.places import option_of
 
 MEBIBYTE = 1 << 20
 
@@ -77,8 +78,3 @@ def bound_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def bounds_of(options: dict[str, Any]) -> BrokerBounds:
     """Return the bounds that a command line asks for; `Any`, because it has other options too."""
     return BrokerBounds(**{each.name: options[each.name] for each in fields(BrokerBounds)})
-
-
-def option_of(name: str) -> str:
-    """Return the option that sets a bound."""
-    return f"--{name.replace('_', '-')}"

@@ -13,7 +13,7 @@ import grpc
 import structlog
 
 from allocator.errors import ValidationError
-from consumer.errors import NotAuthorizedError, UnauthenticatedError
+from consumer.errors import BoundExceededError, NotAuthorizedError, UnauthenticatedError
 from consumer.journal.broker.disk import is_out_of_space
 
 logger = structlog.get_logger()
@@ -55,6 +55,8 @@ def fault_of(error: Exception) -> RpcFault | None:
             return error
         case ValidationError():
             return RpcFault(grpc.StatusCode.UNKNOWN, str(error))
+        case BoundExceededError():
+            return RpcFault(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         case NotAuthorizedError() | UnauthenticatedError():
             return RpcFault(grpc.StatusCode.UNAUTHENTICATED, str(error))
         case OSError() if is_out_of_space(error):

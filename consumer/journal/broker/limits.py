@@ -8,61 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Protocol, TypeVar
 
-import grpc
-
 from allocator.errors import ValidationError
 from allocator.runtime.clock import Clock
-from consumer.journal.broker.bounds import BrokerBounds, option_of
-from consumer.journal.broker.faults import RpcFault
+from consumer.core.places import Places, option_of
+from consumer.journal.broker.bounds import BrokerBounds
 from consumer.journal.broker.signal import Signal
 
 CHUNK_BYTES_LEAST = 16 << 10
 """Content of one message to a reader while readers hold all that they may."""
 STALLED_SECONDS = 1.0
 """A reader that takes nothing for so long is stalled; it is cut off only where the bytes are needed by others."""
-
-
-class Places:
-    """Places in total, and for each owner: a connection, or a journal."""
-
-    def __init__(self, bounds: BrokerBounds, name: str, each: str) -> None:
-        """Take the names of two bounds: in total, and for each owner."""
-        self.name, self.each = name, each
-        self.bound: int = getattr(bounds, name)
-        self._each_max: int = getattr(bounds, each)
-        self._owners: Counter[str] = Counter()
-        self.in_use = 0
-        self.refused: Counter[str] = Counter()
-        """By bound, since the start."""
-
-    @contextmanager
-    def taken(self, owner: str) -> Iterator[None]:
-        """Hold a place of an owner during the block.
-
-        Raises:
-            RpcFault: all are taken.
-        """
-        if self._owners[owner] >= self._each_max:
-            self._refuse(self.each, self._each_max)
-        if self.in_use >= self.bound:
-            self._refuse(self.name, self.bound)
-        self._owners[owner] += 1
-        self.in_use += 1
-        try:
-            yield
-        finally:
-            self.in_use -= 1
-            self._owners[owner] -= 1
-            if not self._owners[owner]:
-                del self._owners[owner]
-
-    def _refuse(self, name: str, bound: int) -> None:
-        self.refused[name] += 1
-        raise RpcFault(
-            grpc.StatusCode.RESOURCE_EXHAUSTED,
-            f"the broker has {bound} {name.removesuffix('_max').replace('_', ' ')} by now, "
-            f"its bound ({option_of(name)})",
-        )
 
 
 class Level:
@@ -259,9 +214,14 @@ class Limits:
         """Return limits of which nothing is taken."""
         return Limits(
             bounds,
-            Places(bounds, "calls_max", "calls_per_connection_max"),
-            Places(bounds, "append_streams_max", "append_streams_per_connection_max"),
-            Places(bounds, "readers_max", "readers_per_journal_max"),
+            Places(bounds, "calls_max", "calls_per_connection_max", server="the broker"),
+            Places(
+                bounds,
+                "append_streams_max",
+                "append_streams_per_connection_max",
+                server="the broker",
+            ),
+            Places(bounds, "readers_max", "readers_per_journal_max", server="the broker"),
             Level(bounds, "append_streams_bytes_max"),
             ReaderBytes(bounds, clock),
             Refusals(),

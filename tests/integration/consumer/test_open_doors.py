@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from allocator.errors import ValidationError
 from consumer.client.allocation_client import AllocationClient
@@ -52,4 +53,4 @@ async def test_member_without_keys_does_not_listen_beyond_loopback() -> None:
     )
 
     with pytest.raises(ValidationError, match=r"auth_keys: expected keys.*--allow-unauthenticated"):
-        new_server(config)
+        new_server(config, CollectorRegistry())

@@ -1,0 +1,66 @@
+"""Places that clients take and give back, bounded in total and for each owner: a connection, or a journal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from consumer.errors import BoundExceededError
+
+
+class Places:
+    """Counts who holds places; one that asks for more than there are is refused, and never made to wait."""
+
+    def __init__(self, bounds: object, name: str, each: str, *, server: str) -> None:
+        """Take two bounds.
+
+        Args:
+            bounds: Has both as fields.
+            name: Of the bound in total; `calls_max` is the option `--calls-max`.
+            each: Of the bound for each owner.
+            server: Who has them, for people: `the broker`.
+        """
+        self.name: Final = name
+        self.bound: Final[int] = getattr(bounds, name)
+        self.each: Final = each
+        self.each_bound: Final[int] = getattr(bounds, each)
+        self._server = server
+        self._owners: Counter[str] = Counter()
+        self.in_use = 0
+        self.refused: Counter[str] = Counter()
+        """By bound, since the start."""
+
+    @contextmanager
+    def taken(self, owner: str) -> Iterator[None]:
+        """Hold a place of an owner during the block.
+
+        Raises:
+            BoundExceededError: all are taken.
+        """
+        if self._owners[owner] >= self.each_bound:
+            self._refuse(self.each, self.each_bound)
+        if self.in_use >= self.bound:
+            self._refuse(self.name, self.bound)
+        self._owners[owner] += 1
+        self.in_use += 1
+        try:
+            yield
+        finally:
+            self.in_use -= 1
+            self._owners[owner] -= 1
+            if not self._owners[owner]:
+                del self._owners[owner]
+
+    def _refuse(self, name: str, bound: int) -> None:
+        self.refused[name] += 1
+        raise BoundExceededError(
+            f"{self._server} has {bound} {name.removesuffix('_max').replace('_', ' ')} by now, "
+            f"its bound ({option_of(name)})"
+        )
+
+
+def option_of(name: str) -> str:
+    """Return the option that sets a bound."""
+    return f"--{name.replace('_', '-')}"

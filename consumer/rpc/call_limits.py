@@ -1,0 +1,58 @@
+"""What is taken of a member's `CallBounds` now, also for Prometheus; `bound` is the name of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import fields
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from consumer.core.call_bounds import CallBounds
+from consumer.core.places import Places
+
+
+class CallLimits(Collector):
+    """Lets calls in; reads what they hold when it is asked for metrics, so that calls pay nothing for those."""
+
+    def __init__(self, bounds: CallBounds) -> None:
+        self._bounds = bounds
+        server = "the member"
+        self._calls = Places(bounds, "calls_max", "calls_per_connection_max", server=server)
+        self._streams = Places(bounds, "streams_max", "streams_per_connection_max", server=server)
+
+    @contextmanager
+    def taken(self, connection: str, *, streams: bool) -> Iterator[None]:
+        """Hold a call's places during the block.
+
+        Raises:
+            BoundExceededError: all are taken.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(self._calls.taken(connection))
+            if streams:
+                stack.enter_context(self._streams.taken(connection))
+            yield
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the metrics as they are now."""
+        bounds = GaugeMetricFamily(
+            "broadsheet_member_bound", "Bounds that the member was started with.", labels=["bound"]
+        )
+        in_use = GaugeMetricFamily(
+            "broadsheet_member_in_use", "Calls that clients hold of a bound.", labels=["bound"]
+        )
+        refused = CounterMetricFamily(
+            "broadsheet_member_refused",
+            "Calls refused because a bound was reached.",
+            labels=["bound"],
+        )
+        for each in fields(self._bounds):
+            bounds.add_metric([each.name], getattr(self._bounds, each.name))
+        for places in (self._calls, self._streams):
+            in_use.add_metric([places.name], places.in_use)
+            for name in (places.name, places.each):
+                refused.add_metric([name], places.refused[name])
+        yield from (bounds, in_use, refused)

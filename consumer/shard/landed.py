@@ -8,6 +8,7 @@ from consumer.errors import JournalNotFoundError
 from consumer.journal.client import JournalClient
 from consumer.message.clock import unix_seconds_of
 from consumer.message.rollback import UUID_TEXT_BYTES, Rollback, last_acknowledgement
+from consumer.protocol.journal_pb2 import Fragment
 
 LANDED_BYTES_MAX = 256 << 20
 """How much of an output is read for the last acknowledgement of a former producer: some seconds."""
@@ -31,9 +32,8 @@ async def has_landed(
     """
     since = max(0, int(at_unix_seconds - SKEW_SECONDS))
     try:
-        return await _is_gone(journals, journal, since) or await _holds(
-            journals, journal, frame, since
-        )
+        oldest, _ = await _oldest(journals, journal)
+        return _is_gone(oldest, since) or await _holds(journals, journal, frame, since)
     except JournalNotFoundError:
         return False
 
@@ -43,9 +43,12 @@ async def last_landed(
 ) -> int | None:
     """Return the clock of the last acknowledgement of a rollback's producer in its journal; the rollback's if none is.
 
+    A journal with no more content than may be read is read whole, so that it does not matter whether the producer's
+    clock was right. Of others, what is older than the rollback is passed over.
+
     Args:
         journals: Reads.
-        rollback: Made before the producer's first message in the journal, which is read from then on.
+        rollback: Made before the producer's first message in the journal.
         bytes_max: How much is read at most.
 
     Returns:
@@ -57,8 +60,11 @@ async def last_landed(
     since = max(0, int(unix_seconds_of(rollback.clock) - SKEW_SECONDS))
     clock, size, before = rollback.clock, 0, b""
     try:
-        if await _is_gone(journals, rollback.journal, since):
+        oldest, write_head = await _oldest(journals, rollback.journal)
+        if _is_gone(oldest, since):
             return None
+        if oldest is not None and write_head - oldest.begin <= bytes_max:
+            since = 0
         reader = journals.reader(rollback.journal, block=False, begin_mod_time=since)
         async with aclosing(reader):
             async for span in reader:
@@ -74,18 +80,18 @@ async def last_landed(
     return clock
 
 
-async def _is_gone(journals: JournalClient, journal: str, since_unix_seconds: int) -> bool:
-    """Return whether content of a time is missing at the journal's beginning."""
+async def _oldest(journals: JournalClient, journal: str) -> tuple[Fragment | None, int]:
+    """Return the first fragment that a journal has, if any, and its write head, bytes."""
     async with journals.reader(journal, block=False, metadata_only=True) as oldest:
         async for _ in oldest:
             pass
-    fragment = oldest.fragment
+    return oldest.fragment, oldest.write_head
+
+
+def _is_gone(oldest: Fragment | None, since_unix_seconds: int) -> bool:
+    """Return whether content of a time is missing at the journal's beginning."""
     # An open fragment has no time yet.
-    return (
-        fragment is not None
-        and fragment.begin > 0
-        and not 0 < fragment.mod_time < since_unix_seconds
-    )
+    return oldest is not None and oldest.begin > 0 and not 0 < oldest.mod_time < since_unix_seconds
 
 
 async def _holds(

@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 
 from consumer.journal.client import JournalClient
+from consumer.message.clock import clock_at
+from consumer.message.rollback import Rollback
+from consumer.message.uuid import Flags, build_uuid
 from consumer.protocol.journal_pb2 import ApplyRequest
-from consumer.shard.landed import has_landed
+from consumer.shard.landed import has_landed, last_landed
 from tests.support.broker import journal_spec
 
 JOURNAL = "test/landed"
@@ -40,3 +43,22 @@ async def test_has_landed_believes_that_what_may_be_gone_was_there(journals: Jou
     # The oldest fragment was last written a while before that.
     late = time.time() + 7200
     assert not await has_landed(journals, JOURNAL, b"<one>", at_unix_seconds=late)
+
+
+async def test_last_landed_finds_what_a_clock_that_was_ahead_stamped(
+    journals: JournalClient,
+) -> None:
+    """Plan: a producer whose clock is two days ahead acknowledges twice, in fragments that are sealed by now; in a
+    journal too long to be read whole, what is older than its clock is passed over. Why: its fragments look older than
+    its first message; taken for one that never committed, its successor would undo what it has acknowledged.
+    """
+    await journals.apply([ApplyRequest.Change(upsert=journal_spec(JOURNAL, length=1024))])
+    begun, producer = time.time_ns() + 2 * 86_400 * 10**9, 7
+    clocks = [clock_at(begun + seconds * 10**9) for seconds in (0, 1, 2)]
+    uuids = [build_uuid(producer, clock, Flags.ACK_TXN) for clock in clocks]
+    left = Rollback(journal=JOURNAL, producer=producer, clock=clocks[0], content=uuids[0])
+    for frame in (*uuids[1:], b"of somebody else"):
+        await journals.append(JOURNAL, b"x" * 2000 + frame)
+
+    assert await last_landed(journals, left) == clocks[2]
+    assert await last_landed(journals, left, bytes_max=3000) == clocks[0]

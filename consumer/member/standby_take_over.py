@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, Counter
 from allocator.core.ledger import Cause
 from allocator.core.model import Assignment, Item, ItemId, MemberId
 from allocator.core.ops import Compare, Delete, Put, TxnCheckpoint
-from allocator.errors import EtcdError
+from allocator.errors import EtcdError, ValidationError
 from allocator.etcd.api import Etcd
 from allocator.key_space import KeySpace
 from allocator.ledger import Ledger
@@ -169,7 +169,8 @@ class StandbyTakeOver:
                 for journal in barriers:
                     # It goes the way of appends, behind those under way, and writes nothing.
                     await self._journals.append(journal, b"")
-        except (ConsumerError, TimeoutError) as error:
+        except (ConsumerError, ValidationError, TimeoutError) as error:
+            # The second: a status says what its writer likes, also what is no name of a journal.
             _log.info(
                 "shard.not_taken_over", shard=spec.id, cause=str(error) or "no answer in time"
             )

@@ -339,6 +339,14 @@ class Player:
                 _log.warning("recovery_log.hand_over_waits", log=self._log, error=str(error))
                 await backoff.sleep()
                 continue
+            played_to = self._playback.position.offset
+            if response.commit.begin < played_to:
+                # What we have played is not there any more: what follows ours would follow from nothing.
+                raise LogDataLossError(
+                    self._log,
+                    f"the operation that hands it over landed at {response.commit.begin}, and it was played up to "
+                    f"{played_to}: {_LOST_END}",
+                )
             self._injected_at = response.commit.begin
             self._fenced = holds_fence(response.registers, self._author)
             return response.commit.end

@@ -1,0 +1,41 @@
+"""A recovery log whose broker lost what a standby has played already."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from consumer.embedded.broker import EmbeddedBroker
+from consumer.errors import LogDataLossError
+from consumer.journal.client import JournalClient
+from tests.support.eventually import eventually
+from tests.support.live_logs import NO_HINTS, create_log, recover, tailing
+
+PRIMARY, SUCCESSOR = 11, 22
+
+
+async def test_standby_does_not_take_over_a_log_that_lost_what_it_played(tmp_path: Path) -> None:
+    """Plan: a broker loses the last operation of a log, which a standby has played, and which is as long as the
+    hand-over to that standby. Why: no offset would look wrong from then on. The successor would serve and commit, and
+    nobody could recover what it committed, because its operations follow from one that is not there.
+    """
+    directory, older = tmp_path / "broker", tmp_path / "older"
+    async with EmbeddedBroker(directory) as broker:
+        port = int(broker.address.rpartition(":")[2])
+        async with JournalClient(broker.address) as journals:
+            await create_log(journals)
+    shutil.copytree(directory, older)
+    broker = EmbeddedBroker(directory, port=port)
+    async with broker, JournalClient(broker.address) as journals:
+        with pytest.raises(LogDataLossError, match="landed at 0, and it was played up to"):
+            async with tailing(journals, NO_HINTS, tmp_path / "standby") as standby:
+                await recover(journals, NO_HINTS, tmp_path / "primary", author=PRIMARY)
+                end = await journals.write_head(NO_HINTS.log)
+                await eventually(lambda: standby.player.progress.offset == end)
+                await broker.stop()
+                async with EmbeddedBroker(older, port=port):
+                    standby.player.hand_over(SUCCESSOR)
+                    await asyncio.shield(standby.running)

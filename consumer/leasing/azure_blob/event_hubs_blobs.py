@@ -47,6 +47,8 @@ CHECKPOINT: Final = "checkpoint"
 _OVER: Final = "checkpointOver"
 """Field of a record in a body: the ETag of the checkpoint blob that it was written over."""
 _SCOPE_SEGMENTS: Final = 3
+_COMMIT_DIGITS_MAX: Final = 40
+"""Of a counter, which grows by the seconds since 1970 at most with each write; Python reads no number of thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,7 @@ def checkpoint_content(record: LeaseRecord) -> Content | None:
 def commit_of(checkpoint: Blob) -> int | None:
     """Return the counter of the record whose checkpoint a blob repeats; None if another program wrote it."""
     text = checkpoint.metadata.get(COMMIT_METADATA, "")
-    return int(text) if text.isdecimal() else None
+    return int(text) if text.isdecimal() and len(text) <= _COMMIT_DIGITS_MAX else None
 
 
 def _record_of(key: str, ownership: Blob) -> tuple[LeaseRecord, str]:

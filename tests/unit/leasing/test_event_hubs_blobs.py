@@ -16,6 +16,7 @@ from consumer.leasing.azure_blob.container import Blob, Content
 from consumer.leasing.azure_blob.event_hubs_blobs import (
     HubNames,
     checkpoint_content,
+    commit_of,
     merged,
     ownership_content,
 )
@@ -207,3 +208,10 @@ def test_names_of_blobs() -> None:
         whole.name("ownership", "0")
     with pytest.raises(ValidationError, match="scope"):
         HubNames("hub")
+
+
+@pytest.mark.parametrize("commit", ["9" * 5_000, "-1", "1.5", "", "x"])
+def test_commit_that_is_no_counter_is_anothers(commit: str) -> None:
+    """Whoever may write to the container may write that. It must not end the worker that comes upon it."""
+    assert commit_of(_blob({"commit": commit})) is None
+    assert commit_of(_blob({"commit": "17"})) == 17

@@ -27,6 +27,8 @@ LEASE_SECONDS: Final = 120.0
 """What it is if the row does not say."""
 
 _MILLISECONDS: Final = 1_000
+_DIGITS_MAX: Final = 15
+"""Of a number that is believed: it is of no use as a time if it is longer, and of none to Python if it is far longer."""
 
 
 def state_table(lease_table: str) -> str:
@@ -44,7 +46,8 @@ def leader_in(row: Item) -> ForeignLeader | None:
 
 def _lease_seconds(row: Item) -> float:
     written = _plain(row, "leaseDuration") or ""
-    return int(written) / _MILLISECONDS if written.isdecimal() else LEASE_SECONDS
+    is_number = written.isdecimal() and len(written) <= _DIGITS_MAX
+    return int(written) / _MILLISECONDS if is_number else LEASE_SECONDS
 
 
 def _plain(row: Item, name: str) -> str | None:

@@ -30,13 +30,18 @@ def log_unreadable(error: UnreadableLeaseError) -> None:
 
 @contextmanager
 def reading_row(key: str) -> Iterator[None]:
-    """Turn a failure to read the row of a lease into `UnreadableLeaseError`."""
+    """Turn a failure to read the row of a lease into `UnreadableLeaseError`. The block does nothing but that."""
     try:
         yield
     except UnreadableLeaseError:
         raise
     except InvalidStateError as error:
         raise UnreadableLeaseError(key, str(error)) from error
+    # Of any kind: other programs write rows, too, by rules of their own, such as owners with longer names than ours.
+    except Exception as error:
+        raise UnreadableLeaseError(
+            key, f"lease {key}: its row cannot be read: {error}; restore or delete it"
+        ) from error
 
 
 @runtime_checkable

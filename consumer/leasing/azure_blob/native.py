@@ -8,7 +8,6 @@ Azure does not know who lives here: observers watch the counters that holders mo
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -144,7 +143,7 @@ def record_in(blob: Blob) -> bytes:
     """Return the JSON of a record in metadata; nothing, which is no record, if it cannot be read."""
     try:
         return base64.b64decode(blob.metadata[RECORD_METADATA], validate=True)
-    except binascii.Error:
+    except ValueError:  # No base64, or no ASCII.
         return b""
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from allocator.errors import ValidationError
 from consumer.errors import InvalidStateError
+from consumer.errors.leasing import UnreadableLeaseError
 from consumer.leasing.azure_blob.container import Blob, Content
 from consumer.leasing.azure_blob.event_hubs_blobs import (
     HubNames,
@@ -22,6 +23,7 @@ from consumer.leasing.azure_blob.event_hubs_blobs import (
 )
 from consumer.leasing.core.position import Position
 from consumer.leasing.core.record import LeaseRecord
+from consumer.leasing.store import reading_row
 
 HELD = LeaseRecord(
     key="0",
@@ -215,3 +217,20 @@ def test_commit_that_is_no_counter_is_anothers(commit: str) -> None:
     """Whoever may write to the container may write that. It must not end the worker that comes upon it."""
     assert commit_of(_blob({"commit": commit})) is None
     assert commit_of(_blob({"commit": "17"})) == 17
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [{"ownerid": "o" * 256}, {"ownerid": "a\0b"}, {"ownerid": "w", "record": "\u00e9"}],
+)
+def test_row_that_others_wrote_by_other_rules_is_one_unreadable_row(
+    metadata: dict[str, str],
+) -> None:
+    """Azure's processors take owners of any length. A row that we cannot hold is left out, as one that is damaged is,
+    instead of ending every worker that lists the leases.
+    """
+    with (
+        pytest.raises(UnreadableLeaseError, match=r"lease 0: its (row|record) cannot be read"),
+        reading_row("0"),
+    ):
+        merged("0", _blob(metadata), None)

@@ -28,7 +28,7 @@ LEASE_SECONDS: Final = 120.0
 
 _MILLISECONDS: Final = 1_000
 _DIGITS_MAX: Final = 15
-"""Of a number that is believed: it is of no use as a time if it is longer, and of none to Python if it is far longer."""
+"""Of a number that is believed: a longer one is of no use as a time, and Python reads none of thousands."""
 
 
 def state_table(lease_table: str) -> str:

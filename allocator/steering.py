@@ -1,6 +1,6 @@
 """What depends on time: when the cluster counts as settled, which drains wait, and when a live primary may be moved.
 
-All of it is policy, so a cluster that goes by the defaults is steered by nothing of this.
+All of it is policy. By default only balance is steered: it waits until membership has settled.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ class Steering:
     def observe(self, tracker: Tracker, now_monotonic_seconds: float) -> None:
         """Look at members and the clock, and have the tracker know what follows for plans."""
         self._settling = self._settling.observed(
-            tracker.members, now_monotonic_seconds, capacities=tracker.capacities
+            tracker.members,
+            now_monotonic_seconds,
+            capacities=tracker.capacities,
+            is_placed=tracker.holds_anything,
         )
         tracker.set_objective(self._settling.objective(self.policy.objective))
         tracker.set_inherited(self._settling.capacities)

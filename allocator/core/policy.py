@@ -8,6 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+SETTLE_SECONDS = 60.0
+"""Longer than a member takes to start or to drain: in a rolling replacement the next step comes before."""
+SETTLE_SECONDS_MAX = 600.0
+"""A rollout of ten members or so; members that come and go for ever must not put balance off for ever."""
+
 
 class Balance(Enum):
     """How even the members' loads should be."""
@@ -50,8 +55,10 @@ class TransitionPolicy:
     """Replicas being added to one member and not yet consistent, for balance and draining; 0: no limit."""
     moves_max: int = 0
     """The same for the whole cluster; 0: no limit."""
-    settle_seconds: float = 0.0
+    settle_seconds: float = SETTLE_SECONDS
     """Balance waits until membership has not changed for so long and nobody is exiting; 0: it does not wait."""
+    settle_seconds_max: float = SETTLE_SECONDS_MAX
+    """Balance waits no longer than this after the first of several changes; 0: it waits for as long as they go on."""
     drain_patience_seconds: float = 0.0
     """A drain may wait so long for a member that replaces the leaving one; 0: it starts at once."""
 

@@ -162,6 +162,11 @@ class Tracker:
         """How many items there are."""
         return len(self._items)
 
+    @property
+    def holds_anything(self) -> bool:
+        """Whether there is any replica."""
+        return bool(self._counts)
+
     def holds_items(self, member_id: MemberId) -> bool:
         """Return whether any item that exists has a replica on the member."""
         counts = self._counts.get(member_id)

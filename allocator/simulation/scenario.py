@@ -6,7 +6,7 @@ Ranges are inclusive; where a run falls in them is drawn from its seed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from allocator.config import AllocationConfig
@@ -90,13 +90,15 @@ FAULTS: Mapping[Fault, float] = {
 """How often each happens, against the others."""
 
 
+AT_ONCE = TransitionPolicy(settle_seconds=0.0)
 POLICIES = (
-    AllocationPolicy(),
-    AllocationPolicy(),
-    AllocationPolicy(transition=TransitionPolicy(moves_max=2, moves_per_member_max=1)),
+    AllocationPolicy(transition=AT_ONCE),
+    AllocationPolicy(transition=TransitionPolicy(settle_seconds=3.0, settle_seconds_max=6.0)),
+    AllocationPolicy(transition=replace(AT_ONCE, moves_max=2, moves_per_member_max=1)),
     AllocationPolicy(transition=TransitionPolicy(settle_seconds=4.0, drain_patience_seconds=8.0)),
     AllocationPolicy(
-        primaries=PrimaryPolicy(hand_over_above_spread=2, hand_over_interval_seconds=1.0)
+        transition=AT_ONCE,
+        primaries=PrimaryPolicy(hand_over_above_spread=2, hand_over_interval_seconds=1.0),
     ),
 )
 HASTE_SECONDS_MAX = 0.3

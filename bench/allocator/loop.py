@@ -62,7 +62,9 @@ def run(bench: str) -> None:
 
 async def _cold_start(bench: str, endpoint: str) -> None:
     async with EtcdClient(EtcdConfig(endpoints=(endpoint,))) as etcd:
-        cluster = Cluster(etcd, _root(), AllocationPolicy())
+        cluster = Cluster(
+            etcd, _root(), AllocationPolicy(transition=TransitionPolicy(settle_seconds=0.0))
+        )
         await cluster.put_shards(ITEMS, replicas=1)
         members = _members("cold", COLD_MEMBERS)
         await cluster.add(members, limit=int(ITEMS / COLD_MEMBERS * LIMIT_SHARE))

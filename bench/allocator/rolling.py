@@ -6,8 +6,9 @@
     swap_zone_deficit    zones missing once two items have traded places on full members
 
 New replicas catch up whenever nothing else is to do, and members that are drained leave. Modes: `up-first` adds the
-replacements before their predecessors leave, `down-first` the other way round. Drains: `now` begins at once and takes
-each step alone, as by default; `patient` has balance wait for membership to settle, and drains for a replacement.
+replacements before their predecessors leave, `down-first` the other way round. Drains: `now` begins at once; `patient`
+waits for a replacement. Balance waits for membership to settle for `settle_seconds`, by default a minute; with 0 each
+step is taken alone.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ from tests.support.memory_cluster import MemoryCluster, single_zone_items
 
 BLOCK_SECONDS = 30.0
 """Time between two steps of a rollout: shorter than it takes to settle."""
-PATIENT = TransitionPolicy(settle_seconds=300.0, drain_patience_seconds=3_600.0)
-SETTLING = TransitionPolicy(settle_seconds=300.0)
-AT_ONCE = TransitionPolicy()
+PATIENT = TransitionPolicy(
+    settle_seconds=300.0, settle_seconds_max=0.0, drain_patience_seconds=3_600.0
+)
+SETTLING = TransitionPolicy(settle_seconds=300.0, settle_seconds_max=0.0)
+AT_ONCE = TransitionPolicy(settle_seconds=0.0)
+DEFAULT = TransitionPolicy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +95,8 @@ def three_zones() -> Rollout:
 def run(bench: str) -> None:
     """Print every figure."""
     rows = (
+        ("up-first", "now", DEFAULT),
+        ("down-first", "now", DEFAULT),
         ("up-first", "now", SETTLING),
         ("up-first", "patient", PATIENT),
         ("down-first", "now", AT_ONCE),

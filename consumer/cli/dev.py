@@ -210,6 +210,7 @@ class DevCluster:
         arguments += ["--root", default_root(self._app), "--zone", f"zone-{index % 2}"]
         arguments += ["--suffix", f"{name}{self._lives[index]}", "--replaces", name]
         arguments += ["--port", str(self._ports[index]), "--drain-alone-seconds", "0"]
+        arguments += ["--settle", "0"]
         return EmbeddedMemberProcess(
             self._app, arguments, log_file=self._directory / f"dev-{index}.log"
         )

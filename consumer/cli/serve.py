@@ -17,6 +17,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from allocator.core.policy import (
+    SETTLE_SECONDS,
+    SETTLE_SECONDS_MAX,
     AllocationPolicy,
     Balance,
     LedgerPolicy,
@@ -153,8 +155,13 @@ def _call_bound_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @_option(
     "--settle",
-    default=0.0,
+    default=SETTLE_SECONDS,
     help="Seconds without a change of membership before shards move for balance alone; 0: at once.",
+)
+@_option(
+    "--settle-max",
+    default=SETTLE_SECONDS_MAX,
+    help="Seconds that balance waits for that at most; 0: without a bound.",
 )
 @_option(
     "--drain-patience",
@@ -291,6 +298,7 @@ def _policy(options: dict[str, Any]) -> AllocationPolicy:
             moves_per_member_max=options["moves_per_member_max"],
             moves_max=options["moves_max"],
             settle_seconds=options["settle"],
+            settle_seconds_max=options["settle_max"],
             drain_patience_seconds=options["drain_patience"],
         ),
         ledger=LedgerPolicy(

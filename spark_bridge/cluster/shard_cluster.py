@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from allocator.core.keys import Keys
 from allocator.core.model import MemberId
+from allocator.core.policy import AllocationPolicy, TransitionPolicy
 from allocator.etcd.config import EtcdConfig
 from consumer.client import SyncShardClient
 from consumer.config import MemberConfig
@@ -64,6 +65,8 @@ RETURN_SECONDS_MAX = 5.0
 """For tasks to return once their members are gone."""
 CANCEL_SECONDS_MAX = 20.0
 """Spark kills a cancelled Python worker after about 3 s."""
+ALLOCATION = AllocationPolicy(transition=TransitionPolicy(settle_seconds=0.0))
+"""Executors are not renewed one by one: balance has nothing to wait for."""
 DRAIN_ALONE_SECONDS_MAX = 1.0
 """Members that all leave together have nobody to hand over to; it covers the time until the last has said so."""
 DRAIN_COVERED_SECONDS_MAX = 5.0
@@ -307,6 +310,7 @@ class ShardCluster:
         settings: MemberSettings = {
             "drain_alone_seconds_max": DRAIN_ALONE_SECONDS_MAX,
             "drain_covered_seconds_max": DRAIN_COVERED_SECONDS_MAX,
+            "allocation": ALLOCATION,
             **self._settings,
         }
         # Checks every setting here, where the user sees the error; identity and host are the executor's.

@@ -13,7 +13,7 @@ from allocator.core.keys import Keys
 from allocator.core.model import ItemId, MemberId
 from allocator.core.ops import Compare, KeyValue, Put
 from allocator.core.placement.problem import Solver
-from allocator.core.policy import AllocationPolicy
+from allocator.core.policy import AllocationPolicy, TransitionPolicy
 from allocator.errors import EtcdUnavailableError, ValidationError
 from allocator.etcd.client import EtcdClient
 from allocator.key_space import KeySpace
@@ -25,6 +25,9 @@ from tests.support.memory_cluster import CONSISTENT, JsonItem, JsonMember, Value
 
 POISON = b"poison"
 """An assignment's value that cannot be decoded."""
+
+AT_ONCE = AllocationPolicy(transition=TransitionPolicy(settle_seconds=0.0))
+"""Balance does not wait."""
 
 
 class JsonDecoder:
@@ -157,7 +160,9 @@ def session_config(
         announce_timeout_seconds=announce_timeout_seconds,
         revoke_predecessors_prefix=revoke_predecessors_prefix,
         allocation=AllocationConfig(
-            recheck_seconds=1.0, retry_seconds_max=0.5, policy=policy or AllocationPolicy()
+            recheck_seconds=1.0,
+            retry_seconds_max=0.5,
+            policy=policy or AT_ONCE,
         ),
         leadership=leadership or LeadershipConfig(),
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from allocator.core.policy import AllocationPolicy, TransitionPolicy
 from allocator.etcd.config import EtcdConfig
 from allocator.runtime.task_group import TaskGroup
 from consumer.client import ShardClient
@@ -54,6 +55,7 @@ class Cluster:
             "suffix": f"member-{name}",
             "etcd": EtcdConfig(endpoints=(self.etcd_endpoint,)),
             "broker_address": self.broker_address,
+            "allocation": AllocationPolicy(transition=TransitionPolicy(settle_seconds=0.0)),
             "drain_alone_seconds_max": 0.2,
             "stop_seconds_max": 2.0,
         }

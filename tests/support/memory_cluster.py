@@ -27,6 +27,8 @@ from tests.support.safety_checks import Overcommits, check_budget, check_step
 
 CONSISTENT = b"consistent"
 ROUNDS_MAX = 200
+AT_ONCE = TransitionPolicy(settle_seconds=0.0)
+"""Balance does not wait: what most tests are about happens at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ class MemoryCluster:
 
     root: str = "/cluster"
     solver: Solver = field(default_factory=FlowSolver)
-    policy: TransitionPolicy = field(default_factory=TransitionPolicy)
+    policy: TransitionPolicy = AT_ONCE
     etcd: MemoryEtcd = field(default_factory=MemoryEtcd)
     avoided: Avoided = frozenset()
     lags: Lags = field(default_factory=dict)
@@ -211,7 +213,9 @@ class MemoryCluster:
                         )
                     )
         by_id = {member.member_id: member for member in members}
-        self.settling = self.settling.observed(by_id, self.now_monotonic_seconds)
+        self.settling = self.settling.observed(
+            by_id, self.now_monotonic_seconds, is_placed=bool(assignments)
+        )
         state = AllocState.observe(
             revision=self.etcd.revision,
             local_id=local_id or MemberId("", ""),

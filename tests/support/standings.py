@@ -12,7 +12,7 @@ from allocator.core.policy import AllocationPolicy
 from allocator.core.snapshot import Snapshot
 from allocator.core.state import AllocState
 from allocator.core.transition.settle import Settling
-from tests.support.memory_cluster import MemoryCluster, ValueConsistency
+from tests.support.memory_cluster import AT_ONCE, MemoryCluster, ValueConsistency
 
 
 def snapshot_of(state: AllocState) -> Snapshot:
@@ -48,7 +48,7 @@ def standing_of(
     quarantined: frozenset[str] = frozenset(),
 ) -> Standing:
     """Return a leader's knowledge; it is settled unless told otherwise."""
-    policy = policy or AllocationPolicy()
+    policy = policy or AllocationPolicy(transition=AT_ONCE)
     state = cluster.state()
     settling = settling or Settling(policy=policy.transition).observed(state.members, now)
     state = AllocState.observe(

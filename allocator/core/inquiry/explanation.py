@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from allocator.core.inquiry.standing import Standing
+from allocator.core.inquiry.standing import Standing, as_planned
 from allocator.core.load.lag import Lag
 from allocator.core.model import Assignment, Item, ItemId, MemberId
 from allocator.core.placement.primaries import wanted_hand_overs
-from allocator.core.placement.problem import Problem, ProblemItem
 from allocator.core.plan import Plan, PlanRefused, plan_for
 from allocator.core.state import PRIMARY_SLOT, AllocState
 from allocator.core.transition.blocked import Blocked, Reason
@@ -99,22 +98,11 @@ def _blocked(standing: Standing, state: AllocState, item: Item, plan: Plan) -> I
         )
     if not standing.settling.is_settled:
         balanced = standing.solver.solve(
-            replace(_as_planned(state, plan), objective=standing.policy.objective)
+            replace(as_planned(state, plan), objective=standing.policy.objective)
         )
-        for each in waits_to_settle(plan.desired, balanced):
+        for each in waits_to_settle(plan.desired, balanced, standing.settling.describe()):
             if each.item_id == item.item_id:
                 yield each
-
-
-def _as_planned(state: AllocState, plan: Plan) -> Problem:
-    """Return the solver's question as it will be once the plan is carried out: balance comes on top of that."""
-    problem = state.problem()
-    items: list[ProblemItem] = []
-    for item in problem.items:
-        desired = plan.desired.get(item.item_id, item.current)
-        avoided = tuple(m for m in desired if m in item.avoided)
-        items.append(replace(item, current=desired, avoided=avoided))
-    return replace(problem, items=tuple(items))
 
 
 def _replica(
@@ -174,7 +162,7 @@ def _notes(standing: Standing, state: AllocState, plan: Plan | None) -> Iterator
     if plan is None:
         yield "there is no plan: the leader refused its solver's answer; see its log"
     if not standing.settling.is_settled:
-        yield "membership has not settled: balance waits (settle_seconds)"
+        yield f"membership has not settled: {standing.settling.describe()} (settle_seconds)"
     for member_id in sorted(standing.settling.drains_waiting):
         yield f"the drain of {member_id} waits for a member that replaces it (drain_patience_seconds)"
     if state.member_slots < state.item_slots:

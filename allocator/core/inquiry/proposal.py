@@ -7,10 +7,17 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from allocator.core.inquiry.rehearsal import Rehearsal, rehearse
-from allocator.core.inquiry.standing import Basis, Hypothesis, Standing, supposed
+from allocator.core.inquiry.standing import (
+    Basis,
+    Hypothesis,
+    Standing,
+    as_planned,
+    supposed,
+)
 from allocator.core.model import MemberId
 from allocator.core.plan import Plan, PlanRefused, plan_for
 from allocator.core.state import AllocState
+from allocator.core.transition.settle import waits_to_settle
 
 ID_BYTES = 8
 
@@ -74,6 +81,11 @@ def propose(
         settling=settling,
         is_wanted=is_wanted,
     )
+    if not settling.is_settled:
+        problem = replace(as_planned(state, plan), objective=standing.policy.objective)
+        balanced = standing.solver.solve(problem)
+        delayed = tuple(waits_to_settle(plan.desired, balanced, settling.describe()))
+        rehearsal = replace(rehearsal, waits=(*rehearsal.waits, *delayed))
     return Proposal(
         id=_id_of(standing.basis, plan),
         basis=standing.basis,

@@ -9,7 +9,7 @@ from allocator.core.consistency import Consistency
 from allocator.core.keys import Keys
 from allocator.core.load.weights import ItemWeights, declared_weight
 from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
-from allocator.core.placement.problem import Solver
+from allocator.core.placement.problem import Problem, ProblemItem, Solver
 from allocator.core.plan import Plan
 from allocator.core.policy import AllocationPolicy
 from allocator.core.snapshot import Snapshot
@@ -111,6 +111,17 @@ def supposed(standing: Standing, hypothesis: Hypothesis) -> tuple[AllocState, Se
         ),
         settling,
     )
+
+
+def as_planned(state: AllocState, plan: Plan) -> Problem:
+    """Return the solver's question as it will be once the plan is carried out: balance comes on top of that."""
+    problem = state.problem()
+    items: list[ProblemItem] = []
+    for item in problem.items:
+        desired = plan.desired.get(item.item_id, item.current)
+        avoided = tuple(m for m in desired if m in item.avoided)
+        items.append(replace(item, current=desired, avoided=avoided))
+    return replace(problem, items=tuple(items))
 
 
 def _as_drained(member: Member, hypothesis: Hypothesis) -> Member:

@@ -2,11 +2,14 @@
 
 Exits and joins come in pairs when a cluster is renewed member by member. Seen one at a time they make for twice the
 moves: balancing towards the newcomer, then draining its predecessor to everyone. So balance waits until nothing has
-joined, left or wished to leave for a while; and a newcomer stands in for the member of its zone that leaves: until then
-it is weighed like that one, so that what is drained goes to it and nowhere else.
+joined, left or wished to leave for a while, within a bound; and a newcomer stands in for the member of its zone that
+leaves: until then it is weighed like that one, so that what is drained goes to it and nowhere else.
 
     joins ───────► newcomer ── paired by zone, oldest first ──► heir of a leaving member
     wants to leave ──► waits ──── has an heir, or patience is over ──► drains ──► gone
+
+Where nothing was placed at the first look, a cluster is starting and none is being renewed: until its membership has
+been quiet for the first time, balance does not wait.
 
 Invariants: pure, time comes in as a number; what was not seen happening (before a leader took over) is told from etcd's
 revisions as far as they go, else counts as having been so all along; a drain that has begun goes on.
@@ -61,6 +64,10 @@ class Settling:
     observed_monotonic_seconds: float = 0.0
     changed_monotonic_seconds: float | None = None
     """When a member last joined, left or wished to leave; None: never looked."""
+    unsettled_monotonic_seconds: float | None = None
+    """When the first of those changes was that balance waits for; None: never looked."""
+    is_starting: bool = False
+    """Nothing was placed at first, and membership has changed ever since."""
     _presences: Mapping[MemberId, _Presence] = field(default_factory=dict)
     _heirs: Mapping[MemberId, _Heir] = field(default_factory=dict)
     _members: Mapping[MemberId, Member] | None = None
@@ -74,6 +81,7 @@ class Settling:
         now_monotonic_seconds: float,
         *,
         capacities: Mapping[MemberId, int] | None = None,
+        is_placed: bool = True,
     ) -> Settling:
         """Return what is known after a look.
 
@@ -81,15 +89,22 @@ class Settling:
             members: Every member; not changed afterwards.
             now_monotonic_seconds: When this is.
             capacities: Load that members can carry, where it is not their limit.
+            is_placed: Whether any item has a replica.
         """
         if members is self._members and now_monotonic_seconds < self._same_until_monotonic_seconds:
             return replace(self, observed_monotonic_seconds=now_monotonic_seconds)
         now, changed = now_monotonic_seconds, self.changed_monotonic_seconds
+        unsettled, is_starting = self.unsettled_monotonic_seconds, self.is_starting
         if changed is None:
             changed, presences = now, _first_seen(members, now)
+            unsettled = now
+            is_starting = not is_placed and self.policy.settle_seconds > 0.0
         else:
+            is_starting = is_starting and now < changed + self.policy.settle_seconds
             presences = {m: self._presence(member, now) for m, member in members.items()}
             if self._differs(presences):
+                if replace(self, observed_monotonic_seconds=now).is_settled:
+                    unsettled = now
                 changed = now
         if not any(p.is_exiting for p in presences.values()) and (
             now >= changed + self._memory_seconds
@@ -100,6 +115,8 @@ class Settling:
             self,
             observed_monotonic_seconds=now,
             changed_monotonic_seconds=changed,
+            unsettled_monotonic_seconds=unsettled,
+            is_starting=is_starting,
             _presences=self._begun(presences, heirs, now),
             _heirs=heirs,
             _members=members,
@@ -112,10 +129,27 @@ class Settling:
         settle_seconds = self.policy.settle_seconds
         if not settle_seconds or self.changed_monotonic_seconds is None:
             return not settle_seconds
+        if self.is_starting or self.observed_monotonic_seconds >= self._settles_at_last:
+            return True
         # Added up as in `_deadlines`: a timer that was set by it must find the deadline passed.
         return not self._anyone_exits and (
             self.observed_monotonic_seconds >= self.changed_monotonic_seconds + settle_seconds
         )
+
+    @property
+    def _settles_at_last(self) -> float:
+        """When balance waits no longer, whatever goes on."""
+        since, longest = self.unsettled_monotonic_seconds, self.policy.settle_seconds_max
+        return since + longest if longest and since is not None else float("inf")
+
+    def describe(self) -> str:
+        """Return what balance waits for, for people."""
+        quiet, longest = self.policy.settle_seconds, self.policy.settle_seconds_max
+        words = f"balance waits until membership has not changed for {quiet:g} s and nobody leaves"
+        if not longest:
+            return words
+        left = max(0.0, self._settles_at_last - self.observed_monotonic_seconds)
+        return f"{words}, {left:.0f} s more at most"
 
     @property
     def drains_waiting(self) -> frozenset[MemberId]:
@@ -142,9 +176,11 @@ class Settling:
             if since is not None and not presence.drains:
                 yield since + self.policy.drain_patience_seconds
         changed = self.changed_monotonic_seconds
+        if changed is not None and not self.is_settled and self.policy.settle_seconds_max:
+            yield self._settles_at_last
         if changed is None or self._anyone_exits:
             return
-        if not self.is_settled:
+        if not self.is_settled or self.is_starting:
             yield changed + self.policy.settle_seconds
         if self._heirs:
             yield changed + self._memory_seconds
@@ -248,23 +284,24 @@ def _first_seen(members: Mapping[MemberId, Member], now: float) -> dict[MemberId
     }
 
 
-def waits_to_settle(desired: Desired, balanced: Desired) -> Iterator[Blocked]:
+def waits_to_settle(desired: Desired, balanced: Desired, detail: str) -> Iterator[Blocked]:
     """Yield the moves that balance will make once membership has settled.
 
     Args:
         desired: The placement in force.
         balanced: What the configured objective would have it be.
+        detail: What it waits for, and how long.
     """
     for item_id, members in desired.items():
         for member_id in sorted(set(balanced.get(item_id, members)) - set(members)):
-            yield _waits_to_settle(item_id, member_id)
+            yield _waits_to_settle(item_id, member_id, detail)
 
 
-def _waits_to_settle(item_id: ItemId, member_id: MemberId) -> Blocked:
+def _waits_to_settle(item_id: ItemId, member_id: MemberId, detail: str) -> Blocked:
     return Blocked(
         item_id=item_id,
         reason=Reason.SETTLING,
         change=Change.ADD,
         member_id=member_id,
-        detail="balance waits until membership has settled",
+        detail=detail,
     )

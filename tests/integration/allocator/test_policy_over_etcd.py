@@ -63,7 +63,8 @@ async def test_policy_hand_overs_level_live_primaries_one_interval_apart(
 ) -> None:
     """The first member has all primaries; standbys join on the second, and then primaries follow, one at a time."""
     policy = AllocationPolicy(
-        primaries=PrimaryPolicy(hand_over_above_spread=1, hand_over_interval_seconds=0.2)
+        transition=TransitionPolicy(settle_seconds=0.0),
+        primaries=PrimaryPolicy(hand_over_above_spread=1, hand_over_interval_seconds=0.2),
     )
     first, second = (create(etcd, etcd_root, f"a#m{n}", policy) for n in range(2))
     await first.session.start(member_value(20))
@@ -83,12 +84,16 @@ async def test_policy_hand_overs_level_live_primaries_one_interval_apart(
 async def test_policy_balance_waits_until_membership_has_settled(
     etcd: EtcdClient, etcd_root: str, group: TaskGroup
 ) -> None:
-    """A member joins: nothing moves for the time that was chosen, and then loads are level."""
+    """A member joins: nothing moves for the time that was chosen, and then loads are level.
+
+    Something is placed already, so that the leader does not take the cluster for one that is starting.
+    """
     settle_seconds = 1.0
     policy = AllocationPolicy(transition=TransitionPolicy(settle_seconds=settle_seconds))
     first, second = (create(etcd, etcd_root, f"a#m{n}", policy) for n in range(2))
     await first.session.start(member_value(20))
     await put_items(etcd, etcd_root, 6, replication=1)
+    await etcd.put(Keys(etcd_root).assignment(ItemId("former"), MemberId("a", "former"), 0), b"")
     loop = asyncio.get_running_loop()
     async with running(group, first):
         await eventually(lambda: replicas(first) == {"a#m0": 6})

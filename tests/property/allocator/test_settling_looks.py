@@ -13,9 +13,10 @@ from tests.support.memory_cluster import JsonMember
 
 MEMBERS = tuple(MemberId("a", name) for name in ("p", "q", "r"))
 POLICIES = (
-    TransitionPolicy(),
+    TransitionPolicy(settle_seconds=0.0),
     TransitionPolicy(settle_seconds=4.0),
-    TransitionPolicy(drain_patience_seconds=6.0),
+    TransitionPolicy(settle_seconds=4.0, settle_seconds_max=7.0),
+    TransitionPolicy(settle_seconds=0.0, drain_patience_seconds=6.0),
     TransitionPolicy(settle_seconds=4.0, drain_patience_seconds=8.0),
 )
 

@@ -28,6 +28,7 @@ ITEMS = tuple(ItemId(name) for name in ("one", "two", "three"))
 NEW = ItemId("zzz-new")
 MEMBERS = tuple(MemberId(zone, name) for zone in ("a", "b") for name in ("p", "q"))
 POLICIES = (
+    AllocationPolicy(transition=TransitionPolicy(settle_seconds=0.0)),
     AllocationPolicy(),
     AllocationPolicy(loads=LoadPolicy(measure=True)),
     AllocationPolicy(transition=TransitionPolicy(settle_seconds=4.0, drain_patience_seconds=8.0)),

@@ -11,7 +11,7 @@ from allocator.core.plan import Plan
 from allocator.core.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
 from allocator.core.transition.blocked import Reason
 from allocator.core.transition.settle import Settling
-from tests.support.memory_cluster import MemoryCluster
+from tests.support.memory_cluster import AT_ONCE, MemoryCluster
 from tests.support.standings import standing_of
 
 A1, A2, B1, B2 = (MemberId(name[0], name) for name in ("a1", "a2", "b1", "b2"))
@@ -157,7 +157,7 @@ def test_standby_not_caught_up_is_named() -> None:
 
 def test_move_budget_is_named() -> None:
     """One move is allowed, and another item is at it."""
-    policy = AllocationPolicy(transition=TransitionPolicy(moves_max=1))
+    policy = AllocationPolicy(transition=TransitionPolicy(moves_max=1, settle_seconds=0.0))
     cluster = _cluster()
     _put(cluster, "i", A1, B1)
     _put(cluster, "busy", A1, B1, replication=2)
@@ -209,7 +209,9 @@ def test_settling_is_not_named_for_what_the_plan_levels_anyway() -> None:
 
 def test_drain_waits_is_named() -> None:
     """The member leaves, but its drain is to wait for a replacement."""
-    policy = AllocationPolicy(transition=TransitionPolicy(drain_patience_seconds=60))
+    policy = AllocationPolicy(
+        transition=TransitionPolicy(drain_patience_seconds=60, settle_seconds=0.0)
+    )
     cluster = _cluster()
     _put(cluster, "i", A1, B1)
     settling = Settling(policy=policy.transition).observed(cluster.state().members, 0.0)
@@ -225,7 +227,7 @@ def test_drain_waits_is_named() -> None:
 
 def test_hand_over_waits_is_named() -> None:
     """All primaries are on one member; only so many may be handed over at a time, and it is not this one's turn."""
-    policy = AllocationPolicy(primaries=PrimaryPolicy(hand_over_above_spread=1))
+    policy = AllocationPolicy(transition=AT_ONCE, primaries=PrimaryPolicy(hand_over_above_spread=1))
     cluster = _cluster(A1, B1)
     for number in range(6):
         _put(cluster, f"i{number}", A1, B1)

@@ -16,7 +16,7 @@ from allocator.core.model import Item, ItemId, Member, MemberId
 from allocator.core.ops import KeyValue
 from allocator.core.plan import PlanRefused
 from allocator.core.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
-from tests.support.memory_cluster import JsonItem, JsonMember, MemoryCluster
+from tests.support.memory_cluster import AT_ONCE, JsonItem, JsonMember, MemoryCluster
 from tests.support.standings import standing_of
 
 A1, A2, B1, B2 = (MemberId(name[0], name) for name in ("a1", "a2", "b1", "b2"))
@@ -110,7 +110,7 @@ def test_new_and_deleted_shards_are_planned() -> None:
 
 def test_budget_spreads_a_drain_over_rounds_and_says_what_waits() -> None:
     """With one move at a time, six moves take six turns, and five of them wait at first."""
-    policy = AllocationPolicy(transition=TransitionPolicy(moves_max=1))
+    policy = AllocationPolicy(transition=TransitionPolicy(moves_max=1, settle_seconds=0.0))
 
     proposal = _proposed(_settled(), Hypothesis(drained=frozenset({A1})), policy)
 
@@ -125,7 +125,7 @@ def test_rehearsal_of_a_throttled_drain_costs_what_is_drained_and_not_all_there_
     """Six replicas move, one at a time, in a dozen rounds: with twenty times as many items at rest, the calls made are
     less than five times as many, for all but the first and the last look are at what moves.
     """
-    policy = AllocationPolicy(transition=TransitionPolicy(moves_max=1))
+    policy = AllocationPolicy(transition=TransitionPolicy(moves_max=1, settle_seconds=0.0))
     calls = {items: _calls_of_a_drain(items, policy) for items in (12, 240)}
 
     assert calls[240] < 5 * calls[12]
@@ -167,7 +167,7 @@ def test_hand_overs_are_rehearsed_once_all_else_is_done() -> None:
         cluster.put_item(f"i{number}", 2)
         cluster.put_assignment(f"i{number}", "a", "a1", 0)
         cluster.put_assignment(f"i{number}", "b", "b1", 1)
-    policy = AllocationPolicy(primaries=PrimaryPolicy(hand_over_above_spread=2))
+    policy = AllocationPolicy(transition=AT_ONCE, primaries=PrimaryPolicy(hand_over_above_spread=2))
 
     proposal = _proposed(cluster, Hypothesis(drained=frozenset({A2})), policy)
 

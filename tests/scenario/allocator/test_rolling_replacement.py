@@ -10,7 +10,7 @@ import pytest
 from allocator.core.model import MemberId
 from allocator.core.placement.flow import FlowSolver
 from allocator.core.policy import TransitionPolicy
-from bench.allocator.rolling import PATIENT, SETTLING, Rollout, moves_of
+from bench.allocator.rolling import AT_ONCE, DEFAULT, PATIENT, SETTLING, Rollout, moves_of
 
 ZONES = ("a", "b", "a", "b", "a")
 
@@ -44,8 +44,13 @@ def three_zones() -> Rollout:
 @pytest.mark.parametrize("rollout", [two_zones(), three_zones()], ids=["two-zones", "three-zones"])
 @pytest.mark.parametrize(
     ("mode", "policy"),
-    [("up-first", SETTLING), ("up-first", PATIENT), ("down-first", PATIENT)],
-    ids=["up-first-settling", "up-first-patient", "down-first-patient"],
+    [
+        ("up-first", DEFAULT),
+        ("up-first", SETTLING),
+        ("up-first", PATIENT),
+        ("down-first", PATIENT),
+    ],
+    ids=["up-first-default", "up-first-settling", "up-first-patient", "down-first-patient"],
 )
 def test_rollout_that_is_given_time_moves_each_replica_once(
     rollout: Rollout, mode: str, policy: TransitionPolicy
@@ -61,7 +66,7 @@ def test_rollout_that_is_given_time_moves_each_replica_once(
 
 @pytest.mark.parametrize("mode", ["up-first", "down-first"])
 def test_rollout_a_step_at_a_time_moves_no_replica_more_than_twice(mode: str) -> None:
-    """By default each step is taken alone, and balanced: the price is bounded, and safety is the same."""
-    moves, bound = moves_of(two_zones(), mode, TransitionPolicy(), FlowSolver())
+    """Where nothing waits each step is taken alone, and balanced: the price is bounded, and safety is the same."""
+    moves, bound = moves_of(two_zones(), mode, AT_ONCE, FlowSolver())
 
     assert bound <= moves <= 1.84 * bound

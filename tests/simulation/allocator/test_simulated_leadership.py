@@ -32,6 +32,8 @@ from allocator.simulation.trace import Trace
 from allocator.simulation.values import SimulatedDecoder, SimulatedItem, SimulatedMemberValue
 from allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
 
+AT_ONCE = TransitionPolicy(settle_seconds=0.0)
+
 
 def _new_cluster(group: TaskGroup, policy: AllocationPolicy | None = None) -> Cluster:
     scenario = Scenario(
@@ -40,7 +42,7 @@ def _new_cluster(group: TaskGroup, policy: AllocationPolicy | None = None) -> Cl
         lease_ttl_seconds=20,
         latencies_seconds=((0.001, 0.01),),
         skews_seconds=(0.0,),
-        policies=(policy or AllocationPolicy(),),
+        policies=(policy or AllocationPolicy(transition=AT_ONCE),),
     )
     return Cluster(1, scenario, group, Trace(running_loop().time), on_defect=lambda _: None)
 
@@ -121,7 +123,9 @@ def test_leader_that_takes_leadership_anew_remembers_since_when_a_drain_waits() 
     """
 
     async def drain() -> tuple[int, float]:
-        patient = AllocationPolicy(transition=TransitionPolicy(drain_patience_seconds=20.0))
+        patient = AllocationPolicy(
+            transition=TransitionPolicy(settle_seconds=0.0, drain_patience_seconds=20.0)
+        )
         async with TaskGroup() as group:
             cluster = _new_cluster(group, patient)
             leader = cluster.join()
@@ -201,7 +205,9 @@ def test_leader_that_leads_again_after_another_remembers_since_when_a_drain_wait
     """
 
     async def drain() -> tuple[int, float]:
-        patient = AllocationPolicy(transition=TransitionPolicy(drain_patience_seconds=20.0))
+        patient = AllocationPolicy(
+            transition=TransitionPolicy(settle_seconds=0.0, drain_patience_seconds=20.0)
+        )
         async with TaskGroup() as group:
             cluster = _new_cluster(group, patient)
             first = cluster.join()

@@ -11,7 +11,7 @@ from allocator.core.model import ItemId, MemberId
 from allocator.core.ops import Delete, LeaseId, Operation, Put
 from allocator.core.placement.flow import FlowSolver
 from allocator.core.placement.problem import Problem
-from allocator.core.policy import AllocationPolicy
+from allocator.core.policy import AllocationPolicy, TransitionPolicy
 from allocator.leadership.records import EpochRecord, encoded
 from allocator.simulation import Fault, Scenario, Violation, simulate
 from allocator.simulation.invariants import invariants
@@ -74,7 +74,11 @@ class Judged:
         found: list[Violation] = []
         for invariant in self.invariants:
             found += invariant.at_rest(self.world)
-        found += check_rest(self.world, FlowSolver(), AllocationPolicy())
+        found += check_rest(
+            self.world,
+            FlowSolver(),
+            AllocationPolicy(transition=TransitionPolicy(settle_seconds=0.0)),
+        )
         return {violation.invariant for violation in found}
 
 

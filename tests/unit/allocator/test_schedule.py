@@ -184,7 +184,9 @@ def test_schedule_nothing_is_added_to_a_member_that_leaves_while_there_is_anothe
     added = [op.key for step in convergence.steps for op in step.checkpoint.operations]
     assert added == [cluster.keys.assignment(ItemId("new"), A2, 0)]
     assert (Reason.NO_MEMBER, Change.ADD, B1) in why(convergence)
-    cluster.settling = Settling(policy=TransitionPolicy(drain_patience_seconds=60.0))
+    cluster.settling = Settling(
+        policy=TransitionPolicy(settle_seconds=0.0, drain_patience_seconds=60.0)
+    )
     assert subjects(once(cluster, {ItemId("held"): (A1,), ItemId("new"): (B1,)})) == ["new"]
 
 

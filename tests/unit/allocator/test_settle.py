@@ -10,7 +10,9 @@ from allocator.core.transition.settle import Settling, waits_to_settle
 from tests.support.memory_cluster import JsonMember
 
 SETTLE, PATIENCE = 60.0, 600.0
-POLICY = TransitionPolicy(settle_seconds=SETTLE, drain_patience_seconds=PATIENCE)
+POLICY = TransitionPolicy(
+    settle_seconds=SETTLE, settle_seconds_max=0.0, drain_patience_seconds=PATIENCE
+)
 A1, A2, A3, B1, B2 = (MemberId(name[0], name) for name in ("a1", "a2", "a3", "b1", "b2"))
 
 Members = dict[MemberId, Member]
@@ -53,8 +55,8 @@ RENEWED = members(*LEAVING.values(), member(A2, 6))
 
 
 def test_settling_without_a_policy_changes_nothing() -> None:
-    """By default balance never waits, drains begin at once, nobody inherits, and no timer is set."""
-    settling = seen((0.0, OLD), (1.0, RENEWED), policy=TransitionPolicy())
+    """Balance never waits, drains begin at once, nobody inherits, and no timer is set."""
+    settling = seen((0.0, OLD), (1.0, RENEWED), policy=TransitionPolicy(settle_seconds=0.0))
 
     assert settling.is_settled
     assert settling.drains_waiting == frozenset()
@@ -76,6 +78,41 @@ def test_settling_is_settled_once_membership_has_been_quiet_and_nobody_leaves() 
     gone = members(member(B1, 2))
     assert not seen((0.0, LEAVING), (100.0, gone)).is_settled
     assert seen((0.0, LEAVING), (100.0, gone), (100.0 + SETTLE, gone)).is_settled
+
+
+def test_settling_that_never_comes_delays_balance_no_longer_than_its_bound() -> None:
+    """Somebody joins every half minute, and a member that cannot go wishes to leave: balance has its turn all the same.
+
+    The next change begins another wait, so that it is one turn a bound and not one a change.
+    """
+    policy = TransitionPolicy(settle_seconds=SETTLE, settle_seconds_max=5 * SETTLE)
+    settling, found = Settling(policy=policy).observed(LEAVING, 0.0), dict(LEAVING)
+    assert settling.describe().endswith("300 s more at most")
+    for number in range(1, 10):
+        found = {**found, A2: member(A2, 10 + number)}
+        settling = settling.observed(found, number * SETTLE / 2)
+        assert not settling.is_settled
+
+    wait = settling.next_change_seconds(4.5 * SETTLE)
+    settling = settling.observed(found, 4.5 * SETTLE + (wait or 0.0))
+    changed = settling.observed(RENEWED, 5.5 * SETTLE)
+
+    assert wait == SETTLE / 2
+    assert settling.is_settled
+    assert not changed.is_settled
+    assert changed.observed(RENEWED, 10.5 * SETTLE).is_settled
+
+
+def test_settling_waits_for_nothing_while_a_cluster_starts() -> None:
+    """Nothing is placed at the first look: members that join one by one share at once, until they have been quiet."""
+    joined = members(*OLD.values(), member(A2, 3))
+    later = members(*joined.values(), member(A3, 4))
+    starting = Settling(policy=POLICY).observed(OLD, 0.0, is_placed=False)
+
+    assert starting.is_settled
+    assert starting.observed(joined, SETTLE - 1).is_settled
+    assert not starting.observed(OLD, SETTLE).observed(joined, SETTLE + 1).is_settled
+    assert not starting.observed(joined, SETTLE - 1).observed(later, 3 * SETTLE).is_settled
 
 
 def test_settling_same_id_by_another_process_is_a_change() -> None:
@@ -207,6 +244,6 @@ def test_waits_to_settle_names_the_moves_that_balance_would_make() -> None:
     """Where a balanced placement differs, the item waits with its reason; where it does not, nothing is said."""
     i, j = ItemId("i"), ItemId("j")
 
-    (blocked,) = waits_to_settle({i: (A1,), j: (A1, B1)}, {i: (A2,), j: (A1, B1)})
+    (blocked,) = waits_to_settle({i: (A1,), j: (A1, B1)}, {i: (A2,), j: (A1, B1)}, "why")
 
     assert (blocked.item_id, blocked.reason, blocked.member_id) == (i, Reason.SETTLING, A2)

@@ -10,7 +10,7 @@ from allocator.core.model import ItemId, MemberId
 from allocator.core.ops import KeyValue
 from allocator.core.placement.flow import FlowSolver
 from allocator.core.placement.primaries import wanted_hand_overs
-from allocator.core.policy import AllocationPolicy, PrimaryPolicy
+from allocator.core.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
 from allocator.core.tracker import Tracker
 from allocator.steering import Steering
 from tests.support.memory_cluster import ValueConsistency
@@ -18,7 +18,10 @@ from tests.support.plain_values import PlainDecoder
 
 KEYS = Keys("/r")
 MEMBERS = tuple(MemberId("zone", name) for name in ("p", "q", "r"))
-POLICY = AllocationPolicy(primaries=PrimaryPolicy(hand_over_above_spread=2))
+POLICY = AllocationPolicy(
+    transition=TransitionPolicy(settle_seconds=0.0),
+    primaries=PrimaryPolicy(hand_over_above_spread=2),
+)
 
 
 def _tracker(limits: tuple[bytes, ...], primaries: tuple[int, ...]) -> Tracker:

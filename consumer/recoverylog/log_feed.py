@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from allocator.runtime.task_group import TaskGroup
-from consumer.errors import ConsumerError
+from consumer.errors import ConsumerError, JournalReplacedError, LogDataLossError
 from consumer.journal.client import JournalClient
+from consumer.journal.guard import OffsetGuard
 from consumer.journal.read_progress import ReadSpan
+from consumer.protocol.identity_pb2 import JournalEpoch
 from consumer.recoverylog.playback import JUMP_BYTES, Position
 
 AHEAD_BYTES: Final = 8 << 20
@@ -36,6 +39,7 @@ class LogFeed:
         on_arrival: Callable[[], None],
         *,
         linger_seconds: float,
+        guard: OffsetGuard,
     ) -> None:
         """Begin to read, in a task of `group`.
 
@@ -45,11 +49,16 @@ class LogFeed:
             group: Outlives the feed.
             on_arrival: Called when there is something to take.
             linger_seconds: Of the reader at the write head.
+            guard: Of this feed alone.
         """
         self.begin = position
         """Where it began to read."""
         self._reader = journals.reader(
-            position.log, offset=position.offset, block=True, linger_seconds=linger_seconds
+            position.log,
+            offset=position.offset,
+            block=True,
+            linger_seconds=linger_seconds,
+            guard=guard,
         )
         self._on_arrival = on_arrival
         self._spans: deque[ReadSpan] = deque()
@@ -64,6 +73,11 @@ class LogFeed:
     def write_head(self) -> int:
         """The log's write head as the broker told it last, bytes."""
         return self._reader.write_head
+
+    @property
+    def read_to(self) -> int:
+        """Offset up to where it has read, bytes."""
+        return self._reader.offset
 
     @property
     def waiting_bytes(self) -> int:
@@ -114,6 +128,14 @@ class LogFeed:
                     if self._bytes > AHEAD_BYTES:
                         self._room.clear()
                         await self._room.wait()
+        except JournalReplacedError as error:
+            # What follows in it may follow from operations that are there no more: whoever took it over from here
+            # would record what nobody could recover.
+            self._error = LogDataLossError(
+                self.begin.log, f"it is not the log that was followed any more: {error}"
+            )
+            self._error.__cause__ = error
+            self._on_arrival()
         except ConsumerError as error:
             self._error = error
             self._on_arrival()
@@ -136,6 +158,10 @@ class LogFeeds:
         self._group = group
         self._on_arrival = on_arrival
         self._linger_seconds = linger_seconds
+        self._epochs: dict[str, JournalEpoch] = {}
+        """In which each log was read, as brokers told."""
+        self._read_to: dict[str, int] = {}
+        """Offset up to where each log was read then, bytes."""
         self.current = self._open(position)
         self.next: LogFeed | None = None
 
@@ -167,10 +193,10 @@ class LogFeeds:
 
     def jump(self, position: Position) -> None:
         """Go on at a position that the current feed does not reach."""
-        self.current.close()
+        self._close(self.current)
         prepared, self.next = self.next, None
         if prepared is not None and prepared.begin != position:
-            prepared.close()
+            self._close(prepared)
             prepared = None
         self.current = prepared or self._open(position)
 
@@ -184,15 +210,28 @@ class LogFeeds:
 
     def close(self) -> None:
         """Read no more."""
-        self.current.close()
+        self._close(self.current)
         if self.next is not None:
-            self.next.close()
+            self._close(self.next)
 
     def _open(self, position: Position) -> LogFeed:
+        guard = OffsetGuard(
+            position.log,
+            self._epochs.get(position.log),
+            read_through=min(position.offset, self._read_to.get(position.log, 0)),
+            starts_at=position.offset,
+            on_epoch=partial(self._epochs.__setitem__, position.log),
+        )
         return LogFeed(
             self._journals,
             position,
             self._group,
             self._on_arrival,
             linger_seconds=self._linger_seconds,
+            guard=guard,
         )
+
+    def _close(self, feed: LogFeed) -> None:
+        feed.close()
+        log = feed.begin.log
+        self._read_to[log] = max(self._read_to.get(log, 0), feed.read_to)

@@ -52,6 +52,14 @@ class ShardItem:
         return 1 + min(self.spec.hot_standbys, self.hot_standbys_max)
 
     @property
+    def standbys_refused(self) -> str:
+        """Why the shard wants fewer standbys than its spec says, for people; empty if it does not."""
+        wanted, most = self.spec.hot_standbys, self.hot_standbys_max
+        if self.spec.disable or wanted <= most:
+            return ""
+        return f"hot_standbys: {wanted} are wanted, capped to {most} by hot_standbys_max of the member that leads"
+
+    @property
     def weight_thousandths(self) -> int | None:
         """What a replica weighs beside others, as declared; None if it is not."""
         return weight_thousandths(self.spec.labels)

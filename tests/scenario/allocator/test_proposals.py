@@ -16,6 +16,7 @@ from allocator.core.model import Item, ItemId, Member, MemberId
 from allocator.core.ops import KeyValue
 from allocator.core.plan import PlanRefused
 from allocator.core.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
+from allocator.core.transition.blocked import Reason
 from tests.support.memory_cluster import AT_ONCE, JsonItem, JsonMember, MemoryCluster
 from tests.support.standings import standing_of
 
@@ -214,3 +215,16 @@ def test_same_question_gives_the_same_plan() -> None:
 
     assert first == second
     assert other != first
+
+
+def test_plan_names_the_moves_that_settling_delays() -> None:
+    """A member has joined: nothing moves to it yet, and the plan says what will, and how long that may take at most."""
+    cluster = _settled()
+    cluster.put_member("a", "a9", 100)
+
+    rehearsal = _proposed(cluster, Hypothesis(), AllocationPolicy()).rehearsal
+
+    assert not rehearsal.happenings
+    assert {each.reason for each in rehearsal.waits} == {Reason.SETTLING}
+    assert {each.member_id for each in rehearsal.waits} == {MemberId("a", "a9")}
+    assert rehearsal.waits[0].detail.endswith("600 s more at most")

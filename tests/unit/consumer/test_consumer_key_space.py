@@ -8,7 +8,7 @@ from allocator.core.model import ItemId
 from allocator.core.ops import KeyValue
 from allocator.errors import KeyDecodeError, ValidationError
 from consumer.core.listing import list_shards
-from consumer.key_space import ReplicaConsistency, ShardDecoder, process_of
+from consumer.key_space import ReplicaConsistency, ShardDecoder, ShardItem, process_of
 from consumer.protocol.journal_pb2 import LabelSelector
 from consumer.protocol.labels import label_set, parse_selector, selector
 from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
@@ -162,3 +162,13 @@ def test_list_shards_by_id_prefix() -> None:
     listed = list_shards(values, wanted=parse_selector("id:prefix=app/"), allowed=LabelSelector())
 
     assert [shard.spec.id for shard in listed] == ["app/one", "app/two"]
+
+
+def test_item_says_that_its_standbys_are_capped() -> None:
+    """Five are wanted and the bound is two, which is why there are two; within the bound there is nothing to say."""
+    capped = ShardItem(spec=ShardSpec(id="i", hot_standbys=5), hot_standbys_max=2)
+    within = ShardItem(spec=ShardSpec(id="i", hot_standbys=2), hot_standbys_max=2)
+    disabled = ShardItem(spec=ShardSpec(id="i", hot_standbys=5, disable=True), hot_standbys_max=2)
+
+    assert "5 are wanted, capped to 2 by hot_standbys_max" in capped.standbys_refused
+    assert (within.standbys_refused, disabled.standbys_refused) == ("", "")

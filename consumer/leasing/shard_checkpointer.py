@@ -113,7 +113,7 @@ class ShardCheckpointer:
 
         Raises:
             ShutdownError: the lease is not held: stop processing.
-            InvalidPositionError: the checkpoint would go back, or is a sequence number of another shard.
+            InvalidPositionError: the checkpoint would go back.
         """
         # Nobody holds a lease that was let go: what its last holder still writes, the next one would not expect.
         if held.record.holder is None or not held.fence:

@@ -127,6 +127,8 @@ class Rollbacks:
         self._producer = producer
         self._foreseen: dict[str, Rollback] = {}
         """By journal, of that producer: on file before it publishes anything."""
+        self._foreseeing: dict[str, Rollback] = {}
+        """Those, and such as may be on file because the wait for them was given up."""
         self._precise: list[Rollback] | None = []
         """What is to replace them once the first transactions are through; None: they are, so it is done at once."""
         self._left: list[Rollback] = []
@@ -187,6 +189,7 @@ class Rollbacks:
         found = [each.of_successor(self._producer, clock) for each in former]
         foreseen = {each.journal: each for each in found if each is not None}
         if foreseen:
+            self._foreseeing = foreseen
             await self._records.write(self._assignment(), keep=foreseen.values())
             self._foreseen = foreseen
 
@@ -376,8 +379,11 @@ class Rollbacks:
         the journal's first message may be waiting.
         """
         used = self._current.keys() | self._finished.keys()
-        unused = [journal for journal in self._foreseen if journal not in used]
-        self._keeping.unused.extend(self._foreseen.pop(journal) for journal in unused)
+        unused = [journal for journal in self._foreseeing if journal not in used]
+        for journal in unused:
+            self._keeping.unused.append(self._foreseeing[journal])
+            self._foreseen.pop(journal, None)
+        self._foreseeing = {}
         self._wake.set()
 
     def _is_of_checkpoint(self, rollback: Rollback) -> bool:

@@ -22,7 +22,7 @@ import psutil
 from allocator.runtime.task_group import TaskGroup
 from consumer.cli import journal_space, shard_space
 from consumer.client import ShardClient
-from consumer.errors import ConsumerError
+from consumer.errors import ConsumerError, EmbeddedServerError
 from consumer.journal.client import JournalClient
 from consumer.protocol.shard_pb2 import ApplyRequest
 from examples.stream_sum.check import Comparison, all_sums, compare
@@ -246,7 +246,7 @@ class ChaosRun:
             self.tell(
                 f"{time.monotonic() - began:6.1f} s  {expected:,} streams ended, {witness.sums:,} sums there, "
                 f"longest wait for one {witness.longest_gap_seconds:.1f} s; resident MiB: broker "
-                f"{_resident_mib(self.services.broker_pid)}, members "
+                f"{_broker_mib(self.services)}, members "
                 f"{', '.join(map(_resident_mib, self.hosts.pids()))}"
             )
             self._check(witness.compare())
@@ -320,6 +320,13 @@ class ChaosRun:
 
 class WrongSumsError(Exception):
     """A sum is wrong, or there twice, or a shard met a chunk in the wrong order."""
+
+
+def _broker_mib(services: ChaosServices) -> str:
+    try:
+        return _resident_mib(services.broker_pid)
+    except EmbeddedServerError:
+        return "-"  # It was killed, and is about to be started.
 
 
 def _resident_mib(pid: int) -> str:

@@ -1,7 +1,7 @@
 """What a sequence number of Kinesis says of itself: the shard that it was given in.
 
 A checkpoint of a Kinesis shard at a number of another shard is refused (`check_number`), because the next holder would
-begin at an arbitrary record. A number that does not say is as good as any other; other systems' numbers do not.
+begin at an arbitrary record. A number that does not say is as good as any other; other systems' numbers do not say.
 
 Source: awslabs/amazon-kinesis-client checkpoint.SequenceNumberValidator (which bits mean what).
 """
@@ -55,6 +55,9 @@ def is_number_of_shard(number: str, shard_id: str) -> bool | None:
 
 def check_number(key: str, position: Position) -> None:
     """Refuse a sequence number that was given in another shard than that of a lease.
+
+    Not for the number of a record that the shard itself delivered: emulators of Kinesis give numbers whose bits mean
+    nothing.
 
     Args:
         key: Of the lease. One that names no Kinesis shard takes every number.

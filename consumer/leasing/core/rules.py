@@ -29,7 +29,6 @@ from consumer.errors.leasing import (
     LeaseNotAcquiredError,
     ShardClaimedError,
 )
-from consumer.leasing.core.kinesis_numbers import check_number
 from consumer.leasing.core.position import Position
 from consumer.leasing.core.record import HashRange, LeaseRecord
 
@@ -76,9 +75,8 @@ def commit(record: LeaseRecord, position: Position) -> LeaseRecord:
     """Move the checkpoint. Whatever was pending is done with.
 
     Raises:
-        InvalidPositionError: it would go back, or is a sequence number of another shard.
+        InvalidPositionError: it would go back.
     """
-    check_number(record.key, position)
     if record.checkpoint is not None and position < record.checkpoint:
         raise InvalidPositionError(
             f"checkpoint of lease {record.key}: expected {record.checkpoint.seq} or later, got {position.seq}"
@@ -95,12 +93,7 @@ def commit(record: LeaseRecord, position: Position) -> LeaseRecord:
 
 
 def prepare(record: LeaseRecord, position: Position, state: bytes | None = None) -> LeaseRecord:
-    """Announce a checkpoint, in place of what was announced before; the committed one stays.
-
-    Raises:
-        InvalidPositionError: it is a sequence number of another shard.
-    """
-    check_number(record.key, position)
+    """Announce a checkpoint, in place of what was announced before; the committed one stays."""
     return replace(record, pending=position, pending_state=state, counter=record.counter + 1)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from consumer.errors.leasing import InvalidPositionError
 from consumer.leasing.core import rules
+from consumer.leasing.core.kinesis_numbers import check_number
 from consumer.leasing.core.position import Position
 from consumer.leasing.core.record import LeaseRecord
 from consumer.leasing.record_processor.core.delivery import to_write
@@ -43,7 +44,7 @@ class LeaseCheckpointer:
             target = to_write(self._progress.bounds, asked)
             if target is None:
                 return
-            await self._write(lambda record: rules.commit(record, target))
+            await self._write(self._checked(target, lambda record: rules.commit(record, target)))
             self._progress.commit(target)
 
     async def prepare_checkpoint(
@@ -59,8 +60,22 @@ class LeaseCheckpointer:
             target = to_write(self._progress.bounds, asked)
             if target is None:
                 return LeasePreparedCheckpointer(None, committed_of(self._progress, asked))
-            await self._write(lambda record: rules.prepare(record, target, application_state))
+            await self._write(
+                self._checked(
+                    target, lambda record: rules.prepare(record, target, application_state)
+                )
+            )
             return LeasePreparedCheckpointer(self, target)
+
+    def _checked(self, target: Position, change: Change) -> Change:
+        """Return a change that refuses the sequence number of another shard, unless the shard delivered it."""
+
+        def checked(record: LeaseRecord) -> LeaseRecord:
+            if not self._progress.was_delivered(target):
+                check_number(record.key, target)
+            return change(record)
+
+        return checked
 
 
 class LeasePreparedCheckpointer:

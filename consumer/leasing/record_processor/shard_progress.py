@@ -6,12 +6,17 @@ delivers.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
+from typing import Final
 
 from consumer.leasing.core.position import Position
 from consumer.leasing.record_processor.core import delivery
 from consumer.leasing.record_processor.core.delivery import Bounds
 from consumer.leasing.record_processor.records import ProcessorRecord
+
+RECENT_RECORDS: Final = 10_000
+"""Of a shard: those of a batch, and some more; 1 MB."""
 
 
 class ShardProgress:
@@ -25,6 +30,8 @@ class ShardProgress:
         """
         self._delivered = delivery.at_start(stored)
         self._committed = stored
+        self._recent: deque[str] = deque(maxlen=RECENT_RECORDS)
+        """Sequence numbers of what was delivered last."""
 
     @property
     def bounds(self) -> Bounds:
@@ -44,7 +51,12 @@ class ShardProgress:
             if delivery.is_new(self._delivered, record.position):
                 self._delivered = delivery.deliver(self._delivered, record.position)
                 new.append(record)
+                self._recent.append(record.position.seq)
         return tuple(new)
+
+    def was_delivered(self, position: Position) -> bool:
+        """Return whether a position is that of one of the last records, or a name, which is of any shard."""
+        return position.is_name or position.seq in self._recent
 
     def reach_end(self) -> None:
         """Nothing more will be delivered. Idempotent."""

@@ -185,27 +185,3 @@ def test_impossible_record_is_refused(field: str, values: dict[str, str]) -> Non
     """The error names the field; an owner of no letters is an old client's way to say "none"."""
     with pytest.raises(ValidationError, match=f"^{field}: expected"):
         LeaseRecord(**values)  # type: ignore[arg-type]  # values of various fields
-
-
-NUMBER = "49587497311274533994574834252742144236107130636007899138"
-"""Of Kinesis, given in its shard 0."""
-
-
-@pytest.mark.parametrize(
-    ("key", "is_taken"),
-    [
-        ("shardId-000000000000", True),
-        ("shardId-000000000001", False),
-        ("111122223333:clicks:1:shardId-000000000001", False),
-        ("part-1", True),
-    ],
-)
-def test_number_of_another_shard_is_no_checkpoint(key: str, is_taken: bool) -> None:
-    """It may lie between what was committed and delivered, and a successor would begin at an arbitrary record."""
-    record, position = LeaseRecord(key=key, checkpoint=Position("1")), Position(NUMBER)
-    for change in (rules.commit, rules.prepare):
-        if is_taken:
-            assert change(record, position).counter == 1
-            continue
-        with pytest.raises(InvalidPositionError, match="shardId-000000000000"):
-            change(record, position)

@@ -57,7 +57,7 @@ class ShardItem:
         wanted, most = self.spec.hot_standbys, self.hot_standbys_max
         if self.spec.disable or wanted <= most:
             return ""
-        return f"hot_standbys: {wanted} are wanted, capped to {most} by hot_standbys_max of the member that leads"
+        return f"hot_standbys: {wanted} are wanted, capped to {most} by --max-hot-standbys of the members"
 
     @property
     def weight_thousandths(self) -> int | None:
@@ -185,6 +185,12 @@ def spec_of(item: Item) -> ShardSpec:
     """Return the shard's spec."""
     assert isinstance(item.value, ShardItem), "a consumer's key space holds shards"
     return item.value.spec
+
+
+def standbys_refused_of(item: Item) -> str:
+    """Return why the shard gets fewer hot standbys than its spec wants; empty if it does not."""
+    assert isinstance(item.value, ShardItem), "a consumer's key space holds shards"
+    return item.value.standbys_refused
 
 
 def process_of(member: Member) -> ConsumerSpec:

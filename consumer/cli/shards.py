@@ -364,6 +364,8 @@ def _print_shards(
         rows.append(row)
     print_table(columns, rows)
     for shard in listed:
+        if shard.standbys_refused:
+            say(f"{shard.spec.id}: {shard.standbys_refused}")
         for status in shard.status:
             for error in status.errors:
                 say(f"{shard.spec.id}: {error}")

@@ -6,7 +6,7 @@ Source: gazette/core consumer/shard_api.go (List).
 from __future__ import annotations
 
 from consumer.core.route import build_route, replicas_of
-from consumer.key_space import ShardKeySpace, is_visible, spec_of, status_of
+from consumer.key_space import ShardKeySpace, is_visible, spec_of, standbys_refused_of, status_of
 from consumer.protocol.journal_pb2 import LabelSelector
 from consumer.protocol.shard_pb2 import ListResponse
 
@@ -34,6 +34,7 @@ def list_shards(
                 create_revision=item.kv.create_revision,
                 route=build_route(replicas, key_space.members),
                 status=[status_of(replica) for replica in replicas],
+                standbys_refused=standbys_refused_of(item),
             )
         )
     return shards

@@ -463,8 +463,11 @@ class ListResponse(_message.Message):
         ROUTE_FIELD_NUMBER: _builtins.int
         STATUS_FIELD_NUMBER: _builtins.int
         CREATE_REVISION_FIELD_NUMBER: _builtins.int
+        STANDBYS_REFUSED_FIELD_NUMBER: _builtins.int
         mod_revision: _builtins.int
         create_revision: _builtins.int
+        standbys_refused: _builtins.str
+        """Why the shard gets fewer hot standbys than its spec wants, for people; empty: it does not. Not of Gazette."""
         @_builtins.property
         def spec(self) -> Global___ShardSpec: ...
         @_builtins.property
@@ -481,10 +484,11 @@ class ListResponse(_message.Message):
             route: _journal_pb2.Route | None = ...,
             status: _abc.Iterable[Global___ReplicaStatus] | None = ...,
             create_revision: _builtins.int = ...,
+            standbys_refused: _builtins.str = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["route", b"route", "spec", b"spec"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["create_revision", b"create_revision", "mod_revision", b"mod_revision", "route", b"route", "spec", b"spec", "status", b"status"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["create_revision", b"create_revision", "mod_revision", b"mod_revision", "route", b"route", "spec", b"spec", "standbys_refused", b"standbys_refused", "status", b"status"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -47,7 +47,7 @@ from consumer.errors import (
     NotAuthorizedError,
     ResolverStoppedError,
 )
-from consumer.key_space import ShardItem, is_visible, process_of, spec_of
+from consumer.key_space import is_visible, process_of, spec_of, standbys_refused_of
 from consumer.protocol import allocation_pb2_grpc
 from consumer.protocol.actor import ACTOR, actor_of
 from consumer.protocol.allocation_pb2 import AllocationStatus as Status
@@ -181,7 +181,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         if explanation is None:
             return ExplainResponse(status=Status.ALLOCATION_STATUS_SHARD_NOT_FOUND)
         explained = explain_response(explanation)
-        if isinstance(item.value, ShardItem) and (refused := item.value.standbys_refused):
+        if refused := standbys_refused_of(item):
             explained.notes.append(refused)
         return explained
 

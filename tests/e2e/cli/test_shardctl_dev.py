@@ -87,6 +87,25 @@ def test_listing_applied_again_is_accepted_and_changes_only_revisions(
     assert common["max_txn_duration"] == "500ms"
 
 
+def test_list_and_explain_name_the_cap_on_standbys(cluster: CounterCluster) -> None:
+    """Who asks for five hot standbys and gets three is told so where shards are looked at."""
+    specs = {
+        "common": {"max_txn_duration": "1s"},
+        "shards": [{"id": "capped/part-000", "hot_standbys": 5}],
+    }
+
+    applied = cluster.shardctl("shards", "apply", "--specs", "-", stdin=yaml.safe_dump(specs))
+    listed = cluster.shardctl("shards", "list", "-l", "id=capped/part-000")
+    explained = cluster.shardctl("explain", "capped/part-000")
+    deletion = {"shards": [{"id": "capped/part-000", "delete": True, "revision": -1}]}
+    deleted = cluster.shardctl("shards", "apply", "--specs", "-", stdin=yaml.safe_dump(deletion))
+
+    assert applied.exit_code == 0, applied.stderr
+    assert "capped/part-000: hot_standbys: 5 are wanted, capped to 3" in listed.stderr
+    assert "hot_standbys: 5 are wanted, capped to 3" in explained.stdout
+    assert deleted.exit_code == 0, deleted.stderr
+
+
 def test_many_shards_are_applied_in_batches_and_deleted_again(cluster: CounterCluster) -> None:
     """300 specs exceed etcd's 128 operations: one transaction is refused with the way out, batches go through."""
     specs = {

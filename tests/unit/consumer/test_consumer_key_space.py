@@ -164,11 +164,23 @@ def test_list_shards_by_id_prefix() -> None:
     assert [shard.spec.id for shard in listed] == ["app/one", "app/two"]
 
 
+def test_listed_shard_says_that_its_standbys_are_capped() -> None:
+    """A list names the cap beside the one shard that it holds for."""
+    many, few = shard_spec("many"), shard_spec("some")
+    many.hot_standbys, few.hot_standbys = 5, 3
+    values = key_space(items=[item(many), item(few)])
+
+    capped, within = list_shards(values, wanted=LabelSelector(), allowed=LabelSelector())
+
+    assert "5 are wanted, capped to 3" in capped.standbys_refused
+    assert within.standbys_refused == ""
+
+
 def test_item_says_that_its_standbys_are_capped() -> None:
     """Five are wanted and the bound is two, which is why there are two; within the bound there is nothing to say."""
     capped = ShardItem(spec=ShardSpec(id="i", hot_standbys=5), hot_standbys_max=2)
     within = ShardItem(spec=ShardSpec(id="i", hot_standbys=2), hot_standbys_max=2)
     disabled = ShardItem(spec=ShardSpec(id="i", hot_standbys=5, disable=True), hot_standbys_max=2)
 
-    assert "5 are wanted, capped to 2 by hot_standbys_max" in capped.standbys_refused
+    assert "5 are wanted, capped to 2 by --max-hot-standbys" in capped.standbys_refused
     assert (within.standbys_refused, disabled.standbys_refused) == ("", "")

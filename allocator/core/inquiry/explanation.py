@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -9,6 +10,7 @@ from allocator.core.inquiry.standing import Standing, as_planned
 from allocator.core.load.lag import Lag
 from allocator.core.model import Assignment, Item, ItemId, MemberId
 from allocator.core.placement.primaries import wanted_hand_overs
+from allocator.core.placement.trial import Trial, Verdict
 from allocator.core.plan import Plan, PlanRefused, plan_for
 from allocator.core.state import PRIMARY_SLOT, AllocState
 from allocator.core.transition.blocked import Blocked, Reason
@@ -61,12 +63,13 @@ def explain(standing: Standing, item_id: ItemId) -> Explanation | None:
     desired = plan.desired.get(item_id, ()) if plan is not None else ()
     replicas = Replicas.sort_out(state, item, desired=desired, consistency=standing.consistency)
     blocked = tuple(_blocked(standing, state, item, plan)) if plan is not None else ()
+    reasons = _Reasons(state, plan, item)
     return Explanation(
         item_id=item_id,
         revision=state.revision,
         replication=replicas.replication,
         replicas=tuple(
-            _replica(standing, state, each, replicas, desired) for each in replicas.current
+            _replica(standing, state, each, replicas, desired, reasons) for each in replicas.current
         ),
         desired=tuple(desired),
         planned_primary=plan.primaries.get(item_id) if plan is not None else None,
@@ -111,6 +114,7 @@ def _replica(
     assignment: Assignment,
     replicas: Replicas,
     desired: tuple[MemberId, ...],
+    reasons: _Reasons,
 ) -> ReplicaExplained:
     wanted = assignment.member_id in desired and assignment.kv.key not in replicas.surplus
     return ReplicaExplained(
@@ -119,7 +123,7 @@ def _replica(
         consistent=assignment.kv.key in replicas.consistent,
         lag=state.lag(assignment),
         desired=wanted,
-        why=_why(standing, state, assignment, replicas, wanted=wanted),
+        why=_why(standing, state, assignment, replicas, reasons, wanted=wanted),
     )
 
 
@@ -128,6 +132,7 @@ def _why(
     state: AllocState,
     assignment: Assignment,
     replicas: Replicas,
+    reasons: _Reasons,
     *,
     wanted: bool,
 ) -> str:
@@ -136,26 +141,55 @@ def _why(
         return "its member is gone"
     if assignment.kv.key in replicas.surplus:
         return "a second replica on one member is worth nothing"
+    told = reasons.to_stay(assignment.member_id) if wanted else reasons.to_go(assignment.member_id)
     if (assignment.item_id, assignment.member_id) in state.avoided:
-        return "it has failed for too long, " + (
-            "but nobody else can take it" if wanted else "and is better placed elsewhere"
-        )
+        return f"it has failed for too long; {told}"
     if member.value.is_exiting():
-        if not wanted:
-            return "its member wishes to leave"
         if assignment.member_id in standing.settling.drains_waiting:
-            return "its member wishes to leave, and waits for a member that replaces it"
-        return (
-            "its member wishes to leave, but no member that stays can take it yet "
-            "without a loss of its replicas or zones"
+            return f"its member wishes to leave, and waits for a member that replaces it; {told}"
+        return f"its member wishes to leave; {told}"
+    return f"it is primary; {told}" if assignment.slot == PRIMARY_SLOT else told
+
+
+class _Reasons:
+    """What trying an item's replicas on other members says."""
+
+    def __init__(self, state: AllocState, plan: Plan | None, item: Item) -> None:
+        self._item_id = item.item_id
+        self._replication = item.value.desired_replication()
+        self._members = tuple(state.members)
+        self._held = frozenset(each.member_id for each in state.assignments.get(item.item_id, ()))
+        planned = plan.desired if plan is not None else {}
+        # The plan in force may be older than the state: what is gone since counts nowhere.
+        self._desired = {
+            item_id: tuple(each for each in planned.get(item_id, ()) if each in state.members)
+            for item_id in state.items
+        }
+        self._trial = Trial(state.problem(), self._desired)
+
+    def to_stay(self, member_id: MemberId) -> str:
+        """Return what keeps a planned replica from the other members, with their numbers."""
+        others = [each for each in self._members if each != member_id]
+        if not others:
+            return "it stays: there is no other member"
+        verdicts = Counter(self._trial.verdict(self._item_id, member_id, each) for each in others)
+        told = ", ".join(f"{verdicts[each]} {each.value}" for each in Verdict if verdicts[each])
+        return f"it stays; other members: {told}"
+
+    def to_go(self, member_id: MemberId) -> str:
+        """Return what keeps the replica from staying in the place of each planned one, of new ones if there are any."""
+        planned = self._desired[self._item_id]
+        if not self._replication:
+            return "it goes: no replica is wanted"
+        told = (
+            f"instead of {each} this would be a member "
+            f"{self._trial.verdict(self._item_id, each, member_id).value}"
+            for each in [each for each in planned if each not in self._held] or planned
         )
-    if not wanted:
         return (
-            "it should be elsewhere: for zones, for balance, or because fewer replicas are wanted"
+            f"it goes; {len(planned)} of {self._replication} wanted replicas are planned, none of them here: "
+            f"{'; '.join(told)}"
         )
-    if assignment.slot == PRIMARY_SLOT:
-        return "it is primary, and stays: moving it would gain nothing"
-    return "it stays: moving it would gain nothing"
 
 
 def _notes(standing: Standing, state: AllocState, plan: Plan | None) -> Iterator[str]:

@@ -67,7 +67,10 @@ def test_proposal_and_explanation_tell_which_item_holds_a_drain_back() -> None:
     explanation = explain(standing_of(cluster), WIDE)
     assert explanation is not None
     why = {each.member_id: each.why for each in explanation.replicas}
-    assert "no member that stays can take it" in why[ONE]
+    assert (
+        why[ONE]
+        == "its member wishes to leave; it stays; other members: 2 with another replica of it"
+    )
 
 
 @SOLVERS

@@ -59,6 +59,44 @@ def test_item_at_rest_waits_for_nothing() -> None:
     assert explanation.risk == "balance"
 
 
+def _why(explanation: Explanation) -> dict[MemberId, str]:
+    return {each.member_id: each.why for each in explanation.replicas}
+
+
+def test_replica_that_stays_says_what_keeps_it_from_each_other_member() -> None:
+    """Of three others one holds its standby, one is full, and one stands in the standby's zone."""
+    cluster = _cluster(A1, B1, B2)
+    cluster.put_member("a", "a2", 1)
+    _put(cluster, "h", A2)
+    _put(cluster, "i", A1, B1)
+
+    why = _why(_explained(_with_plan(standing_of(cluster), h=(A2,), i=(A1, B1))))
+
+    assert why[A1] == (
+        "it is primary; it stays; other members: 1 with another replica of it, 1 at the limit, "
+        "1 where it would span fewer zones"
+    )
+
+
+def test_replica_that_goes_says_what_is_better_elsewhere() -> None:
+    """Both replicas are in one zone, and there is another; or all are wanted no more."""
+    cluster = _cluster(A1, A2, B1)
+    _put(cluster, "i", A1, A2)
+    cluster.put_item("none", 0)
+    cluster.put_assignment("none", "a", "a1", 0)
+
+    (going,) = [w for m, w in _why(_explained(standing_of(cluster))).items() if "it goes" in w]
+
+    assert going == (
+        "it goes; 2 of 2 wanted replicas are planned, none of them here: "
+        "instead of b#b1 this would be a member where it would span fewer zones"
+    )
+    assert (
+        _why(_explained(standing_of(cluster), "none"))[A1]
+        == "it is primary; it goes: no replica is wanted"
+    )
+
+
 def test_unknown_item_has_no_explanation() -> None:
     """There is nothing to say about what is not there."""
     assert explain(standing_of(_cluster()), ItemId("nothing")) is None

@@ -1,0 +1,130 @@
+"""What one move would cost: why a replica is on one member and not on another.
+
+The objectives of a placement have an order (`problem`), so the first one that a move changes decides. A move that no
+objective forbids and none is worse for changes nothing that matters.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from enum import Enum
+
+from allocator.core.model import ItemId, MemberId
+from allocator.core.placement.capacity import capacity_of, is_weighted
+from allocator.core.placement.problem import (
+    ZONES_WANTED,
+    Desired,
+    Problem,
+    ProblemItem,
+    kept_zones,
+    zones_spanned,
+)
+from allocator.core.placement.shares import Totals, load_windows
+
+
+class Verdict(Enum):
+    """What keeps a replica from another member; the value is for people, and follows "a member"."""
+
+    HOLDS_ANOTHER = "with another replica of it"
+    FULL = "at the limit"
+    LEAVING = "leaving"
+    ZONES = "where it would span fewer zones"
+    DRAINED = "drained before this one"
+    BALANCE = "where loads would be less even"
+    FAILED = "where it failed for too long"
+    MOVE = "where it would be as good, at the price of a move"
+    PRIMARY = "where its primary would not stay"
+    AS_GOOD = "where it would be as good"
+    BETTER = "where it would be better, as far as one move tells"
+
+
+class Trial:
+    """Tries moves on a placement, one at a time."""
+
+    def __init__(self, problem: Problem, desired: Desired) -> None:
+        """Count what the placement puts on each member.
+
+        Args:
+            problem: What the placement answers.
+            desired: The placement. It need not be the best.
+        """
+        self._desired = desired
+        self._members = {member.member_id: member for member in problem.members}
+        self._items = {item.item_id: item for item in problem.items}
+        self._moves_first = problem.objective.moves_before_balance
+        self._kept = kept_zones(problem.members)
+        self._counts = Counter(m for placed in desired.values() for m in placed)
+        self._windows = load_windows(problem.members, Totals.of(problem), problem.objective)
+        self._loads: Counter[MemberId] | None = None
+        if is_weighted(problem):
+            self._loads = Counter()
+            for item_id, placed in desired.items():
+                self._loads.update(dict.fromkeys(placed, self._items[item_id].load))
+
+    def verdict(self, item_id: ItemId, source: MemberId, target: MemberId) -> Verdict:
+        """Return what is to be said of moving an item's replica from where it is planned to another member."""
+        item, placed = self._items[item_id], self._desired[item_id]
+        if target in placed:
+            return Verdict.HOLDS_ANOTHER
+        member = self._members[target]
+        if member.exiting and target not in item.current:
+            return Verdict.LEAVING
+        if self._counts[target] >= member.limit:
+            return Verdict.FULL
+        for loss, verdict in self._losses(item, source, target):
+            if loss:
+                return verdict if loss > 0 else Verdict.BETTER
+        return Verdict.AS_GOOD
+
+    def _losses(
+        self, item: ProblemItem, source: MemberId, target: MemberId
+    ) -> Iterator[tuple[float, Verdict]]:
+        before = self._zones(item, source, source)
+        after = self._zones(item, source, target)
+        yield min(ZONES_WANTED, before) - min(ZONES_WANTED, after), Verdict.ZONES
+        members = self._members
+        yield members[target].drain_cost - members[source].drain_cost, Verdict.DRAINED
+        balance = (self._unevenness(item, source, target), Verdict.BALANCE)
+        failed, new = (
+            2 * ((target in item.avoided) - (source in item.avoided)),
+            (target not in item.current) - (source not in item.current),
+        )
+        moves = (failed + new, Verdict.FAILED if failed > 0 else Verdict.MOVE)
+        yield from (moves, balance) if self._moves_first else (balance, moves)
+        yield (source == item.primary) - (target == item.primary), Verdict.PRIMARY
+        yield before - after, Verdict.ZONES
+
+    def _zones(self, item: ProblemItem, source: MemberId, target: MemberId) -> int:
+        """Return the zones that count, if one replica of the item were elsewhere: with a single one, none does."""
+        if len(self._kept) < ZONES_WANTED:
+            return 0
+        others = [m for m in self._desired[item.item_id] if m != source]
+        return zones_spanned(m for m in (*others, target) if m.zone in self._kept)
+
+    def _unevenness(self, item: ProblemItem, source: MemberId, target: MemberId) -> float:
+        """Return what the move adds to overload: replicas beyond fair shares, or the fuller's load if items weigh."""
+        if self._loads is None:
+            count = self._counts
+            return (
+                self._overload(target, count[target] + 1)
+                - self._overload(target, count[target])
+                - (
+                    self._overload(source, count[source])
+                    - self._overload(source, count[source] - 1)
+                )
+            )
+        full = max(self._utilisation(source, 0), self._utilisation(target, 0))
+        return (
+            max(self._utilisation(source, -item.load), self._utilisation(target, item.load)) - full
+        )
+
+    def _overload(self, member_id: MemberId, count: int) -> int:
+        window = self._windows.get(member_id)
+        return (
+            0 if window is None else max(0, count - window.floor) + max(0, count - window.ceiling)
+        )
+
+    def _utilisation(self, member_id: MemberId, more: int) -> float:
+        assert self._loads is not None
+        return (self._loads[member_id] + more) / capacity_of(self._members[member_id])

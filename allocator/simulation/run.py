@@ -85,8 +85,11 @@ class _Run:
             await self._time_of_faults(faults)
             faults.end()
             quiet_at = loop.time()
-            await self._time_of_quiet(quiet_at)
-            await self._shut_down()
+            try:
+                await self._time_of_quiet(quiet_at)
+            finally:
+                # Also after an error of the judge: a process that stands still could not even be cancelled.
+                await self._shut_down()
         return self._report(quiet_at)
 
     def _populate(self) -> None:

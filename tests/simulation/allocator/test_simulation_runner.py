@@ -109,16 +109,27 @@ def test_solver_that_answers_nothing_is_caught_at_rest() -> None:
 
 
 class Moody:
-    """A solver that answers every third time, as a whole of its kind."""
+    """A solver that fails once, early: later the simulator judges with it, and it answers."""
 
     asked = 0
 
     def solve(self, problem: Problem) -> Desired:
         """Solve, or raise."""
         Moody.asked += 1
-        if Moody.asked % 3 == 2:
+        if Moody.asked == 2:
             raise ValueError("not now")
         return FlowSolver().solve(problem)
+
+
+def test_error_of_the_judge_is_told_as_such() -> None:
+    """A solver that fails only when the simulator judges with it: members that stand still do not hide the error."""
+    Moody.asked = 0
+
+    outcome = run_seed(2, clusters(Scenario(solver=Moody)))
+
+    assert not outcome.ok
+    assert "ValueError: not now" in outcome.text
+    assert "DeadlockError" not in outcome.text
 
 
 def test_decision_that_is_refused_fails_a_run_that_recovers_from_it() -> None:

@@ -51,7 +51,7 @@ def read_stream(content: Any) -> tuple[pa.Schema, list[pa.RecordBatch]]:
     try:
         _check_bounds(content)
         with pa.ipc.open_stream(content) as stream:
-            _check_names(stream.schema)
+            _check_fields(stream.schema)
             return stream.schema, [validated(batch) for batch in stream]
     # Arrow raises OSError, its own errors, and those of extension types, which are the application's code.
     except Exception as error:
@@ -68,16 +68,23 @@ def validated(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-def _check_names(fields: Iterable[pa.Field]) -> None:
-    """Refuse names that are no UTF-8: Arrow leaves them to whoever asks for them.
+def _check_fields(fields: Iterable[pa.Field]) -> None:
+    """Refuse what Arrow leaves to whoever asks: names that are no UTF-8, and types that it has no Python class for.
 
     Raises:
-        UnicodeDecodeError: one is none.
+        UnicodeDecodeError: a name is none.
+        ValueError: a type cannot be read.
     """
+    from pyarrow.lib import Type_INTERVAL_DAY_TIME, Type_INTERVAL_MONTHS
+
     for field in fields:
-        _ = field.name
+        name = field.name
+        if field.type.id in {Type_INTERVAL_MONTHS, Type_INTERVAL_DAY_TIME}:
+            raise ValueError(
+                f"field {name!r}: pyarrow cannot read {field.type}, expected month_day_nano_interval"
+            )
         if field.type.num_fields:
-            _check_names(field.type.field(n) for n in range(field.type.num_fields))
+            _check_fields(field.type.field(n) for n in range(field.type.num_fields))
 
 
 def _check_bounds(content: Any) -> None:

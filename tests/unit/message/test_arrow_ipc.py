@@ -106,3 +106,18 @@ def test_a_message_cut_anywhere_is_a_value_error() -> None:
     for size in range(17, len(payload) - 8):
         with pytest.raises(ValueError, match="Arrow stream"):
             ArrowType().decode(payload[:size])
+
+
+def test_types_that_arrow_has_no_class_for_are_refused() -> None:
+    """An interval of months is read, and raises KeyError where its column is asked for: it is named in time."""
+    batch = pa.record_batch({"wait": pa.array([], pa.month_day_nano_interval())})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    content, schema = sink.getvalue().to_pybytes(), batch.schema.serialize().to_pybytes()
+    # The unit of the interval is the last value of the schema.
+    unit = schema.rindex(struct.pack("<h", 2))
+    of_months = content[:unit] + struct.pack("<h", 0) + content[unit + 2 :]
+
+    with pytest.raises(ValueError, match="field 'wait': pyarrow cannot read month_interval"):
+        ArrowType().decode(bytes(16) + of_months)

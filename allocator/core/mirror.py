@@ -269,7 +269,7 @@ class Mirror:
 
 
 class Reload:
-    """Makes a mirror anew from a read of everything, key by key, while the one before stays as it is.
+    """Rebuilds a mirror from a read of everything, key by key, while the one before stays as it is.
 
     So that it can be made in parts, between which others look at the one before. What did not change is taken over, not
     decoded again, and the result is what the one before would be had it been told of all differences.

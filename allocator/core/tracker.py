@@ -68,7 +68,7 @@ class _Counts:
 
 @dataclass(slots=True)
 class _Global:
-    """What is derived from members; made anew when they changed."""
+    """What is derived from members; rebuilt when they change."""
 
     members: Mapping[MemberId, Member] = field(default_factory=dict)
     limits: Mapping[MemberId, int] = field(default_factory=dict)

@@ -246,7 +246,7 @@ class MemberRpc:
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and not task.cancelling():
-                # Nobody cancelled us: gRPC's way to say that the channel was closed under the call.
+                # We were not cancelled: this is how gRPC says that the channel was closed during the call.
                 raise EndpointError(endpoint, "the client was closed") from None
             raise
 

@@ -52,7 +52,7 @@ class AccrualDetector:
         self._own_pauses += max(0.0, seconds)
 
     def on_gap(self) -> None:
-        """Take in that nothing could be heard since the last beat, for what connects us was made anew."""
+        """Note that no beat could arrive since the last one, because the connection was opened again."""
         self._last, self._own_pauses = None, 0.0
 
     def silence_seconds(self, now: float) -> float:

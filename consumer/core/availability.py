@@ -56,7 +56,7 @@ class Reachability:
         self.cause = ""
         """What the question said that made it unavailable."""
         self.since_seconds = 0.0
-        """When the first question was asked that nobody answered."""
+        """When the first unanswered question was asked."""
         self._failed_at = -math.inf
 
     def on_answer(self) -> None:

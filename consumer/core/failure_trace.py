@@ -36,7 +36,7 @@ def way_past(cause: BaseException, *, sources: Collection[str], can_skip: bool) 
     Args:
         cause: Why the shard failed.
         sources: Its journals; what is wrong in others is nothing to pass by.
-        can_skip: It has a dead-letter journal, and so needs nobody.
+        can_skip: It has a dead-letter journal, so no operator has to act.
     """
     if can_skip or not isinstance(cause, FramingError) or cause.journal not in sources:
         return ""

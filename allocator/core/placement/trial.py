@@ -1,7 +1,7 @@
 """What one move would cost: why a replica is on one member and not on another.
 
-The objectives of a placement have an order (`problem`), so the first one that a move changes decides. A move that no
-objective forbids and none is worse for changes nothing that matters.
+The objectives of a placement have an order (`problem`), so the first one that a move changes decides. A move
+that changes none of them is as good as none.
 """
 
 from __future__ import annotations
@@ -63,7 +63,11 @@ class Trial:
                 self._loads.update(dict.fromkeys(placed, self._items[item_id].load))
 
     def verdict(self, item_id: ItemId, source: MemberId, target: MemberId) -> Verdict:
-        """Return what is to be said of moving an item's replica from where it is planned to another member."""
+        """Return what a move of an item's replica, from where it is planned to another member, would hurt first.
+
+        Raises:
+            KeyError: the problem has no such item or member.
+        """
         item, placed = self._items[item_id], self._desired[item_id]
         if target in placed:
             return Verdict.HOLDS_ANOTHER

@@ -157,7 +157,7 @@ def test_sequencer_any_messages_equals_naive_sequencer(
 
 @dataclass
 class Upstream:
-    """Well-behaved producers that publish transactions, retry appends, crash and come back."""
+    """Producers that publish both in transactions and outside of them, retry appends, crash and come back."""
 
     log: Log = field(default_factory=Log)
     clocks: dict[int, int] = field(default_factory=lambda: {1: 0, 2: 0, 3: 0})
@@ -181,15 +181,22 @@ class Upstream:
                 self.committed.append(message.payload)
                 self.intents[slot] = message
             case _:
+                self.open_spans.pop(slot, None)  # what it leaves pending is lost
                 self.committed.append(message.payload)
+
+    def opt_out(self, slot: int, flags: int) -> None:
+        """Append a message without a clock: it is delivered, whatever its flags say, and commits nothing."""
+        message = self.log.append(self.incarnation[slot], 0, flags)
+        self.committed.append(message.payload)
 
     def retry(self, slot: int, count: int) -> None:
         """Append the last messages once more, as a client does that lost the answer.
 
-        An append holds one acknowledgement at most: the next one waits for the next commit.
+        An append holds one acknowledgement at most: the next one waits for the next commit. Nor does it hold one before
+        a message that commits itself: re-sent, the acknowledgement would take back what that one committed.
         """
         written = self.written.get(slot, [])[-count:]
-        while sum(message.flags == ACK for message in written) > 1:
+        while not _is_one_append([message.flags for message in written]):
             written.pop(0)
         for message in written:
             self.log.append(message.producer, message.clock, message.flags, message.payload)
@@ -204,15 +211,17 @@ class Upstream:
         self.incarnation[slot] += 10
 
 
+def _is_one_append(flags: list[int]) -> bool:
+    acknowledged = flags.index(ACK) if ACK in flags else len(flags)
+    return ACK not in flags[acknowledged + 1 :] and OUTSIDE not in flags[acknowledged:]
+
+
 @st.composite
 def upstreams(draw: st.DrawFn) -> Upstream:
     """What some producers wrote."""
     upstream = Upstream()
-    event = st.tuples(
-        st.sampled_from(["continue", "continue", "continue", "ack", "outside", "retry", "crash"]),
-        st.integers(1, 2),
-    )
-    outside_slot = 3
+    kinds = ["continue"] * 3 + ["ack", "outside", "opt out", "retry", "crash"]
+    event = st.tuples(st.sampled_from(kinds), st.integers(1, 3))
     for kind, slot in draw(st.lists(event, min_size=1, max_size=40)):
         match kind:
             case "continue":
@@ -220,9 +229,11 @@ def upstreams(draw: st.DrawFn) -> Upstream:
             case "ack":
                 upstream.publish(slot, ACK)
             case "outside":
-                upstream.publish(outside_slot, OUTSIDE)  # Nobody mixes both ways of publishing.
+                upstream.publish(slot, OUTSIDE)
+            case "opt out":
+                upstream.opt_out(slot, draw(st.sampled_from([OUTSIDE, CONTINUE, ACK])))
             case "retry":
-                upstream.retry(draw(st.sampled_from([slot, outside_slot])), draw(st.integers(1, 4)))
+                upstream.retry(slot, draw(st.integers(1, 4)))
             case _:
                 upstream.crash(slot)
     return upstream

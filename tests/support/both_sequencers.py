@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from dataclasses import dataclass
 
 from consumer.core import transaction_events as tx
 from consumer.core.transaction import TransactionMachine
 from consumer.core.transaction_events import Demand, TxnLimits
 from consumer.message.sequencer import Sequencer
+from consumer.message.uuid import Flags
 from consumer.protocol.shard_pb2 import Checkpoint
 from spark_bridge.journal_source.commit_scan import CommitScan
 from spark_bridge.journal_source.journal_state import AT_THE_BEGINNING
@@ -16,8 +18,20 @@ from tests.support.commit_scans import scan_on
 from tests.support.sequencing import Log
 
 
-def shown_by_shard(log: Log, cuts: random.Random, *, ring_messages: int) -> list[int]:
-    """Return where each message begins that is delivered to an application, in the order of deliveries.
+@dataclass(frozen=True)
+class Shown:
+    """What a reader made of a journal."""
+
+    begins: list[int]
+    """Of each message that is shown, in that order."""
+    offset: int
+    """Below which everything was sequenced."""
+    producers: dict[int, tuple[int, int]]
+    """By id: the last clock committed or rolled back, and where the pending messages begin."""
+
+
+def shown_by_shard(log: Log, cuts: random.Random, *, ring_messages: int) -> Shown:
+    """Return what is delivered to an application.
 
     Args:
         log: The journal.
@@ -27,8 +41,8 @@ def shown_by_shard(log: Log, cuts: random.Random, *, ring_messages: int) -> list
     return _Shard(log, cuts, ring_messages).run()
 
 
-def shown_by_spark(log: Log, cuts: random.Random, *, pending_bytes: int) -> list[int]:
-    """Return where each message begins that is a row of some micro-batch, in the order of the batches.
+def shown_by_spark(log: Log, cuts: random.Random, *, pending_bytes: int) -> Shown:
+    """Return what the rows of the micro-batches are.
 
     Args:
         log: The journal.
@@ -45,7 +59,8 @@ def shown_by_spark(log: Log, cuts: random.Random, *, pending_bytes: int) -> list
         found += batch.begins.tolist()
         if cuts.random() < 0.3:
             scan = CommitScan(state, stretch_bytes=1, pending_bytes=pending_bytes)
-    return found
+    producers = {key: (known.min_clock, known.begin) for key, known in state.producers.items()}
+    return Shown(found, state.offset, producers)
 
 
 class _Shard:
@@ -59,18 +74,24 @@ class _Shard:
         self._replay: deque[tx.Event] = deque()
         self._events: deque[tx.Event] = deque()
         self._ended = False
+        self._sequencer = Sequencer({}, ring_messages=ring_messages)
         self._machine = TransactionMachine(
-            Sequencer({}, ring_messages=ring_messages),
+            self._sequencer,
             Checkpoint(),
             limits=TxnLimits(min_seconds=0.0, max_seconds=1e9, wait_for_ack=True),
         )
 
-    def run(self) -> list[int]:
+    def run(self) -> Shown:
         """Read the journal to its end."""
         self._perform(self._machine.start(0.0))
         while not self._ended:
             self._perform(self._machine.on(self._event(), 0.0))
-        return self._found
+        source = self._sequencer.take_checkpoint(0)[self._log.journal]
+        producers = {
+            int.from_bytes(entry.id, "big"): (entry.state.last_ack, entry.state.begin)
+            for entry in source.producers
+        }
+        return Shown(self._found, source.read_through, producers)
 
     def _event(self) -> tx.Event:
         if self._events:
@@ -90,6 +111,11 @@ class _Shard:
             return tx.SourcesClosed()
         start, self._next = self._next, self._next + self._cuts.randint(1, 8)
         self._next = min(self._next, len(self._log.messages))
+        for index in range(start + 1, self._next):
+            message = self._log.messages[index]
+            if not message.clock and message.flags == Flags.ACK_TXN and self._cuts.random() < 0.5:
+                self._next = index  # So that it stands at the head of a batch.
+                break
         return tx.BatchRead(self._log.batch(start, self._next))
 
     def _perform(self, instructions: tuple[tx.Instruction, ...]) -> None:

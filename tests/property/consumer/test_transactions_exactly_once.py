@@ -16,7 +16,9 @@ STEPS_MAX = 20_000
 
 
 def written_inputs(random: Random) -> tuple[list[WrittenJournal], list[int]]:
-    """Write two journals by several producers, with duplicates; return them and the numbers that are committed."""
+    """Write two journals by producers that publish both ways and opt out, with duplicates; return them and the numbers
+    that are committed.
+    """
     journals = [WrittenJournal("in/a"), WrittenJournal("in/b")]
     committed: list[int] = []
     number = 0
@@ -27,11 +29,17 @@ def written_inputs(random: Random) -> tuple[list[WrittenJournal], list[int]]:
             producer = random.randint(1, 3)
             clock += random.randint(1, 3)
             span = open_spans.setdefault(producer, [])
-            if producer == 3:
+            if producer == 3 or random.random() < 0.1:
                 number += 1
                 message = Written(producer, clock, Flags.OUTSIDE_TXN, str(number).encode())
                 committed.append(number)
+                span.clear()  # What its producer leaves pending is lost.
                 journal.batch(*[message] * random.choice((1, 1, 2)))
+            elif random.random() < 0.1:
+                number += 1
+                flags = random.choice((Flags.OUTSIDE_TXN, Flags.CONTINUE_TXN, Flags.ACK_TXN))
+                committed.append(number)  # Without a clock, it is of no transaction.
+                journal.batch(Written(producer, 0, flags, str(number).encode()))
             elif span and random.random() < 0.4:
                 committed.extend(int(message.payload) for message in span)
                 span.clear()

@@ -20,13 +20,15 @@ from tests.support.sequencing import Log, replay
 CUTS = st.integers(0, 2**32).map(random.Random)
 """Where to cut: by a seed, since a draw for each cut takes far longer than the cut."""
 PENDING_BYTES = [1, 1000, 1_000_000]
-KINDS = ["continue"] * 4 + ["ack", "rollback", "part", "repeat", "repeat", "single", "single"]
+KINDS = ["continue"] * 4 + ["ack", "rollback", "part", "repeat", "repeat", "single", "no clock"]
 OUTSIDE, CONTINUE, ACK = Flags.OUTSIDE_TXN, Flags.CONTINUE_TXN, Flags.ACK_TXN
 
 
 @st.composite
 def logs(draw: st.DrawFn) -> Log:
-    """A journal of four producers: transactions, rollbacks whole and partial, single messages, repeated appends."""
+    """A journal of producers that mix transactions, rolled back in whole or in part too, with single messages, repeat
+    appends, and opt out of sequencing.
+    """
     choices = draw(CUTS)
     log = Log()
     clocks = dict.fromkeys(range(1, 5), 16)
@@ -51,9 +53,13 @@ def logs(draw: st.DrawFn) -> Log:
                 for message in log.messages[-choices.randint(1, 4) :]:
                     if message.flags != ACK:
                         log.append(message.producer, message.clock, message.flags, size=size)
+            case "single":
+                producer = choices.choice([producer, 4, 4])
+                clocks[producer] += 16
+                acked[producer] = clocks[producer]  # What it leaves pending is lost.
+                log.append(producer, clocks[producer], OUTSIDE, size=size)
             case _:
-                clocks[4] += 16  # Nobody mixes both ways of publishing.
-                log.append(4, choices.choice([clocks[4], clocks[4], 0]), OUTSIDE, size=size)
+                log.append(producer, 0, choices.choice([OUTSIDE, CONTINUE, ACK]), size=size)
     log.append(4, clocks[4] + 16, OUTSIDE)
     return log
 

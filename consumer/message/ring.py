@@ -21,6 +21,10 @@ MESSAGE_BYTES: Final = 224
 """Of memory a message takes beside its payload: a slot in each of six columns, four integers, a bytes object's head."""
 PART_BYTES: Final = 1_500
 """Of memory a part takes beside its messages, as the only one of its span: the batch, its columns, the span."""
+_DEAD_SLOTS_MIN: Final = 64
+"""Slots of released spans that are swept out together, at least."""
+_RELEASED: Final[deque[MessageBatch]] = deque(maxlen=0)
+"""The parts of every released span: none, for ever. A deque of its own would take 700 bytes a span."""
 
 
 class Span:
@@ -43,8 +47,9 @@ class Span:
 class Ring:
     """Owns the memory of all spans.
 
-    `_slots` names the span of each part in order of arrival. A span that leaves the ring leaves its slots behind; they
-    are passed over, and swept out once they outnumber the messages a full ring holds.
+    `_slots` names the span of each part in order of arrival. A span that leaves the ring leaves its slots behind, but
+    not its messages, which the bounds do not count any more. Such slots are passed over, and swept out once they
+    outnumber those in use: whatever a busy journal commits, memory is in proportion to what is pending.
     """
 
     def __init__(self, *, messages_max: int, bytes_max: int) -> None:
@@ -52,7 +57,8 @@ class Ring:
         self._bytes_max = bytes_max
         self._slots: deque[tuple[Span, float]] = deque()
         """Each with when it arrived."""
-        self._slots_max = 2 * self._messages_max + 64
+        self._parts = 0
+        """In all spans: slots in use."""
         self.messages = 0
         self.size_bytes = 0
         """Of memory."""
@@ -70,13 +76,14 @@ class Ring:
         size_bytes = memory_bytes(part)
         span.parts.append(part)
         self._slots.append((span, now_seconds))
+        self._parts += 1
         self._count(span, len(part), size_bytes)
         while self.messages > self._messages_max:
             self._evict_oldest(messages_max=self.messages - self._messages_max, bytes_max=None)
         while self.size_bytes > self._bytes_max and self.messages > 1:
             excess_bytes = self.size_bytes - self._bytes_max
             self._evict_oldest(messages_max=self.messages - 1, bytes_max=excess_bytes)
-        if len(self._slots) > self._slots_max:
+        if len(self._slots) > 2 * self._parts + _DEAD_SLOTS_MIN:
             self._slots = deque(slot for slot in self._slots if slot[0].in_ring)
 
     def evict_older(self, than_seconds: float) -> None:
@@ -92,7 +99,9 @@ class Ring:
         span.in_ring = False
         self.messages -= span.messages
         self.size_bytes -= span.size_bytes
-        return span.parts
+        parts, span.parts = span.parts, _RELEASED
+        self._parts -= len(parts)
+        return parts
 
     def _evict_oldest(self, *, messages_max: int, bytes_max: int | None) -> None:
         """Evict from the oldest part as many messages as that, or as few as make so many bytes, but one at least."""
@@ -107,6 +116,7 @@ class Ring:
         if count == len(part):
             self._slots.popleft()
             span.parts.popleft()
+            self._parts -= 1
             self._count(span, -count, -memory_bytes(part))
             return
         span.parts[0] = part.span(count, len(part))

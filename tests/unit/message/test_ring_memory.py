@@ -10,6 +10,7 @@ import pytest
 from consumer.message.batch import MessageBatch
 from consumer.message.clock import clock_at
 from consumer.message.outcome import Outcome
+from consumer.message.ring import Span
 from consumer.message.sequencer import SPAN_SECONDS_MAX, Sequencer
 from consumer.message.uuid import Flags
 from tests.support.sequencer_logs import ACK, CONTINUE, OUTSIDE, A, B, log_of
@@ -83,3 +84,31 @@ def test_abandoned_span_leaves_memory_after_its_time() -> None:
     replayed = sequencer.replay_range()
     assert replayed is not None
     assert (replayed.begin, replayed.end) == (0, 20)
+
+
+def test_committed_messages_leave_memory_at_once() -> None:
+    """One producer abandons a transaction, another one commits many, each alone between two checkpoints. What is
+    committed is counted by no bound any more, so it must be gone, though the abandoned span is older and stays.
+    """
+    abandoned_log = log_of((A, 1, CONTINUE))
+    log = log_of(*((B, clock, CONTINUE if clock % 2 else ACK) for clock in range(1, 801)))
+    sequencer = Sequencer({})
+    sequencer.queue(abandoned_log.batch(), now_seconds=1000.0)
+    before = _count_in_memory()
+
+    for begin in range(0, 800, 2):
+        assert len(deliver_all(sequencer, log, log.batch(begin, begin + 2))) == 2
+
+    kept_batches, kept_spans = (
+        now - then for now, then in zip(_count_in_memory(), before, strict=True)
+    )
+    assert kept_batches < 10
+    assert kept_spans < 100
+    assert sequencer._ring.messages == 1, "the abandoned one"
+
+
+def _count_in_memory() -> tuple[int, int]:
+    """Return how many batches and spans there are in this process."""
+    gc.collect()
+    kept = [type(each) for each in gc.get_objects()]
+    return kept.count(MessageBatch), kept.count(Span)

@@ -32,8 +32,9 @@ KeyFunction: TypeAlias = Callable[[Any], bytes]
 Partitions: TypeAlias = Callable[[], Sequence[MappedJournal]]
 """Returns the journals to choose among, in a stable order; the same object as long as they did not change."""
 
-_CACHED_KEYS_MAX: Final = 65_536
-"""Hashing is a loop in Python; keys repeat. Some 10 MiB at 100-byte keys."""
+_CACHED_KEYS_MAX: Final = 8_192
+"""Hashing is a loop in Python, and keys repeat. A key of 20 bytes takes 260, all of them 2 MiB (measured). Keys that
+never repeat fill the cache too: a larger one would let a process grow for hours, for nothing."""
 
 
 def fnv1a_32(data: bytes) -> int:

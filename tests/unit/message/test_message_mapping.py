@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -93,6 +95,23 @@ def test_rendezvous_mapping_notices_new_partitions() -> None:
     choices = [MappedJournal("a/two", NDJSON)]
 
     assert mapping("key").journal == "a/two"
+
+
+class Key(bytes):
+    """A key that can be found while it is in memory."""
+
+
+@pytest.mark.parametrize("make", [modulo_mapping, rendezvous_mapping])
+def test_keys_that_never_repeat_leave_memory(
+    make: Callable[[Callable[[str], bytes], Partitions], Callable[[str], MappedJournal]],
+) -> None:
+    """Plan: 20,000 keys, each once. Why: a key for each stream or order is usual, and a process must not grow by it."""
+    mapping = make(lambda message: Key(message.encode()), partitions_of(4))
+
+    for number in range(20_000):
+        mapping(str(number))
+
+    assert 0 < sum(isinstance(each, Key) for each in gc.get_objects()) < 10_000
 
 
 def test_random_mapping_spreads() -> None:

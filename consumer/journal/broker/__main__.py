@@ -17,7 +17,7 @@ from allocator.errors import AllocatorError
 from allocator.runtime.event_loop import run
 from allocator.runtime.task_group import TaskGroup
 from consumer.errors import ConsumerError, EndpointError
-from consumer.interpreter import return_freed_memory, serve_only
+from consumer.interpreter import return_freed_memory, serve_only, share_heaps
 from consumer.journal.broker.bounds import bound_options, bounds_of
 from consumer.journal.broker.config import (
     DIRECT_COMMIT_BYTES_MAX,
@@ -147,6 +147,7 @@ async def _serve(config: BrokerConfig, metrics_port: int | None, metrics_host: s
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signal_number, stop.set)
     keep_new_files_private()
+    share_heaps()  # Before the broker starts its threads.
     async with Broker(config) as broker, TaskGroup() as group:
         serve_only()
         group.start_soon(tend_memory(), name="tend memory")

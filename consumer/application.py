@@ -27,6 +27,7 @@ from consumer.message.batch import Envelope, MessageBatch, MessageType
 from consumer.message.publisher import Publisher
 from consumer.op_future import OpFuture
 from consumer.protocol import journal_pb2, shard_pb2
+from consumer.protocol.auth import Claims
 
 
 class DeferToNextTxnError(Exception):
@@ -255,6 +256,7 @@ class Resolver(Protocol):
         self,
         shard_id: str,
         *,
+        claims: Claims,
         may_proxy: bool,
         proxy_header: journal_pb2.Header | None = None,
         read_through: Mapping[str, int] | None = None,
@@ -263,6 +265,9 @@ class Resolver(Protocol):
 
         Args:
             shard_id: The shard sought.
+            claims: Of the caller (`consumer.rpc.call_context.claims_of`), also where the work has left its call;
+                `Claims.process()` in what the process does for itself. A shard that they do not select is
+                answered like one that does not exist.
             may_proxy: Answer OK without a shard if another process is the primary, so that the caller forwards.
             proxy_header: Header of the process that forwarded the request to us.
             read_through: Offsets that completed transactions must have read, bytes by journal.
@@ -270,11 +275,16 @@ class Resolver(Protocol):
         Raises:
             ResolverStoppedError: this process is shutting down.
             ProxyHeaderError: the request was forwarded to the wrong process or cluster.
+            UnauthenticatedError: the claims have expired.
         """
         ...
 
-    def shards_with_source(self, journal: str) -> Sequence[shard_pb2.ShardSpec]:
-        """Return the specs, by shard id, that have `journal` as a source."""
+    def shards_with_source(self, journal: str, *, claims: Claims) -> Sequence[shard_pb2.ShardSpec]:
+        """Return the specs, by shard id, that have `journal` as a source and that `claims` select.
+
+        Raises:
+            UnauthenticatedError: the claims have expired.
+        """
         ...
 
     def channel_to(self, header: journal_pb2.Header) -> grpc.aio.Channel:

@@ -15,7 +15,7 @@ import asyncio
 import math
 import selectors
 from collections.abc import Callable, Coroutine
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, ContextVar, copy_context  # noqa: TID251 - which process runs
 from dataclasses import dataclass, field
 from typing import TypeVar, TypeVarTuple, Unpack
 

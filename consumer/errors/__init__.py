@@ -14,6 +14,7 @@ ConsumerError
 ├── ResolverStoppedError
 ├── NotAuthorizedError(detail)              valid credentials, but not for this
 ├── UnauthenticatedError(detail)            missing or bad credentials
+├── ClaimsMissingError(detail)              a call that no member's server has verified
 ├── ProxyHeaderError(detail)                a request proxied to the wrong cluster or process
 ├── BoundExceededError(detail)              more than one request may carry; says how to split it
 ├── UnsupportedSpecError(field_path, problem)   also a ValidationError: only another spec helps
@@ -180,6 +181,9 @@ from consumer.errors.root import (
 )
 from consumer.errors.services import (
     BoundExceededError as BoundExceededError,
+)
+from consumer.errors.services import (
+    ClaimsMissingError as ClaimsMissingError,
 )
 from consumer.errors.services import (
     EmbeddedServerError as EmbeddedServerError,

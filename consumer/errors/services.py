@@ -17,6 +17,10 @@ class UnauthenticatedError(ConsumerError):
     """The caller's token is missing, malformed, expired or signed with an unknown key."""
 
 
+class ClaimsMissingError(ConsumerError):
+    """A call's context has no claims: the call did not come through a member's server."""
+
+
 class ProxyHeaderError(ConsumerError):
     """A proxied request names another etcd cluster or another process."""
 

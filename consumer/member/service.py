@@ -106,7 +106,7 @@ class Service:
 
     @property
     def resolver(self) -> Resolver:
-        """Finds shards, for code in this process.
+        """Finds shards, for code in this process, which passes `Claims.process()` in what it does for itself.
 
         Requires:
             The member is, or was, ready.

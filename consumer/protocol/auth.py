@@ -62,6 +62,22 @@ class Claims:
     expires_at: datetime | None = None
     """None: `TOKEN_LIFE_SECONDS` after it is signed; in verified claims, never."""
 
+    @classmethod
+    def process(cls) -> Claims:
+        """Return the claims of the process itself: everything, for ever.
+
+        For work that nobody asked for by a call: the member's own tasks, a console, a test. What serves a caller, also
+        after the call has ended, goes by the caller's claims.
+        """
+        return cls(capability=Capability.ALL)
+
+    def has_expired(self, now: datetime) -> bool:
+        """Tell whether they hold no longer; as much late as `TokenVerifier`s allow a token to be."""
+        if self.expires_at is None:
+            return False
+        # Not added to the expiry, because a token that is to hold for ever may expire at the end of what a date can be.
+        return now - timedelta(seconds=LEEWAY_SECONDS) > self.expires_at
+
 
 class ClientAuth(Protocol):
     """What a client attaches to its requests."""

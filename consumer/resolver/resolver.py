@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, assert_never
 
@@ -40,9 +41,10 @@ from consumer.errors import (
     ProxyHeaderError,
     ResolverStoppedError,
     ShardStoppedError,
+    UnauthenticatedError,
 )
-from consumer.key_space import spec_of
-from consumer.protocol.claims_context import current_claims
+from consumer.key_space import is_visible, spec_of
+from consumer.protocol.auth import Claims
 from consumer.protocol.journal_pb2 import Header
 from consumer.protocol.shard_pb2 import ShardSpec, Status
 from consumer.resolver.local_shards import LocalShards
@@ -149,16 +151,16 @@ class Resolver:
         self,
         shard_id: str,
         *,
+        claims: Claims,
         may_proxy: bool,
         proxy_header: Header | None = None,
         read_through: Mapping[str, int] | None = None,
     ) -> ShardResolution:
         """Find the shard's primary, and if it is this process wait until it is ready and has read through.
 
-        What the caller may see is bounded by the claims of the RPC being served.
-
         Args:
             shard_id: The shard sought.
+            claims: Of the caller. A shard that they do not select is answered like one that does not exist.
             may_proxy: Answer OK without a shard if another process is the primary, so that the caller forwards.
             proxy_header: Header of the process that forwarded the request to us.
             read_through: Offsets that completed transactions must have read, bytes by journal.
@@ -167,10 +169,12 @@ class Resolver:
             ResolverStoppedError: this process is shutting down.
             ProxyHeaderError: the request was forwarded to the wrong process or cluster.
             TimeoutError: this process did not catch up with the forwarding one.
+            UnauthenticatedError: the claims have expired.
         """
+        _require_unexpired(claims)
         question = Question(
             shard_id=shard_id,
-            selector=current_claims().selector,
+            selector=claims.selector,
             may_proxy=may_proxy,
             proxy_header=proxy_header,
         )
@@ -181,13 +185,20 @@ class Resolver:
             case Forward(header, spec):
                 return ShardResolution(Status.OK, header, spec)
             case ServeHere(header, spec):
-                return await self._serve(header, spec, read_through or {})
+                return await self._serve(header, spec, claims, read_through or {})
             case _:
                 assert_never(decision)
 
-    def shards_with_source(self, journal: str) -> Sequence[ShardSpec]:
-        """Return the specs, by shard id, that have `journal` as a source."""
-        return self._sources.reading(journal)
+    def shards_with_source(self, journal: str, *, claims: Claims) -> Sequence[ShardSpec]:
+        """Return the specs, by shard id, that have `journal` as a source and that `claims` select.
+
+        Raises:
+            UnauthenticatedError: the claims have expired.
+        """
+        _require_unexpired(claims)
+        return tuple(
+            spec for spec in self._sources.reading(journal) if is_visible(spec, claims.selector)
+        )
 
     def channel_to(self, header: Header) -> grpc.aio.Channel:
         """Return the cached channel to the process that `header.process_id` names, for the one hop of a proxy.
@@ -230,7 +241,7 @@ class Resolver:
                     assert_never(decision)
 
     async def _serve(
-        self, header: Header, spec: ShardSpec, read_through: Mapping[str, int]
+        self, header: Header, spec: ShardSpec, claims: Claims, read_through: Mapping[str, int]
     ) -> ShardResolution:
         # No await between the decision and the reference: the snapshot that chose us still holds.
         if self._local_shards.stopped:
@@ -244,6 +255,8 @@ class Resolver:
             await reference.wait_ready()
             offsets = await self._offsets_to_wait_for(shard, reference, spec, read_through)
             await reference.wait_for_offsets(offsets)
+            # Again, because the wait has no bound. A call ends with its token; work that has left one does not.
+            _require_unexpired(claims)
         except ShardStoppedError as error:
             reference.release()
             return _stopped(header, spec, error)
@@ -271,6 +284,13 @@ class Resolver:
             for journal, offset in read_through.items()
             if journal in sources and offset > 0
         }
+
+
+def _require_unexpired(claims: Claims) -> None:
+    if claims.has_expired(datetime.now(UTC)):
+        raise UnauthenticatedError(
+            f"the caller's token expired at {claims.expires_at}, before its work was done: call again with another"
+        )
 
 
 def _stopped(header: Header, spec: ShardSpec, error: ShardStoppedError) -> ShardResolution:

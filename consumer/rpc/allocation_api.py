@@ -61,11 +61,11 @@ from consumer.protocol.allocation_pb2 import (
     PlanRequest,
     PlanResponse,
 )
-from consumer.protocol.auth import Capability, ClientAuth, expiring
-from consumer.protocol.claims_context import current_claims
+from consumer.protocol.auth import Capability, Claims, ClientAuth, expiring
 from consumer.protocol.shard_pb2 import ApplyRequest, ConsumerSpec
 from consumer.protocol.validation_shard import validate_shard_apply_request
 from consumer.resolver.peers import Peers
+from consumer.rpc.call_context import claims_of
 from consumer.rpc.move_listing import MoveListing
 
 HOP_SECONDS_MAX = 60.0
@@ -133,7 +133,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
 
     async def Plan(self, request: PlanRequest, context: Context) -> PlanResponse:  # noqa: N802 - gRPC's name
         """Tell what a change would move; change nothing."""
-        _require_unscoped()
+        _require_unscoped(claims_of(context))
         _validate_plan_request(request)
         if self._allocation.term is None:
             stub = allocation_pb2_grpc.AllocationServiceStub
@@ -148,7 +148,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
 
     async def ApplyPlan(self, request: ApplyPlanRequest, context: Context) -> ApplyPlanResponse:  # noqa: N802 - gRPC's name
         """Carry a plan out as it is, or refuse."""
-        _require_unscoped()
+        _require_unscoped(claims_of(context))
         if self._allocation.term is None:
             stub = allocation_pb2_grpc.AllocationServiceStub
             applied: ApplyPlanResponse = await self._forward(
@@ -161,13 +161,12 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
 
     async def ListMoves(self, request: ListMovesRequest, context: Context) -> ListMovesResponse:  # noqa: N802 - gRPC's name
         """Tell what was done to replicas, a page at a time."""
-        del context
-        return await self._moves.page(request)
+        return await self._moves.page(request, claims_of(context))
 
     async def Explain(self, request: ExplainRequest, context: Context) -> ExplainResponse:  # noqa: N802 - gRPC's name
         """Tell why a shard is where it is, and what it waits for."""
         item = self._key_space.items.get(ItemId(request.shard))
-        if item is None or not is_visible(spec_of(item), current_claims().selector):
+        if item is None or not is_visible(spec_of(item), claims_of(context).selector):
             return ExplainResponse(status=Status.ALLOCATION_STATUS_SHARD_NOT_FOUND)
         if self._allocation.term is None:
             stub = allocation_pb2_grpc.AllocationServiceStub
@@ -282,7 +281,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         endpoint = process_of(member).process_spec.endpoint
         remaining = context.time_remaining()
         timeout_seconds = HOP_SECONDS_MAX if remaining is None else min(remaining, HOP_SECONDS_MAX)
-        claims = expiring(capability, current_claims().selector, life_seconds=timeout_seconds)
+        claims = expiring(capability, claims_of(context).selector, life_seconds=timeout_seconds)
         try:
             return await method_of(self._peers.channel_at(endpoint))(
                 request,
@@ -375,9 +374,9 @@ def _require_distinct(ids: Sequence[str]) -> None:
         raise BoundExceededError(f"changes: expected one change a shard, got a second of {twice!r}")
 
 
-def _require_unscoped() -> None:
+def _require_unscoped(claims: Claims) -> None:
     """Placement is of all shards: who may see only some may not plan."""
-    if is_scoped(current_claims().selector):
+    if is_scoped(claims.selector):
         raise NotAuthorizedError(
             "plans concern every shard: the token must not be restricted to some of them"
         )

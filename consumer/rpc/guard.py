@@ -1,7 +1,8 @@
 """What every RPC of a member passes through, the application's own services included.
 
-A call takes its place among the others (`consumer.rpc.call_limits`), the caller's token is verified and its claims are
-set for the task; what the handler raises becomes a status (`consumer.rpc.grpc_status`), logged once if it is our fault.
+A call takes its place among the others (`consumer.rpc.call_limits`), the caller's token is verified, and the handler
+gets its claims with the context (`consumer.rpc.call_context`); what the handler raises becomes a status
+(`consumer.rpc.grpc_status`), logged once if it is our fault.
 Handlers are coroutine functions or async generators.
 
 Source: gazette/core auth/auth_service.go (verification before the handler, deadline at the token's expiry).
@@ -23,7 +24,7 @@ import structlog
 
 from allocator.errors import ValidationError
 from consumer.protocol.auth import Capability, Claims, TokenVerifier
-from consumer.protocol.claims_context import set_claims
+from consumer.rpc.call_context import CallContext
 from consumer.rpc.call_limits import CallLimits
 from consumer.rpc.grpc_status import status_code_of, status_details_of
 
@@ -31,8 +32,8 @@ log = structlog.get_logger()
 
 # `Any` in this module stands for requests and responses of services we do not know.
 Handler = Callable[[Any, Any], Any]
-Guarding = Callable[[Any], AbstractAsyncContextManager[None]]
-"""What a call is served within, given its context."""
+Guarding = Callable[[Any], AbstractAsyncContextManager[CallContext]]
+"""What a call is served within, given its context; yields the one that has its claims."""
 
 SHARD_CAPABILITIES: Mapping[str, Capability] = {
     "/consumer.Shard/Stat": Capability.READ,
@@ -100,14 +101,13 @@ class RpcGuard(grpc.aio.ServerInterceptor):
     @asynccontextmanager
     async def _guarded(
         self, context: Any, *, method: str, require: Capability, streams: bool
-    ) -> AsyncIterator[None]:
+    ) -> AsyncIterator[CallContext]:
         try:
             # Before anything that costs: whoever holds all places is told so for a few microseconds.
             with self._limits.taken(context.peer(), streams=streams):
                 claims = self._verifier.verify(context.invocation_metadata(), require)
-                set_claims(claims)
                 async with asyncio.timeout(_seconds_left(claims)):
-                    yield
+                    yield CallContext(context, claims)
         except (grpc.aio.AbortError, asyncio.CancelledError, GeneratorExit):
             raise  # a decision already taken: the handler's own, or the caller's
         except Exception as error:
@@ -116,16 +116,16 @@ class RpcGuard(grpc.aio.ServerInterceptor):
 
 def _guard_call(inner: Handler, guarding: Guarding) -> Handler:
     async def guarded(request: Any, context: Any) -> Any:
-        async with guarding(context):
-            return await inner(request, context)
+        async with guarding(context) as verified:
+            return await inner(request, verified)
 
     return guarded
 
 
 def _guard_stream(inner: Handler, guarding: Guarding) -> Handler:
     async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
-        async with guarding(context):
-            async for response in inner(request, context):
+        async with guarding(context) as verified:
+            async for response in inner(request, verified):
                 yield response
 
     return guarded

@@ -12,7 +12,7 @@ from consumer.core.move_messages import shard_moves
 from consumer.errors import BoundExceededError
 from consumer.key_space import is_visible, spec_of
 from consumer.protocol.allocation_pb2 import ListMovesRequest, ListMovesResponse
-from consumer.protocol.claims_context import current_claims
+from consumer.protocol.auth import Claims
 from consumer.protocol.shard_pb2 import ShardSpec
 
 PAGE_ENTRIES = 256
@@ -40,7 +40,7 @@ class MoveListing:
         self._ledger = ledger
         self._key_space = key_space
 
-    async def page(self, request: ListMovesRequest) -> ListMovesResponse:
+    async def page(self, request: ListMovesRequest, claims: Claims) -> ListMovesResponse:
         """Return a page of the moves that the request and the caller's claims select.
 
         Raises:
@@ -63,13 +63,13 @@ class MoveListing:
             for move in shard_moves(kv)
             if request.shard in ("", move.shard)
             and request.member in ("", move.member)
-            and self._may_see(move.shard)
+            and self._may_see(move.shard, claims)
         ]
         token = page[-1].key if len(entries) > size else b""
         return ListMovesResponse(moves=moves, next_page_token=token)
 
-    def _may_see(self, shard_id: str) -> bool:
+    def _may_see(self, shard_id: str, claims: Claims) -> bool:
         """Tell whether the caller's claims cover a shard; of one that is gone only the id can be judged."""
         item = self._key_space.items.get(ItemId(shard_id))
         spec = ShardSpec(id=shard_id) if item is None else spec_of(item)
-        return is_visible(spec, current_claims().selector)
+        return is_visible(spec, claims.selector)

@@ -22,7 +22,7 @@ from consumer.journal.client import JournalClient
 from consumer.key_space import is_visible
 from consumer.protocol import recovery_pb2_grpc
 from consumer.protocol.alphabet import validate_journal
-from consumer.protocol.claims_context import current_claims
+from consumer.protocol.auth import Claims
 from consumer.protocol.recovery_pb2 import (
     FragmentTally,
     PlanPruneRequest,
@@ -46,6 +46,7 @@ from consumer.protocol.validation_shard import validate_shard_id
 from consumer.recoverylog.prune_plan import Fate, LogPlan, Tally
 from consumer.recoverylog.pruner import PruneOutcome, Pruner
 from consumer.recoverylog.rewinder import Rewinder
+from consumer.rpc.call_context import claims_of
 from consumer.shard.source_resetter import WRITE_HEAD, ResetRequest, SourceResetter
 
 DELAY_SECONDS_MAX = 10 * 365 * 86_400.0
@@ -75,8 +76,7 @@ class RecoveryApi(recovery_pb2_grpc.RecoveryServiceServicer):
         self, request: PlanPruneRequest, context: Context
     ) -> AsyncIterator[PlanPruneResponse]:
         """Tell what a prune would remove, log by log; change nothing."""
-        del context
-        _require_unscoped()
+        _require_unscoped(claims_of(context))
         _validate_delay(request.delay_seconds)
         async for plan in self._pruner.plan(delay_seconds=request.delay_seconds):
             yield PlanPruneResponse(log=planned_log(plan))
@@ -85,16 +85,14 @@ class RecoveryApi(recovery_pb2_grpc.RecoveryServiceServicer):
         self, request: PruneRequest, context: Context
     ) -> AsyncIterator[PruneResponse]:
         """Prune log by log."""
-        del context
-        _require_unscoped()
+        _require_unscoped(claims_of(context))
         _validate_delay(request.delay_seconds)
         async for outcome in self._pruner.prune(delay_seconds=request.delay_seconds):
             yield PruneResponse(log=pruned_log(outcome))
 
     async def PlanRewind(self, request: PlanRewindRequest, context: Context) -> PlanRewindResponse:  # noqa: N802 - gRPC's name
         """Tell what a rewind would do; change nothing."""
-        del context
-        spec = await self._visible_spec(request.shard)
+        spec = await self._visible_spec(request.shard, claims_of(context))
         if spec is None:
             return PlanRewindResponse(status=RewindStatus.REWIND_STATUS_SHARD_NOT_FOUND)
         plan = await self._rewinder.plan(spec, backup=request.backup, force=request.force)
@@ -102,8 +100,7 @@ class RecoveryApi(recovery_pb2_grpc.RecoveryServiceServicer):
 
     async def Rewind(self, request: RewindRequest, context: Context) -> RewindResponse:  # noqa: N802 - gRPC's name
         """Put a backup of a shard's hints in place of its primary hints, or refuse."""
-        del context
-        spec = await self._visible_spec(request.shard)
+        spec = await self._visible_spec(request.shard, claims_of(context))
         if spec is None:
             return RewindResponse(status=RewindStatus.REWIND_STATUS_SHARD_NOT_FOUND)
         plan = await self._rewinder.perform(spec, backup=request.backup, force=request.force)
@@ -113,8 +110,7 @@ class RecoveryApi(recovery_pb2_grpc.RecoveryServiceServicer):
         self, request: PlanResetSourceRequest, context: Context
     ) -> PlanResetSourceResponse:
         """Tell what a reset of a source would do; change nothing."""
-        del context
-        wanted = await self._reset_request(request)
+        wanted = await self._reset_request(request, claims_of(context))
         if wanted is None:
             return PlanResetSourceResponse(
                 status=ResetSourceStatus.RESET_SOURCE_STATUS_SHARD_NOT_FOUND
@@ -126,15 +122,14 @@ class RecoveryApi(recovery_pb2_grpc.RecoveryServiceServicer):
         self, request: ResetSourceRequest, context: Context
     ) -> ResetSourceResponse:
         """Have a shard's next primary go on elsewhere in a source, or refuse."""
-        del context
-        wanted = await self._reset_request(request)
+        wanted = await self._reset_request(request, claims_of(context))
         if wanted is None:
             return ResetSourceResponse(status=ResetSourceStatus.RESET_SOURCE_STATUS_SHARD_NOT_FOUND)
         plan = await self._resetter.perform(wanted)
         return ResetSourceResponse(status=plan.status, reset=plan.reset)
 
     async def _reset_request(
-        self, request: PlanResetSourceRequest | ResetSourceRequest
+        self, request: PlanResetSourceRequest | ResetSourceRequest, claims: Claims
     ) -> ResetRequest | None:
         """Return what is asked for, checked; None if there is no such shard for the caller."""
         validate_journal(request.journal, "journal")
@@ -142,18 +137,16 @@ class RecoveryApi(recovery_pb2_grpc.RecoveryServiceServicer):
             raise ValidationError(
                 "offset", f"expected -1 (the write head) or more, got {request.offset}"
             )
-        spec_kv = await self._visible_spec(request.shard)
+        spec_kv = await self._visible_spec(request.shard, claims)
         if spec_kv is None:
             return None
         return ResetRequest(spec_kv=spec_kv, journal=request.journal, offset=request.offset)
 
-    async def _visible_spec(self, shard_id: str) -> KeyValue | None:
+    async def _visible_spec(self, shard_id: str, claims: Claims) -> KeyValue | None:
         """Return a spec that the caller may see; the transaction demands that it has not changed since."""
         validate_shard_id(shard_id, "shard")
         kv = await self._rewinder.spec_of(shard_id)
-        if kv is None or not is_visible(
-            _spec_or_bare(kv.value, shard_id), current_claims().selector
-        ):
+        if kv is None or not is_visible(_spec_or_bare(kv.value, shard_id), claims.selector):
             return None
         return kv
 
@@ -204,9 +197,9 @@ def _validate_delay(delay_seconds: float) -> None:
         )
 
 
-def _require_unscoped() -> None:
+def _require_unscoped(claims: Claims) -> None:
     """Any shard may need any log: who may see only some may not judge what is dead."""
-    if is_scoped(current_claims().selector):
+    if is_scoped(claims.selector):
         raise NotAuthorizedError(
             "a prune concerns every shard: the token must not be restricted to some of them"
         )

@@ -48,7 +48,6 @@ from consumer.key_space import is_visible, spec_of
 from consumer.protocol import shard_pb2_grpc
 from consumer.protocol.actor import actor_of
 from consumer.protocol.auth import Capability, Claims, ClientAuth
-from consumer.protocol.claims_context import current_claims
 from consumer.protocol.journal_pb2 import Header, LabelSelector
 from consumer.protocol.labels import ID, label_set, selector
 from consumer.protocol.recorded_op_pb2 import FSMHints
@@ -76,6 +75,7 @@ from consumer.protocol.validation_shard import (
 from consumer.recoverylog.hint_store import fetch_hints
 from consumer.recoverylog.hints import encode_hints
 from consumer.resolver.resolver import Resolver, ShardResolution
+from consumer.rpc.call_context import claims_of
 from consumer.rpc.grpc_status import CAUSE_METADATA
 
 log = structlog.get_logger()
@@ -128,6 +128,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         proxied = request.HasField("header")
         async with await self._resolver.resolve(
             request.shard,
+            claims=claims_of(context),
             may_proxy=not proxied,
             proxy_header=request.header if proxied else None,
             read_through=request.read_through,
@@ -145,19 +146,17 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
 
     async def List(self, request: ListRequest, context: Context) -> ListResponse:  # noqa: N802 - gRPC's name
         """List specs, routes and statuses of the shards that the request and the caller's claims select."""
-        del context
         validate_list_request(request)
         shards = list_shards(
-            self._key_space, wanted=request.selector, allowed=current_claims().selector
+            self._key_space, wanted=request.selector, allowed=claims_of(context).selector
         )
         return ListResponse(status=Status.OK, header=self._header(), shards=shards)
 
     async def Apply(self, request: ApplyRequest, context: Context) -> ApplyResponse:  # noqa: N802 - gRPC's name
         """Create, update and delete shards: all of the request's changes, or none."""
-        del context
         validate_shard_apply_request(request)
         _require_batch(len(request.changes), field_name="changes")
-        allowed = current_claims().selector
+        allowed = claims_of(context).selector
         checkpoint = plan_apply(
             request.changes,
             self._keys,
@@ -179,10 +178,9 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
 
     async def GetHints(self, request: GetHintsRequest, context: Context) -> GetHintsResponse:  # noqa: N802 - gRPC's name
         """Fetch the recovery hints of a shard. One without a recovery log has none."""
-        del context
         validate_hints_request(request)
         item = self._key_space.items.get(ItemId(request.shard))
-        if item is None or not is_visible(spec_of(item), current_claims().selector):
+        if item is None or not is_visible(spec_of(item), claims_of(context).selector):
             return GetHintsResponse(status=Status.SHARD_NOT_FOUND, header=self._header())
         hints = await fetch_hints(self._etcd, spec_of(item))
         return GetHintsResponse(
@@ -199,7 +197,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
             request.shards,
             self._key_space,
             self._keys,
-            allowed=current_claims().selector,
+            allowed=claims_of(context).selector,
             only_failed=request.only_failed,
         )
         if request.dry_run or not checkpoint.operations:

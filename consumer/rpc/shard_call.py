@@ -26,6 +26,7 @@ from consumer.protocol.call_metadata import (
     token_in,
 )
 from consumer.protocol.shard_pb2 import Status
+from consumer.rpc.call_context import claims_of
 
 # `Any`: grpc.aio passes each servicer method its context; requests and responses vary by method.
 Context = Any
@@ -42,7 +43,8 @@ async def serving_shard(
     """Lend out the shard of a call, ready and read through the call's token; its `shard` is set.
 
     If this process is not the shard's primary, the call ends with UNAVAILABLE (NOT_FOUND, if there is no such shard),
-    and metadata that name the status and the route. The body must send no initial metadata of its own.
+    and metadata that name the status and the route. There is no such shard, either, if the caller's claims do not
+    select it. The body must send no initial metadata of its own.
 
     Args:
         resolver: Of this process.
@@ -53,6 +55,7 @@ async def serving_shard(
     Raises:
         ValidationError: no shard is named, or the token is malformed.
         ResolverStoppedError: this process is shutting down.
+        ClaimsMissingError: the call did not come through a member's server.
         grpc.aio.AbortError: this process cannot answer; the server has told the caller.
     """
     metadata = tuple(context.invocation_metadata() or ())
@@ -61,7 +64,10 @@ async def serving_shard(
         raise ValidationError("shard", "expected the id of a shard in the request or its metadata")
     token = token_in(metadata)
     async with await resolver.resolve(
-        wanted, may_proxy=False, read_through=merge_tokens(token, read_through or {})
+        wanted,
+        claims=claims_of(context),
+        may_proxy=False,
+        read_through=merge_tokens(token, read_through or {}),
     ) as resolution:
         if resolution.shard is None:
             await _refuse(context, wanted, resolution)

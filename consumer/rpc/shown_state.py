@@ -15,6 +15,7 @@ from consumer.application import Application
 from consumer.core.hint_keys import has_recovery_log
 from consumer.errors import StateNotShownError
 from consumer.key_space import PRIMARY_SLOT
+from consumer.protocol.auth import Claims
 from consumer.protocol.journal_pb2 import Header
 from consumer.protocol.shard_pb2 import Status
 from consumer.resolver.local_shards import LocalShards
@@ -71,19 +72,23 @@ class ShownStates:
 
     @asynccontextmanager
     async def lend(
-        self, shard_id: str, *, max_staleness_seconds: float
+        self, shard_id: str, *, claims: Claims, max_staleness_seconds: float
     ) -> AsyncIterator[ShownState]:
         """Lend out the store of a shard for as long as the block lasts.
 
         Args:
             shard_id: The shard.
+            claims: Of the caller.
             max_staleness_seconds: How old a standby's state may be; 0: no standby may answer.
 
         Raises:
             StateNotShownError: the store shows no tables.
             ResolverStoppedError: this process is shutting down.
+            UnauthenticatedError: the claims have expired.
         """
-        async with await self._resolver.resolve(shard_id, may_proxy=False) as resolution:
+        async with await self._resolver.resolve(
+            shard_id, claims=claims, may_proxy=False
+        ) as resolution:
             if resolution.shard is not None:
                 yield ShownState(
                     status=Status.OK,

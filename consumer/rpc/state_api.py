@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any
 
 from allocator.core.model import MemberId
@@ -21,7 +21,7 @@ from consumer.errors import BoundExceededError, StateNotShownError, StoreError
 from consumer.journal.client import JournalClient
 from consumer.key_space import is_visible
 from consumer.protocol import state_pb2_grpc
-from consumer.protocol.claims_context import current_claims
+from consumer.protocol.auth import Claims
 from consumer.protocol.journal_pb2 import Header
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.protocol.state_pb2 import (
@@ -38,6 +38,7 @@ from consumer.protocol.validation_shard import validate_shard_id
 from consumer.protocol.validation_terms import validate_selector
 from consumer.resolver.local_shards import LocalShards
 from consumer.rpc.arrow_parts import lacking, scan_parts
+from consumer.rpc.call_context import claims_of
 from consumer.rpc.shown_state import ShownState, ShownStates
 from consumer.shard.replica_progress import progress_of
 
@@ -86,9 +87,8 @@ class StateApi(state_pb2_grpc.StateServiceServicer):
         self, request: ListReplicasRequest, context: Context
     ) -> ListReplicasResponse:
         """Tell how far the replicas here have come that the request and the caller's claims select."""
-        del context
         validate_selector(request.selector, "selector")
-        allowed = current_claims().selector
+        allowed = claims_of(context).selector
         shards = [
             shard
             for shard in self._local_shards.shards.values()
@@ -101,11 +101,8 @@ class StateApi(state_pb2_grpc.StateServiceServicer):
         self, request: DescribeStateRequest, context: Context
     ) -> DescribeStateResponse:
         """Tell which tables the shard's store shows."""
-        del context
         _validate(request)
-        async with self._states.lend(
-            request.shard, max_staleness_seconds=request.max_staleness_seconds
-        ) as shown:
+        async with self._lent(request, claims_of(context)) as shown:
             response = DescribeStateResponse(
                 status=shown.status, header=shown.header, cause=shown.cause
             )
@@ -117,8 +114,8 @@ class StateApi(state_pb2_grpc.StateServiceServicer):
         self, request: ScanStateRequest, context: Context
     ) -> AsyncIterator[ScanStateResponse]:
         """Stream the rows of a table as of the last commit."""
-        del context
         _validate(request)
+        claims = claims_of(context)
         if self._waiting >= SCANS_WAITING_MAX:
             raise BoundExceededError(
                 f"expected at most {SCANS_WAITING_MAX} scans to wait here; try again later"
@@ -129,16 +126,16 @@ class StateApi(state_pb2_grpc.StateServiceServicer):
         finally:
             self._waiting -= 1
         try:
-            async with aclosing(self._scan(request)) as responses:
+            async with aclosing(self._scan(request, claims)) as responses:
                 async for response in responses:
                     yield response
         finally:
             self._turns.release()
 
-    async def _scan(self, request: ScanStateRequest) -> AsyncGenerator[ScanStateResponse, None]:
-        async with self._states.lend(
-            request.shard, max_staleness_seconds=request.max_staleness_seconds
-        ) as shown:
+    async def _scan(
+        self, request: ScanStateRequest, claims: Claims
+    ) -> AsyncGenerator[ScanStateResponse, None]:
+        async with self._lent(request, claims) as shown:
             if shown.store is None:
                 yield ScanStateResponse(status=shown.status, header=shown.header, cause=shown.cause)
                 return
@@ -152,6 +149,15 @@ class StateApi(state_pb2_grpc.StateServiceServicer):
             async with aclosing(parts):
                 async for part in parts:
                     yield _response(part, shown)
+
+    def _lent(
+        self, request: DescribeStateRequest | ScanStateRequest, claims: Claims
+    ) -> AbstractAsyncContextManager[ShownState]:
+        return self._states.lend(
+            request.shard,
+            claims=claims,
+            max_staleness_seconds=request.max_staleness_seconds,
+        )
 
     def _header(self) -> Header:
         announced = self._member_id in self._key_space.members

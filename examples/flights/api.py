@@ -11,6 +11,7 @@ import grpc
 
 from consumer.application import Resolver
 from consumer.protocol.shard_pb2 import Status
+from consumer.rpc.call_context import claims_of
 from examples.flights import flights_pb2_grpc
 from examples.flights.aircraft import Aircraft
 from examples.flights.flights_pb2 import Aircraft as AircraftMessage
@@ -37,6 +38,7 @@ class FlightsApi(flights_pb2_grpc.FlightsServiceServicer):
         forwarded = request.HasField("header")
         async with await self._resolver.resolve(
             request.shard,
+            claims=claims_of(context),
             may_proxy=not forwarded,
             proxy_header=request.header if forwarded else None,
             read_through=request.read_through,

@@ -11,6 +11,7 @@ import grpc
 
 from consumer.application import Resolver
 from consumer.protocol.shard_pb2 import Status
+from consumer.rpc.call_context import claims_of
 from consumer.stores.sqlite import SqliteStore
 from examples.word_count import word_count_pb2_grpc
 from examples.word_count.store import CountStore
@@ -36,6 +37,7 @@ class WordCountApi(word_count_pb2_grpc.WordCountServiceServicer):
         forwarded = request.HasField("header")
         async with await self._resolver.resolve(
             request.shard,
+            claims=claims_of(context),
             may_proxy=not forwarded,
             proxy_header=request.header if forwarded else None,
             read_through=request.read_through,

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from consumer.application import Resolver
 from consumer.protocol.call_metadata import shard_in
 from consumer.protocol.shard_pb2 import GetHintsRequest, StatRequest, StatResponse, Status
+from consumer.rpc.call_context import claims_of
 from consumer.rpc.shard_call import serving_shard
 from tests.support.tally import Tally, total_of
 
@@ -92,10 +93,12 @@ class _Api:
             return _answer(await resolution.call(total_of))
 
     async def CountInBand(self, request: StatRequest, context: Context) -> StatResponse:  # noqa: N802
-        del context
         self._application.asked += 1
         async with await self._resolver.resolve(
-            request.shard, may_proxy=False, read_through=request.read_through
+            request.shard,
+            claims=claims_of(context),
+            may_proxy=False,
+            read_through=request.read_through,
         ) as resolution:
             if resolution.shard is None:
                 return StatResponse(status=resolution.status, header=resolution.header)
@@ -104,7 +107,9 @@ class _Api:
     async def CountWithoutToken(self, request: GetHintsRequest, context: Context) -> StatResponse:  # noqa: N802
         self._application.asked += 1
         wanted = request.shard or shard_in(context.invocation_metadata())
-        async with await self._resolver.resolve(wanted, may_proxy=True) as resolution:
+        async with await self._resolver.resolve(
+            wanted, claims=claims_of(context), may_proxy=True
+        ) as resolution:
             if resolution.shard is None:
                 return StatResponse(status=resolution.status, header=resolution.header)
             return _answer(await resolution.call(total_of))

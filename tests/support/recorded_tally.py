@@ -9,6 +9,7 @@ from typing import Any
 
 from consumer.application import Shard
 from consumer.journal.client import JournalClient
+from consumer.protocol.auth import Claims
 from consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
 from consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
 from consumer.protocol.shard_pb2 import ShardSpec
@@ -115,7 +116,7 @@ async def counts_of(
 ) -> dict[str, int]:
     """What the shard, whose primary is here, has committed once it has read so far."""
     async with await resolver.resolve(
-        shard_id, may_proxy=False, read_through=read_through
+        shard_id, claims=Claims.process(), may_proxy=False, read_through=read_through
     ) as resolution:
         assert resolution.shard is not None, resolution.status
         counts: dict[str, int] = await resolution.call(TALLIES[kind][1])

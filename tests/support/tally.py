@@ -20,6 +20,7 @@ from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
 from consumer.protocol import journal_pb2, shard_pb2
+from consumer.rpc.call_context import claims_of
 from consumer.stores.json_document import decode_documents
 from consumer.stores.json_file import JsonFileStore
 from consumer.stores.sql import SqlStore
@@ -91,8 +92,9 @@ class Tally:
         """Serve `COUNT_METHOD` from the primary's store."""
 
         async def count(request: bytes, context: Any) -> bytes:
-            del context
-            async with await resolver.resolve(request.decode(), may_proxy=False) as resolution:
+            async with await resolver.resolve(
+                request.decode(), claims=claims_of(context), may_proxy=False
+            ) as resolution:
                 if resolution.shard is None:
                     return shard_pb2.Status.Name(resolution.status).encode()
                 return str(await resolution.call(total_of)).encode()

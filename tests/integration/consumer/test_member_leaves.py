@@ -23,6 +23,7 @@ from consumer.application import Resolver, Shard
 from consumer.errors import ResolverStoppedError
 from consumer.journal.client import JournalClient
 from consumer.member.service import Service, run_member
+from consumer.protocol.auth import Claims
 from consumer.resolver.resolver import Resolver as ShardResolver
 from consumer.shard.environment import ShardConfig
 from tests.support.eventually import eventually
@@ -187,7 +188,9 @@ async def test_member_forced_to_stop_may_be_taken_for_dead(cluster: Cluster) -> 
             await wait_for_primaries(client, "shard-1")
         async with cluster.member("b", shard_limit=0) as b:
             await eventually(lambda: b.registry.get_sample_value(HELD) == 1)
-            async with await a.resolver.resolve("shard-1", may_proxy=False):
+            async with await a.resolver.resolve(
+                "shard-1", claims=Claims.process(), may_proxy=False
+            ):
                 a.force_stop()
                 found_dead = "broadsheet_member_peers_found_dead_total"
                 await eventually(lambda: b.registry.get_sample_value(found_dead) == 1)

@@ -30,6 +30,7 @@ from consumer.client import ShardClient
 from consumer.errors import EndpointError, ResolverStoppedError, ShardStoppedError
 from consumer.journal.client import JournalClient
 from consumer.member.service import Service
+from consumer.protocol.auth import Claims
 from consumer.protocol.shard_pb2 import ReplicaStatus, Status
 from consumer.shard.environment import ShardConfig
 from tests.support.eventually import eventually
@@ -153,19 +154,23 @@ async def test_resolver_in_process_and_when_stopped(cluster: Cluster) -> None:
             await client.apply(upserts(shard("shard-1", SOURCE), shard("shard-2", SOURCE)))
             await wait_for_primaries(client, "shard-1", "shard-2")
         resolver = service.resolver
-        async with await resolver.resolve("shard-1", may_proxy=False) as resolution:
+        async with await resolver.resolve(
+            "shard-1", claims=Claims.process(), may_proxy=False
+        ) as resolution:
             assert resolution.status == Status.OK
             assert resolution.shard is not None
             assert resolution.shard.id == "shard-1"
-        assert [spec.id for spec in resolver.shards_with_source(SOURCE)] == ["shard-1", "shard-2"]
-        assert resolver.shards_with_source("other") == ()
+        assert [
+            spec.id for spec in resolver.shards_with_source(SOURCE, claims=Claims.process())
+        ] == ["shard-1", "shard-2"]
+        assert resolver.shards_with_source("other", claims=Claims.process()) == ()
 
         samples = generate_latest(service.registry).decode()
         assert 'gazette_shard_up{shard="shard-1",status="PRIMARY"} 1.0' in samples
         service.force_stop()
         await eventually(resolver.stopping.is_set)
         with pytest.raises(ResolverStoppedError):
-            await resolver.resolve("shard-1", may_proxy=False)
+            await resolver.resolve("shard-1", claims=Claims.process(), may_proxy=False)
 
 
 async def test_resolve_waits_for_a_shard_that_is_not_ready(cluster: Cluster) -> None:
@@ -265,7 +270,9 @@ def _grew(outcomes: Counter[str], before: int) -> bool:
 
 async def count_in_process(service: Service) -> str:
     """Sum the counts of shard-1 through the resolver."""
-    async with await service.resolver.resolve("shard-1", may_proxy=False) as resolution:
+    async with await service.resolver.resolve(
+        "shard-1", claims=Claims.process(), may_proxy=False
+    ) as resolution:
         if resolution.shard is None:
             return Status.Name(resolution.status)
         try:

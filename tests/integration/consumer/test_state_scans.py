@@ -24,7 +24,7 @@ from consumer.errors import (
 )
 from consumer.journal.client import JournalClient
 from consumer.member.service import Service
-from consumer.protocol.auth import KeyedAuth
+from consumer.protocol.auth import Claims, KeyedAuth
 from consumer.protocol.state_pb2 import ScannedState, ScanStateResponse
 from consumer.state_tables import TableScan
 from consumer.stores.json_file import JsonFileStore
@@ -191,7 +191,9 @@ async def test_scan_ends_when_its_shard_does(
     ):
         for _ in range(3):
             await anext(parts)
-        async with await member.resolver.resolve(SHARD, may_proxy=False) as resolution:
+        async with await member.resolver.resolve(
+            SHARD, claims=Claims.process(), may_proxy=False
+        ) as resolution:
             await client.unassign([SHARD])
             await resolution.reference.ended
         HeldStore.go_on.set()

@@ -11,7 +11,15 @@ import pytest
 
 from allocator.errors import ValidationError
 from consumer.errors import NotAuthorizedError, UnauthenticatedError
-from consumer.protocol.auth import BearerAuth, Capability, Claims, KeyedAuth, NoAuth, expiring
+from consumer.protocol.auth import (
+    LEEWAY_SECONDS,
+    BearerAuth,
+    Capability,
+    Claims,
+    KeyedAuth,
+    NoAuth,
+    expiring,
+)
 from consumer.protocol.labels import parse_selector
 
 OLD, NEW = b64encode(b"old-secret").decode(), b64encode(b"new-secret").decode()
@@ -45,6 +53,21 @@ def test_signed_claims_come_back_as_they_were() -> None:
     assert seen.expires_at is not None
     assert claims.expires_at is not None
     assert abs(seen.expires_at - claims.expires_at) <= timedelta(seconds=1)
+
+
+def test_claims_expire_when_their_token_would() -> None:
+    """Who holds verified claims and a verifier that sees the token again decide alike, the tolerance included; the
+    process's own claims are for ever, and a token may expire at the last date that there is.
+    """
+    last = datetime.max.replace(tzinfo=UTC)
+    expires_at = _in_an_hour()
+    claims = Claims(capability=Capability.READ, expires_at=expires_at)
+    tolerated = expires_at + timedelta(seconds=LEEWAY_SECONDS)
+
+    assert not claims.has_expired(tolerated)
+    assert claims.has_expired(tolerated + timedelta(microseconds=1))
+    assert not Claims.process().has_expired(last)
+    assert not Claims(capability=Capability.READ, expires_at=last).has_expired(_in_an_hour())
 
 
 def test_first_key_signs_and_any_verifies() -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from allocator.core.inquiry.causes import CauseFinder, told
 from allocator.core.inquiry.standing import Standing, as_planned
 from allocator.core.load.lag import Lag
 from allocator.core.model import Assignment, Item, ItemId, MemberId
 from allocator.core.placement.primaries import wanted_hand_overs
-from allocator.core.placement.trial import Trial, Verdict
 from allocator.core.plan import Plan, PlanRefused, plan_for
 from allocator.core.state import PRIMARY_SLOT, AllocState
 from allocator.core.transition.blocked import Blocked, Reason
@@ -63,18 +62,18 @@ def explain(standing: Standing, item_id: ItemId) -> Explanation | None:
     desired = plan.desired.get(item_id, ()) if plan is not None else ()
     replicas = Replicas.sort_out(state, item, desired=desired, consistency=standing.consistency)
     blocked = tuple(_blocked(standing, state, item, plan)) if plan is not None else ()
-    reasons = _Reasons(state, plan, item)
+    causes = CauseFinder(state.problem(), plan.desired if plan is not None else {})
     return Explanation(
         item_id=item_id,
         revision=state.revision,
         replication=replicas.replication,
         replicas=tuple(
-            _replica(standing, state, each, replicas, desired, reasons) for each in replicas.current
+            _replica(standing, state, each, replicas, desired, causes) for each in replicas.current
         ),
         desired=tuple(desired),
         planned_primary=plan.primaries.get(item_id) if plan is not None else None,
         risk=replicas.risk(state).name.lower().replace("_", "-"),
-        blocked=blocked,
+        blocked=causes.explained(blocked),
         notes=tuple(_notes(standing, state, plan)),
     )
 
@@ -114,7 +113,7 @@ def _replica(
     assignment: Assignment,
     replicas: Replicas,
     desired: tuple[MemberId, ...],
-    reasons: _Reasons,
+    causes: CauseFinder,
 ) -> ReplicaExplained:
     wanted = assignment.member_id in desired and assignment.kv.key not in replicas.surplus
     return ReplicaExplained(
@@ -123,7 +122,7 @@ def _replica(
         consistent=assignment.kv.key in replicas.consistent,
         lag=state.lag(assignment),
         desired=wanted,
-        why=_why(standing, state, assignment, replicas, reasons, wanted=wanted),
+        why=_why(standing, state, assignment, replicas, causes, wanted=wanted),
     )
 
 
@@ -132,7 +131,7 @@ def _why(
     state: AllocState,
     assignment: Assignment,
     replicas: Replicas,
-    reasons: _Reasons,
+    causes: CauseFinder,
     *,
     wanted: bool,
 ) -> str:
@@ -141,55 +140,44 @@ def _why(
         return "its member is gone"
     if assignment.kv.key in replicas.surplus:
         return "a second replica on one member is worth nothing"
-    told = reasons.to_stay(assignment.member_id) if wanted else reasons.to_go(assignment.member_id)
+    if wanted:
+        why = _to_stay(causes, assignment.item_id, assignment.member_id)
+    else:
+        why = _to_go(causes, replicas, assignment.item_id, assignment.member_id)
     if (assignment.item_id, assignment.member_id) in state.avoided:
-        return f"it has failed for too long; {told}"
+        return f"it has failed for too long; {why}"
     if member.value.is_exiting():
         if assignment.member_id in standing.settling.drains_waiting:
-            return f"its member wishes to leave, and waits for a member that replaces it; {told}"
-        return f"its member wishes to leave; {told}"
-    return f"it is primary; {told}" if assignment.slot == PRIMARY_SLOT else told
+            return f"its member wishes to leave, and waits for a member that replaces it; {why}"
+        return f"its member wishes to leave; {why}"
+    return f"it is primary; {why}" if assignment.slot == PRIMARY_SLOT else why
 
 
-class _Reasons:
-    """What trying an item's replicas on other members says."""
+def _to_stay(causes: CauseFinder, item_id: ItemId, member_id: MemberId) -> str:
+    """Return what keeps a planned replica from the other members, with their numbers."""
+    found = causes.of_replica(item_id, member_id)
+    return (
+        f"it stays; other members: {told(found)}" if found else "it stays: there is no other member"
+    )
 
-    def __init__(self, state: AllocState, plan: Plan | None, item: Item) -> None:
-        self._item_id = item.item_id
-        self._replication = item.value.desired_replication()
-        self._members = tuple(state.members)
-        self._held = frozenset(each.member_id for each in state.assignments.get(item.item_id, ()))
-        planned = plan.desired if plan is not None else {}
-        # The plan in force may be older than the state: what is gone since counts nowhere.
-        self._desired = {
-            item_id: tuple(each for each in planned.get(item_id, ()) if each in state.members)
-            for item_id in state.items
-        }
-        self._trial = Trial(state.problem(), self._desired)
 
-    def to_stay(self, member_id: MemberId) -> str:
-        """Return what keeps a planned replica from the other members, with their numbers."""
-        others = [each for each in self._members if each != member_id]
-        if not others:
-            return "it stays: there is no other member"
-        verdicts = Counter(self._trial.verdict(self._item_id, member_id, each) for each in others)
-        told = ", ".join(f"{verdicts[each]} {each.value}" for each in Verdict if verdicts[each])
-        return f"it stays; other members: {told}"
-
-    def to_go(self, member_id: MemberId) -> str:
-        """Return what keeps the replica from staying in the place of each planned one, of new ones if there are any."""
-        planned = self._desired[self._item_id]
-        if not self._replication:
-            return "it goes: no replica is wanted"
-        told = (
-            f"instead of {each} this would be a member "
-            f"{self._trial.verdict(self._item_id, each, member_id).value}"
-            for each in [each for each in planned if each not in self._held] or planned
-        )
-        return (
-            f"it goes; {len(planned)} of {self._replication} wanted replicas are planned, none of them here: "
-            f"{'; '.join(told)}"
-        )
+def _to_go(causes: CauseFinder, replicas: Replicas, item_id: ItemId, member_id: MemberId) -> str:
+    """Return what keeps the replica from staying in the place of each planned one, of new ones if there are any."""
+    planned, replication = causes.planned(item_id), replicas.replication
+    if not replication:
+        return "it goes: no replica is wanted"
+    tried = [
+        f"instead of {each} this would be a member {causes.verdict(item_id, each, member_id).value}"
+        for each in replicas.missing or planned
+    ]
+    if len(planned) < replication:
+        # Not even what it lacks may be here: its member must be full.
+        more = causes.verdict(item_id, None, member_id)
+        tried.append(f"for one more this would be a member {more.value}")
+    return (
+        f"it goes; {len(planned)} of {replication} wanted replicas are planned, none of them here: "
+        f"{'; '.join(tried)}"
+    )
 
 
 def _notes(standing: Standing, state: AllocState, plan: Plan | None) -> Iterator[str]:

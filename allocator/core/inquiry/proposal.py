@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
+from allocator.core.inquiry.causes import CauseFinder
 from allocator.core.inquiry.rehearsal import Rehearsal, rehearse
 from allocator.core.inquiry.standing import (
     Basis,
@@ -86,6 +87,13 @@ def propose(
         balanced = standing.solver.solve(problem)
         delayed = tuple(waits_to_settle(plan.desired, balanced, settling.describe()))
         rehearsal = replace(rehearsal, waits=(*rehearsal.waits, *delayed))
+    # The plan answers the state before the rehearsal, so what it cannot provide for is found out there.
+    causes = CauseFinder(state.problem(), plan.desired)
+    rehearsal = replace(
+        rehearsal,
+        waits=causes.explained(rehearsal.waits),
+        stuck=causes.explained(rehearsal.stuck),
+    )
     return Proposal(
         id=_id_of(standing.basis, plan),
         basis=standing.basis,

@@ -62,8 +62,13 @@ class Trial:
             for item_id, placed in desired.items():
                 self._loads.update(dict.fromkeys(placed, self._items[item_id].load))
 
-    def verdict(self, item_id: ItemId, source: MemberId, target: MemberId) -> Verdict:
+    def verdict(self, item_id: ItemId, source: MemberId | None, target: MemberId) -> Verdict:
         """Return what a move of an item's replica, from where it is planned to another member, would hurt first.
+
+        Args:
+            item_id: The item.
+            source: Where the replica is planned; None: nowhere, one more is tried of an item that lacks replicas.
+            target: The member to try.
 
         Raises:
             KeyError: the problem has no such item or member.
@@ -76,6 +81,9 @@ class Trial:
             return Verdict.LEAVING
         if self._counts[target] >= member.limit:
             return Verdict.FULL
+        if source is None:
+            # Coverage comes before everything else.
+            return Verdict.BETTER
         for loss, verdict in self._losses(item, source, target):
             if loss:
                 return verdict if loss > 0 else Verdict.BETTER

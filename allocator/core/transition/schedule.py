@@ -159,7 +159,7 @@ class _Pass:
             yield decide_hand_over(state, pending, wish, at_rest=known is None, turns=turns)
 
     def _shortfall(self, item: Item, wanted: tuple[MemberId, ...]) -> Iterator[Blocked]:
-        """Yield why not even the plan has the item where it would best be."""
+        """Yield where not even the plan has the item as it would best be; `inquiry.causes` finds out why."""
         replication = item.value.desired_replication()
         if replication == 0:
             yield Blocked(item_id=item.item_id, reason=Reason.DISABLED)
@@ -171,18 +171,17 @@ class _Pass:
                 item_id=item.item_id,
                 reason=Reason.NO_MEMBER if too_few else Reason.LIMIT,
                 change=Change.ADD,
-                detail=f"{len(wanted)} of {replication} replicas have a place, "
-                + (f"and {possible} members could take one" if too_few else "the others are full"),
+                detail=f"{len(wanted)} of {replication} replicas have a place",
             )
         elif replication >= ZONES_WANTED <= self._zones and wanted[0].zone == wanted[-1].zone:
             yield Blocked(
-                item_id=item.item_id, reason=Reason.ZONE, detail="no other zone has room for it"
+                item_id=item.item_id, reason=Reason.ZONE, detail="it is planned in one zone"
             )
         if self._state.avoided or not self._exiting.isdisjoint(wanted):
             yield from self._retained(item, wanted)
 
     def _retained(self, item: Item, wanted: tuple[MemberId, ...]) -> Iterator[Blocked]:
-        """Yield why replicas stay on members that want to leave, or where they fail."""
+        """Yield replicas that stay on members that want to leave, or where they fail."""
         for member_id in wanted:
             if (item.item_id, member_id) in self._state.avoided:
                 yield Blocked(
@@ -190,7 +189,7 @@ class _Pass:
                     reason=Reason.NO_MEMBER,
                     change=Change.REMOVE,
                     member_id=member_id,
-                    detail="it has failed for too long, and nobody else can take it",
+                    detail="it has failed for too long, and the plan keeps it",
                 )
             elif member_id in self._exiting:
                 waits = member_id in self._wishes.drains_waiting
@@ -201,7 +200,5 @@ class _Pass:
                     reason=Reason.DRAIN_WAITS if waits else Reason.NO_MEMBER,
                     change=Change.REMOVE,
                     member_id=member_id,
-                    detail="waits for a member that replaces it"
-                    if waits
-                    else "no member that stays can take it without a loss of its replicas or zones",
+                    detail="waits for a member that replaces it" if waits else "the plan keeps it",
                 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from allocator.core.inquiry.causes import CauseFinder
 from allocator.core.inquiry.explanation import explain
 from allocator.core.inquiry.proposal import propose
 from allocator.core.inquiry.standing import Hypothesis
@@ -13,7 +14,7 @@ from allocator.core.placement.flow import FlowSolver
 from allocator.core.placement.problem import Problem, ProblemItem, ProblemMember, Solver
 from allocator.core.placement.verify import verify
 from allocator.core.plan import PlanRefused
-from allocator.core.transition.blocked import Reason
+from allocator.core.transition.blocked import Blocked, Change, Reason
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.standings import standing_of
 
@@ -61,16 +62,66 @@ def test_proposal_and_explanation_tell_which_item_holds_a_drain_back() -> None:
     assert [(each.item_id, each.member_id, each.reason) for each in stuck] == [
         (WIDE, ONE, Reason.NO_MEMBER)
     ]
-    assert "no member that stays can take it" in stuck[0].detail
+    told = "the plan keeps it; other members: 2 with another replica of it"
+    assert stuck[0].detail == told
     cluster.put_member("a", "one", 40, exiting=True)
     cluster.settle()
     explanation = explain(standing_of(cluster), WIDE)
     assert explanation is not None
+    assert [each.detail for each in explanation.blocked] == [told]
     why = {each.member_id: each.why for each in explanation.replicas}
     assert (
         why[ONE]
         == "its member wishes to leave; it stays; other members: 2 with another replica of it"
     )
+
+
+def test_kept_replicas_say_what_stops_each_other_member() -> None:
+    """Of three other members one is full, one holds the item's other replica, and one is in that replica's zone."""
+    cluster = MemoryCluster()
+    one, full, far = MemberId("b", "one"), MemberId("b", "full"), MemberId("a", "far")
+    for member_id, limit in ((one, 9), (full, 2), (far, 20), (MemberId("a", "near"), 20)):
+        cluster.put_member(member_id.zone, member_id.suffix, limit)
+    for number in range(6):
+        cluster.put_item(f"i{number}", 2)
+    cluster.settle()
+
+    proposal = propose(standing_of(cluster), Hypothesis(drained=frozenset({one})))
+
+    assert not isinstance(proposal, PlanRefused)
+    told = (
+        "the plan keeps it; other members: 1 with another replica of it, 1 at the limit, "
+        "1 where it would span fewer zones"
+    )
+    stuck = [(each.reason, each.member_id, each.detail) for each in proposal.rehearsal.stuck]
+    assert stuck == [(Reason.NO_MEMBER, one, told)] * 4
+
+
+def test_causes_beyond_the_bound_are_left_to_explain() -> None:
+    """A large cluster may hold back a drain for thousands of replicas: some are tried, the others say where to ask."""
+    cluster = _with_a_wide_item()
+    cluster.put_item("as-wide", 3)
+    cluster.settle()
+    cluster.put_member("a", "one", 40, exiting=True)
+    state = cluster.state()
+    kept = tuple(
+        Blocked(
+            item_id=ItemId(item_id),
+            reason=Reason.NO_MEMBER,
+            change=Change.REMOVE,
+            member_id=ONE,
+            detail="kept",
+        )
+        for item_id in ("as-wide", "wide")
+    )
+    planned = {i: tuple(a.member_id for a in group) for i, group in state.assignments.items()}
+    finder = CauseFinder(state.problem(), planned, trials_max=1)
+
+    for _ in range(2):
+        assert [each.detail for each in finder.explained(kept)] == [
+            "kept; other members: 2 with another replica of it",
+            "kept; `explain` tells the cause",
+        ]
 
 
 @SOLVERS

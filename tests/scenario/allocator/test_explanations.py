@@ -119,7 +119,41 @@ def test_no_member_is_named_where_the_others_leave() -> None:
     (blocked,) = _explained(standing_of(cluster)).blocked
 
     assert blocked.reason is Reason.NO_MEMBER
-    assert "1 of 2 replicas" in blocked.detail
+    assert (
+        blocked.detail
+        == "1 of 2 replicas have a place; members: 1 with another replica of it, 1 leaving"
+    )
+
+
+def test_failed_replica_that_stays_is_not_said_to_have_no_other_member() -> None:
+    """There is one with room, and the plan holds loads even: that is the cause."""
+    cluster = _cluster(A1, A2)
+    _put(cluster, "i", A1)
+    _put(cluster, "j", A2)
+    cluster.avoided = frozenset({(ItemId("i"), A1)})
+
+    (blocked,) = _explained(_with_plan(standing_of(cluster), i=(A1,), j=(A2,))).blocked
+
+    assert (blocked.reason, blocked.member_id) == (Reason.NO_MEMBER, A1)
+    assert blocked.detail == (
+        "it has failed for too long, and the plan keeps it; "
+        "other members: 1 where loads would be less even"
+    )
+
+
+def test_replica_that_goes_without_another_place_says_what_keeps_it_from_staying() -> None:
+    """Its member was given a lower limit, and nobody else is there: none is planned, and none may stay."""
+    cluster = _cluster(A1)
+    _put(cluster, "h", A1)
+    _put(cluster, "i", A1)
+    cluster.put_member("a", "a1", 1)
+
+    explanation = _explained(_with_plan(standing_of(cluster), h=(A1,), i=()))
+
+    assert _why(explanation)[A1].endswith(
+        "0 of 1 wanted replicas are planned, none of them here: "
+        "for one more this would be a member at the limit"
+    )
 
 
 def test_no_member_is_named_for_a_failed_replica_that_nobody_else_can_take() -> None:
@@ -143,6 +177,21 @@ def test_limit_is_named_where_not_even_the_plan_has_room() -> None:
     (blocked,) = _explained(standing_of(cluster)).blocked
 
     assert blocked.reason is Reason.LIMIT
+    assert blocked.detail == (
+        "1 of 2 replicas have a place; members: 1 with another replica of it, 1 at the limit"
+    )
+
+
+def test_zone_that_is_given_up_is_not_said_to_lack_room() -> None:
+    """The only member of the other zone has room for ten, and leaves."""
+    cluster = _cluster(A1, A2)
+    cluster.put_member("b", "b1", 10, exiting=True)
+    _put(cluster, "i", A1, A2)
+
+    (blocked,) = _explained(standing_of(cluster)).blocked
+
+    assert blocked.reason is Reason.ZONE
+    assert blocked.detail == "it is planned in one zone; members of other zones: 1 leaving"
 
 
 def test_disabled_is_named() -> None:

@@ -80,6 +80,10 @@ class ConsumerMember:
         """Return whether the process wants to leave."""
         return self.spec.exiting
 
+    def is_cordoned(self) -> bool:
+        """Return whether the process keeps its shards and is to get no others."""
+        return self.spec.cordoned
+
 
 class ShardDecoder:
     """Decodes the values of a consumer's key space."""

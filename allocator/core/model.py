@@ -43,6 +43,10 @@ class MemberValue(Protocol):
         """Return whether the member wants to leave."""
         ...
 
+    def is_cordoned(self) -> bool:
+        """Return whether the member keeps what it holds and is to get nothing new."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:

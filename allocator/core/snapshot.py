@@ -46,7 +46,9 @@ class Snapshot:
             limits=self.limits,
             loads=self.loads,
             item_slots=self.item_slots,
-            member_slots=member_slots(self.limits, self.drain_costs),
+            member_slots=member_slots(
+                self.limits, self.drain_costs, self.members.values(), self.loads
+            ),
             drain_costs=self.drain_costs,
             unreadable_items=self.unreadable_items,
             avoided=self.avoided,

@@ -121,6 +121,7 @@ class AllocState:
             item_id: tuple(group)
             for item_id, group in groupby(assignments, key=lambda assignment: assignment.item_id)
         }
+        loads = _count_loads(member_by_id, item_by_id, by_item)
         return cls(
             revision=revision,
             local_id=local_id,
@@ -128,9 +129,9 @@ class AllocState:
             items=item_by_id,
             assignments=by_item,
             limits=limits,
-            loads=_count_loads(member_by_id, item_by_id, by_item),
+            loads=loads,
             item_slots=sum(replications),
-            member_slots=member_slots(limits, drained),
+            member_slots=member_slots(limits, drained, member_by_id.values(), loads),
             drain_costs=drained,
             unreadable_items=frozenset(unreadable_items),
         )
@@ -251,6 +252,7 @@ def problem_members(
             member_id=member_id,
             limit=member.value.item_limit(),
             exiting=member.value.is_exiting(),
+            cordoned=member.value.is_cordoned(),
             capacity=capacities.get(member_id, 0),
             drain_cost=drained.get(member_id, 0),
         )
@@ -258,9 +260,27 @@ def problem_members(
     )
 
 
-def member_slots(limits: Mapping[MemberId, int], drained: Collection[MemberId]) -> int:
-    """Return how many replicas members take, those left out that are drained."""
-    return sum(limit for member_id, limit in limits.items() if member_id not in drained)
+def member_slots(
+    limits: Mapping[MemberId, int],
+    drained: Collection[MemberId],
+    members: Iterable[Member],
+    loads: Loads,
+) -> int:
+    """Return how many replicas members take, those left out that are drained.
+
+    Args:
+        limits: Of every member.
+        drained: Members that are drained.
+        members: Every member. A cordoned one takes no more than it has.
+        loads: What members have.
+    """
+    return sum(
+        min(limits[m.member_id], loads.total[m.member_id])
+        if m.value.is_cordoned()
+        else limits[m.member_id]
+        for m in members
+        if m.member_id not in drained
+    )
 
 
 def _count_loads(

@@ -37,6 +37,7 @@ class Faults:
             Fault.PAUSE: self._pause,
             Fault.HANG: self._hang,
             Fault.CUT: self._cut,
+            Fault.CORDON: self._cordon,
             Fault.OUTAGE: self._outage,
             Fault.SLOW: self._slow,
             Fault.LOSSY: self._lossy,
@@ -107,6 +108,13 @@ class Faults:
             return None
         member.change(replace(member.value, exiting=True))
         return str(member.member_id)
+
+    def _cordon(self) -> str | None:
+        member = self._any_member(spare=1)
+        if member is None:
+            return None
+        member.change(replace(member.value, cordoned=not member.value.cordoned))
+        return f"{member.member_id}{'' if member.value.cordoned else ' no longer'}"
 
     def _roll_out(self) -> str | None:
         alive = [member for member in self._cluster.alive() if not member.value.exiting]

@@ -92,7 +92,7 @@ def _zone_violations(problem: Problem, placed: Desired) -> Iterable[Violation]:
     roomy = [
         member.member_id
         for member in problem.members
-        if loads[member.member_id] < member.limit and not member.exiting
+        if loads[member.member_id] < member.limit and not member.closed
     ]
     for item in problem.items:
         members = placed[item.item_id]

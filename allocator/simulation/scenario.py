@@ -28,6 +28,8 @@ class Fault(Enum):
     """A new member comes, or a dead one's successor under a new identity."""
     EXIT = "exit"
     """A member asks to leave."""
+    CORDON = "cordon"
+    """An operator keeps new replicas from a member, or lets them come again."""
     CRASH = "crash"
     """A process is killed; its lease runs out."""
     ROLLOUT = "rollout"
@@ -67,6 +69,7 @@ class Fault(Enum):
 FAULTS: Mapping[Fault, float] = {
     Fault.JOIN: 3.0,
     Fault.EXIT: 1.5,
+    Fault.CORDON: 0.7,
     Fault.ROLLOUT: 1.0,
     Fault.CRASH: 1.0,
     Fault.REVOKE: 1.0,

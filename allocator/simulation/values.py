@@ -1,7 +1,7 @@
 """What simulated items, members and replicas look like in etcd: small JSON values, and words.
 
 item        {"R": replication}
-member      {"R": limit, "E": exiting}
+member      {"R": limit, "E": exiting, "C": cordoned}
 assignment  nothing yet, `consistent`, or `failed`
 """
 
@@ -40,6 +40,7 @@ class SimulatedMemberValue:
 
     limit: int
     exiting: bool = False
+    cordoned: bool = False
 
     def item_limit(self) -> int:
         """Return the most replicas it takes."""
@@ -49,9 +50,13 @@ class SimulatedMemberValue:
         """Return whether it wants to leave."""
         return self.exiting
 
+    def is_cordoned(self) -> bool:
+        """Return whether it keeps what it holds and is to get nothing new."""
+        return self.cordoned
+
     def encoded(self) -> bytes:
         """Return the value for etcd."""
-        return json.dumps({"R": self.limit, "E": self.exiting}).encode()
+        return json.dumps({"R": self.limit, "E": self.exiting, "C": self.cordoned}).encode()
 
 
 class SimulatedDecoder:
@@ -64,7 +69,7 @@ class SimulatedDecoder:
     def decode_member(self, member_id: MemberId, kv: KeyValue) -> SimulatedMemberValue:
         """Return a member's value."""
         fields = _fields(kv)
-        return SimulatedMemberValue(fields["R"], bool(fields["E"]))
+        return SimulatedMemberValue(fields["R"], bool(fields["E"]), bool(fields.get("C")))
 
     def decode_assignment(
         self, item_id: ItemId, member_id: MemberId, slot: int, kv: KeyValue

@@ -14,6 +14,7 @@ from consumer.cli.logs import log_to_stderr
         "shards": "consumer.cli.shards:shards",
         "journals": "consumer.cli.journals:journals",
         "leases": "consumer.cli.leases:leases",
+        "members": "consumer.cli.members:members",
         "plan": "consumer.cli.plan:plan",
         "explain": "consumer.cli.plan:explain",
         "serve": "consumer.cli.serve:serve",

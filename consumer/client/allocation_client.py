@@ -1,4 +1,4 @@
-"""A client of the Allocation service: what a change would move, what moved, and why a shard is where it is."""
+"""A client of the Allocation service: what a change would move, what moved, why a shard is where it is, and members."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ from consumer.protocol.allocation_pb2 import AllocationStatus as Status
 from consumer.protocol.allocation_pb2 import (
     ApplyPlanRequest,
     ApplyPlanResponse,
+    CordonMembersRequest,
+    CordonMembersResponse,
     ExplainRequest,
     ExplainResponse,
+    ListMembersRequest,
+    ListMembersResponse,
     ListMovesRequest,
     ListMovesResponse,
     NewMembers,
@@ -142,6 +146,45 @@ class AllocationClient:
         )
         if response.status != Status.ALLOCATION_STATUS_OK:
             raise ShardNotFoundError(shard_id)
+        return response
+
+    async def members(self) -> ListMembersResponse:
+        """Return the members of the cluster, sorted by id, and what each holds.
+
+        Raises:
+            NotAuthorizedError: the token is restricted to some shards.
+        """
+        response, _ = await self._rpc.request(
+            AllocationServiceStub,
+            "ListMembers",
+            ListMembersRequest(),
+            expiring(Capability.LIST, life_seconds=TOKEN_LIFE_SECONDS),
+            ListMembersResponse,
+        )
+        return response
+
+    async def cordon(
+        self, members: Sequence[str], *, cordoned: bool = True
+    ) -> CordonMembersResponse:
+        """Keep new replicas from members; what they hold stays. All of them are changed, or none.
+
+        A cordon ends with the member's process, or when this is called again with `cordoned=False`.
+
+        Args:
+            members: From 1 to 64, `zone#suffix`.
+            cordoned: False: let replicas come again.
+
+        Raises:
+            ValidationError: a member is not there, or is named twice; the message says which.
+            NotAuthorizedError: the token is restricted to some shards, or may not change anything.
+        """
+        response, _ = await self._rpc.request(
+            AllocationServiceStub,
+            "CordonMembers",
+            CordonMembersRequest(members=members, cordoned=cordoned),
+            expiring(Capability.APPLY, life_seconds=TOKEN_LIFE_SECONDS),
+            CordonMembersResponse,
+        )
         return response
 
     async def moves(

@@ -59,6 +59,10 @@ class SupposedMember:
         """It would stay."""
         return False
 
+    def is_cordoned(self) -> bool:
+        """It would take what it is given."""
+        return False
+
 
 def parse_member(text: str, field: str) -> MemberId:
     """Return the member that `zone#suffix` names.

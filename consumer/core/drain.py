@@ -1,9 +1,9 @@
 """When a leaving process stops waiting for its shards to be handed over.
 
 A hand-over needs somebody to hand over to. With other members staying, it is worth the long wait: one may be full now
-and have room later. Alone, or with every other member leaving too, it is worth a short one, in which a replacement may
-come up. Between the two: if each shard left here has a ready replica on a member that stays, leaving costs redundancy
-and no service, so a full cluster does not keep a process for long.
+and have room later. Alone, or with every other member leaving or cordoned, it is worth a short one, in which a
+replacement may come up. Between the two: if each shard left here has a ready replica on a member that stays, leaving
+costs redundancy and no service, so a full cluster does not keep a process for long.
 
 A bound counts only while its state lasts. A bound of 0 does not wait in that state; it says nothing about others.
 
@@ -27,7 +27,7 @@ class DrainVerdict(Enum):
     """What a leaving process does next."""
 
     WAIT = "wait"
-    GIVE_UP_ALONE = "no other member stays, so there is nobody to hand shards to"
+    GIVE_UP_ALONE = "no other member stays and takes shards, so there is nobody to hand them to"
     GIVE_UP_COVERED = (
         "every shard left has a ready replica on a member that stays, but none took another in time"
     )
@@ -41,7 +41,7 @@ class DrainBounds:
     total_seconds: float
     """In any case."""
     alone_seconds: float
-    """While no other member stays."""
+    """While no other member stays, or those that do are cordoned and have no ready replica of some shard left here."""
     covered_seconds: float
     """While every shard left has a ready replica on a member that stays."""
 
@@ -72,7 +72,10 @@ class Drain:
             now_monotonic_seconds: By the clock of `began_monotonic_seconds`.
         """
         staying = _staying(members, leaving)
-        alone, covered = not staying, _is_covered(assignments, staying, leaving)
+        covered = _is_covered(assignments, staying, leaving)
+        # A cordoned member takes nothing new, but shards are handed over to the replicas that it has.
+        takers = staying if covered else {m for m in staying if not members[m].value.is_cordoned()}
+        alone = not takers
         if not alone:
             self._alone_since = now_monotonic_seconds
         if not covered:

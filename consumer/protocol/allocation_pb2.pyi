@@ -717,3 +717,152 @@ class ShardMove(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ShardMove: _TypeAlias = ShardMove  # noqa: Y015
+
+@_typing.final
+class ListMembersRequest(_message.Message):
+    """ListMembersRequest selects every member."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMembersRequest: _TypeAlias = ListMembersRequest  # noqa: Y015
+
+@_typing.final
+class ListMembersResponse(_message.Message):
+    """ListMembersResponse is what one member's mirror of etcd shows."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """Of etcd, as of which this holds."""
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClusterMember]:
+        """Sorted by id."""
+
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        members: _abc.Iterable[Global___ClusterMember] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["members", b"members", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMembersResponse: _TypeAlias = ListMembersResponse  # noqa: Y015
+
+@_typing.final
+class ClusterMember(_message.Message):
+    """ClusterMember is one process of the cluster."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    SHARD_LIMIT_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    PRIMARIES_FIELD_NUMBER: _builtins.int
+    EXITING_FIELD_NUMBER: _builtins.int
+    CORDONED_FIELD_NUMBER: _builtins.int
+    LEADS_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """As `zone#suffix`."""
+    endpoint: _builtins.str
+    shard_limit: _builtins.int
+    """Most replicas that it takes."""
+    replicas: _builtins.int
+    """Replicas that are assigned to it, and how many of them are primaries."""
+    primaries: _builtins.int
+    exiting: _builtins.bool
+    """It wants to leave: its shards are handed over."""
+    cordoned: _builtins.bool
+    """It keeps its replicas, and gets no others."""
+    leads: _builtins.bool
+    """It leads allocation, as far as the member that answers knows."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        endpoint: _builtins.str = ...,
+        shard_limit: _builtins.int = ...,
+        replicas: _builtins.int = ...,
+        primaries: _builtins.int = ...,
+        exiting: _builtins.bool = ...,
+        cordoned: _builtins.bool = ...,
+        leads: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cordoned", b"cordoned", "endpoint", b"endpoint", "exiting", b"exiting", "id", b"id", "leads", b"leads", "primaries", b"primaries", "replicas", b"replicas", "shard_limit", b"shard_limit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClusterMember: _TypeAlias = ClusterMember  # noqa: Y015
+
+@_typing.final
+class CordonMembersRequest(_message.Message):
+    """CordonMembersRequest says which members, and what to do."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    CORDONED_FIELD_NUMBER: _builtins.int
+    cordoned: _builtins.bool
+    """True: they get nothing new. False: they do again."""
+    @_builtins.property
+    def members(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As `zone#suffix`; from 1 to 64. Either all of them are changed, or none."""
+
+    def __init__(
+        self,
+        *,
+        members: _abc.Iterable[_builtins.str] | None = ...,
+        cordoned: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cordoned", b"cordoned", "members", b"members"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CordonMembersRequest: _TypeAlias = CordonMembersRequest  # noqa: Y015
+
+@_typing.final
+class CordonMembersResponse(_message.Message):
+    """CordonMembersResponse tells what was done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    CHANGED_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """Of etcd, of the write; 0: all of them were as asked before, and nothing was written."""
+    @_builtins.property
+    def changed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those that were changed, in the order of the request."""
+
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        changed: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CordonMembersResponse: _TypeAlias = CordonMembersResponse  # noqa: Y015

@@ -55,6 +55,16 @@ class AllocationServiceStub(object):
                 request_serializer=consumer_dot_protocol_dot_allocation__pb2.ListMovesRequest.SerializeToString,
                 response_deserializer=consumer_dot_protocol_dot_allocation__pb2.ListMovesResponse.FromString,
                 _registered_method=True)
+        self.ListMembers = channel.unary_unary(
+                '/broadsheet.v1.AllocationService/ListMembers',
+                request_serializer=consumer_dot_protocol_dot_allocation__pb2.ListMembersRequest.SerializeToString,
+                response_deserializer=consumer_dot_protocol_dot_allocation__pb2.ListMembersResponse.FromString,
+                _registered_method=True)
+        self.CordonMembers = channel.unary_unary(
+                '/broadsheet.v1.AllocationService/CordonMembers',
+                request_serializer=consumer_dot_protocol_dot_allocation__pb2.CordonMembersRequest.SerializeToString,
+                response_deserializer=consumer_dot_protocol_dot_allocation__pb2.CordonMembersResponse.FromString,
+                _registered_method=True)
 
 
 class AllocationServiceServicer(object):
@@ -89,6 +99,20 @@ class AllocationServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListMembers(self, request, context):
+        """ListMembers tells which members there are, what each holds, and whether it gets anything new.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CordonMembers(self, request, context):
+        """CordonMembers keeps new replicas from members, or lets them come again. What members hold stays.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AllocationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -111,6 +135,16 @@ def add_AllocationServiceServicer_to_server(servicer, server):
                     servicer.ListMoves,
                     request_deserializer=consumer_dot_protocol_dot_allocation__pb2.ListMovesRequest.FromString,
                     response_serializer=consumer_dot_protocol_dot_allocation__pb2.ListMovesResponse.SerializeToString,
+            ),
+            'ListMembers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListMembers,
+                    request_deserializer=consumer_dot_protocol_dot_allocation__pb2.ListMembersRequest.FromString,
+                    response_serializer=consumer_dot_protocol_dot_allocation__pb2.ListMembersResponse.SerializeToString,
+            ),
+            'CordonMembers': grpc.unary_unary_rpc_method_handler(
+                    servicer.CordonMembers,
+                    request_deserializer=consumer_dot_protocol_dot_allocation__pb2.CordonMembersRequest.FromString,
+                    response_serializer=consumer_dot_protocol_dot_allocation__pb2.CordonMembersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -222,6 +256,60 @@ class AllocationService(object):
             '/broadsheet.v1.AllocationService/ListMoves',
             consumer_dot_protocol_dot_allocation__pb2.ListMovesRequest.SerializeToString,
             consumer_dot_protocol_dot_allocation__pb2.ListMovesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListMembers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/broadsheet.v1.AllocationService/ListMembers',
+            consumer_dot_protocol_dot_allocation__pb2.ListMembersRequest.SerializeToString,
+            consumer_dot_protocol_dot_allocation__pb2.ListMembersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CordonMembers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/broadsheet.v1.AllocationService/CordonMembers',
+            consumer_dot_protocol_dot_allocation__pb2.CordonMembersRequest.SerializeToString,
+            consumer_dot_protocol_dot_allocation__pb2.CordonMembersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -44,6 +44,10 @@ class AllocationServiceStub:
     """Explain tells why a shard is where it is, and what keeps it from where it should be."""
     ListMoves: _grpc.UnaryUnaryMultiCallable[_allocation_pb2.ListMovesRequest, _allocation_pb2.ListMovesResponse]
     """ListMoves tells what was done to replicas, oldest first, as far back as the ledger goes."""
+    ListMembers: _grpc.UnaryUnaryMultiCallable[_allocation_pb2.ListMembersRequest, _allocation_pb2.ListMembersResponse]
+    """ListMembers tells which members there are, what each holds, and whether it gets anything new."""
+    CordonMembers: _grpc.UnaryUnaryMultiCallable[_allocation_pb2.CordonMembersRequest, _allocation_pb2.CordonMembersResponse]
+    """CordonMembers keeps new replicas from members, or lets them come again. What members hold stays."""
 
 @_typing.type_check_only
 class AllocationServiceAsyncStub(AllocationServiceStub):
@@ -58,6 +62,10 @@ class AllocationServiceAsyncStub(AllocationServiceStub):
     """Explain tells why a shard is where it is, and what keeps it from where it should be."""
     ListMoves: _aio.UnaryUnaryMultiCallable[_allocation_pb2.ListMovesRequest, _allocation_pb2.ListMovesResponse]  # type: ignore[assignment]
     """ListMoves tells what was done to replicas, oldest first, as far back as the ledger goes."""
+    ListMembers: _aio.UnaryUnaryMultiCallable[_allocation_pb2.ListMembersRequest, _allocation_pb2.ListMembersResponse]  # type: ignore[assignment]
+    """ListMembers tells which members there are, what each holds, and whether it gets anything new."""
+    CordonMembers: _aio.UnaryUnaryMultiCallable[_allocation_pb2.CordonMembersRequest, _allocation_pb2.CordonMembersResponse]  # type: ignore[assignment]
+    """CordonMembers keeps new replicas from members, or lets them come again. What members hold stays."""
 
 class AllocationServiceServicer(metaclass=_abc_1.ABCMeta):
     """AllocationService plans and explains where shards are placed."""
@@ -93,5 +101,21 @@ class AllocationServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_allocation_pb2.ListMovesResponse, _abc.Awaitable[_allocation_pb2.ListMovesResponse]]:
         """ListMoves tells what was done to replicas, oldest first, as far back as the ledger goes."""
+
+    @_abc_1.abstractmethod
+    def ListMembers(
+        self,
+        request: _allocation_pb2.ListMembersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_allocation_pb2.ListMembersResponse, _abc.Awaitable[_allocation_pb2.ListMembersResponse]]:
+        """ListMembers tells which members there are, what each holds, and whether it gets anything new."""
+
+    @_abc_1.abstractmethod
+    def CordonMembers(
+        self,
+        request: _allocation_pb2.CordonMembersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_allocation_pb2.CordonMembersResponse, _abc.Awaitable[_allocation_pb2.CordonMembersResponse]]:
+        """CordonMembers keeps new replicas from members, or lets them come again. What members hold stays."""
 
 def add_AllocationServiceServicer_to_server(servicer: AllocationServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

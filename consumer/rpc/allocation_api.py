@@ -1,4 +1,4 @@
-"""The Allocation service: Plan, ApplyPlan, Explain, ListMoves.
+"""The Allocation service: Plan, ApplyPlan, Explain, ListMoves, ListMembers, CordonMembers.
 
 Only the leader knows which plan is in force, what waits, and what time will change; so a member that does not lead
 passes the request on, once. A plan is kept by the leader that made it; applying it is one transaction, which compares
@@ -54,8 +54,12 @@ from consumer.protocol.allocation_pb2 import AllocationStatus as Status
 from consumer.protocol.allocation_pb2 import (
     ApplyPlanRequest,
     ApplyPlanResponse,
+    CordonMembersRequest,
+    CordonMembersResponse,
     ExplainRequest,
     ExplainResponse,
+    ListMembersRequest,
+    ListMembersResponse,
     ListMovesRequest,
     ListMovesResponse,
     PlanRequest,
@@ -66,6 +70,7 @@ from consumer.protocol.shard_pb2 import ApplyRequest, ConsumerSpec
 from consumer.protocol.validation_shard import validate_shard_apply_request
 from consumer.resolver.peers import Peers
 from consumer.rpc.call_context import claims_of
+from consumer.rpc.cordon import Cordon
 from consumer.rpc.move_listing import MoveListing
 
 HOP_SECONDS_MAX = 60.0
@@ -129,6 +134,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         self._applying = asyncio.Lock()
         self._inquiring = asyncio.Lock()
         self._moves = MoveListing(allocation.ledger, key_space)
+        self._cordon = Cordon(etcd, key_space, leadership)
         self._inquiries = ThreadPoolExecutor(1, thread_name_prefix="allocation-inquiry")
 
     async def Plan(self, request: PlanRequest, context: Context) -> PlanResponse:  # noqa: N802 - gRPC's name
@@ -162,6 +168,21 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
     async def ListMoves(self, request: ListMovesRequest, context: Context) -> ListMovesResponse:  # noqa: N802 - gRPC's name
         """Tell what was done to replicas, a page at a time."""
         return await self._moves.page(request, claims_of(context))
+
+    async def ListMembers(  # noqa: N802 - gRPC's name
+        self, request: ListMembersRequest, context: Context
+    ) -> ListMembersResponse:
+        """Tell which members there are, and what each holds."""
+        del request
+        _require_unscoped(claims_of(context))
+        return await self._cordon.members()
+
+    async def CordonMembers(  # noqa: N802 - gRPC's name
+        self, request: CordonMembersRequest, context: Context
+    ) -> CordonMembersResponse:
+        """Keep new replicas from members, or let them come again."""
+        _require_unscoped(claims_of(context))
+        return await self._cordon.mark(request, actor=_actor_of(context))
 
     async def Explain(self, request: ExplainRequest, context: Context) -> ExplainResponse:  # noqa: N802 - gRPC's name
         """Tell why a shard is where it is, and what it waits for."""
@@ -378,7 +399,7 @@ def _require_unscoped(claims: Claims) -> None:
     """Placement is of all shards: who may see only some may not plan."""
     if is_scoped(claims.selector):
         raise NotAuthorizedError(
-            "plans concern every shard: the token must not be restricted to some of them"
+            "plans and members concern every shard: the token must not be restricted to some of them"
         )
 
 

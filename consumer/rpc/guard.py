@@ -45,6 +45,8 @@ SHARD_CAPABILITIES: Mapping[str, Capability] = {
     "/broadsheet.v1.AllocationService/ApplyPlan": Capability.APPLY,
     "/broadsheet.v1.AllocationService/Explain": Capability.LIST,
     "/broadsheet.v1.AllocationService/ListMoves": Capability.LIST,
+    "/broadsheet.v1.AllocationService/ListMembers": Capability.LIST,
+    "/broadsheet.v1.AllocationService/CordonMembers": Capability.APPLY,
     "/broadsheet.v1.PeerService/Beat": Capability.LIST,
     "/broadsheet.v1.PeerService/Witness": Capability.LIST,
     "/broadsheet.v1.RecoveryService/PlanPrune": Capability.READ,

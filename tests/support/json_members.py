@@ -31,7 +31,7 @@ AT_ONCE = AllocationPolicy(transition=TransitionPolicy(settle_seconds=0.0))
 
 
 class JsonDecoder:
-    """Decodes `{"R": n, "E": bool}`; assignments stay as they are."""
+    """Decodes `{"R": n, "E": bool, "C": bool}`; assignments stay as they are."""
 
     def decode_item(self, item_id: ItemId, kv: KeyValue) -> JsonItem:
         """Return the item."""
@@ -39,7 +39,8 @@ class JsonDecoder:
 
     def decode_member(self, member_id: MemberId, kv: KeyValue) -> JsonMember:
         """Return the member."""
-        return JsonMember(_replication(kv.value), bool(json.loads(kv.value).get("E")))
+        flags = json.loads(kv.value)
+        return JsonMember(_replication(kv.value), bool(flags.get("E")), bool(flags.get("C")))
 
     def decode_assignment(
         self, item_id: ItemId, member_id: MemberId, slot: int, kv: KeyValue
@@ -57,9 +58,9 @@ def _replication(value: bytes) -> int:
         raise ValidationError("R", f"expected a JSON object with R, got {value!r}") from error
 
 
-def member_value(limit: int, *, exiting: bool = False) -> bytes:
+def member_value(limit: int, *, exiting: bool = False, cordoned: bool = False) -> bytes:
     """Encode a member."""
-    return json.dumps({"R": limit, "E": exiting}).encode()
+    return json.dumps({"R": limit, "E": exiting, "C": cordoned}).encode()
 
 
 def item_value(replication: int) -> bytes:

@@ -50,13 +50,14 @@ def item(spec: ShardSpec, *, mod_revision: int = 5) -> Item:
     )
 
 
-def member(name: str, *, exiting: bool = False) -> Member:
+def member(name: str, *, exiting: bool = False, cordoned: bool = False) -> Member:
     """A live process that listens on http://{name}:1."""
     identity = member_id(name)
     spec = ConsumerSpec(
         process_spec=ProcessSpec(id=process_id_of(identity), endpoint=f"http://{name}:1"),
         shard_limit=10,
         exiting=exiting,
+        cordoned=cordoned,
     )
     return Member(
         member_id=identity, value=ConsumerMember(spec=spec), kv=_kv(KEYS.member(identity))

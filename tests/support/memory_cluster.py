@@ -44,10 +44,11 @@ class JsonItem:
 
 @dataclass(frozen=True, slots=True)
 class JsonMember:
-    """A member whose value is `{"R": limit, "E": exiting}`."""
+    """A member whose value is `{"R": limit, "E": exiting, "C": cordoned}`."""
 
     limit: int
     exiting: bool = False
+    cordoned: bool = False
 
     def item_limit(self) -> int:
         """Return the limit."""
@@ -56,6 +57,10 @@ class JsonMember:
     def is_exiting(self) -> bool:
         """Return whether it wants to leave."""
         return self.exiting
+
+    def is_cordoned(self) -> bool:
+        """Return whether it keeps what it holds and is to get nothing new."""
+        return self.cordoned
 
 
 class ValueConsistency:
@@ -165,14 +170,17 @@ class MemoryCluster:
         """Write an item."""
         self.etcd.put(self.keys.item(ItemId(item_id)), json.dumps({"R": replication}).encode())
 
-    def put_member(self, zone: str, suffix: str, limit: int, *, exiting: bool = False) -> None:
+    def put_member(
+        self, zone: str, suffix: str, limit: int, *, exiting: bool = False, cordoned: bool = False
+    ) -> None:
         """Write a member; a new one gets a lease of its own."""
         key = self.keys.member(MemberId(zone, suffix))
         known = self.etcd.kvs.get(key)
         if known is None:
             self.lease_count += 1
         lease = known.lease if known else self.lease_count
-        self.etcd.put(key, json.dumps({"R": limit, "E": exiting}).encode(), lease=lease)
+        value = json.dumps({"R": limit, "E": exiting, "C": cordoned}).encode()
+        self.etcd.put(key, value, lease=lease)
 
     def kill_member(self, zone: str, suffix: str) -> None:
         """End a member's lease."""
@@ -201,7 +209,7 @@ class MemoryCluster:
             match self.keys.parse(key):
                 case MemberKey(member_id):
                     value = json.loads(kv.value)
-                    decoded = JsonMember(value["R"], value.get("E", False))
+                    decoded = JsonMember(value["R"], value.get("E", False), value.get("C", False))
                     members.append(Member(member_id=member_id, value=decoded, kv=kv))
                 case ItemKey(item_id):
                     wanted = JsonItem(json.loads(kv.value)["R"])

@@ -1,4 +1,4 @@
-"""A decoder of text values, for tests of the engine alone: items `R=2`, members `limit=5` or `limit=5,exiting`."""
+"""A decoder of text for tests of the engine alone: items `R=2`, members `limit=5`, `limit=5,cordoned,exiting`."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class PlainMember:
 
     limit: int
     exiting: bool = False
+    cordoned: bool = False
 
     def item_limit(self) -> int:
         """Return the most assignments the member takes."""
@@ -34,6 +35,10 @@ class PlainMember:
     def is_exiting(self) -> bool:
         """Return whether the member wants to leave."""
         return self.exiting
+
+    def is_cordoned(self) -> bool:
+        """Return whether it keeps what it holds and is to get nothing new."""
+        return self.cordoned
 
 
 class PlainDecoder:
@@ -47,12 +52,12 @@ class PlainDecoder:
         return PlainItem(int(number))
 
     def decode_member(self, member_id: MemberId, kv: KeyValue) -> PlainMember:
-        """Decode `limit=5` or `limit=5,exiting`."""
-        limit, _, flag = kv.value.decode().partition(",")
+        """Decode `limit=5`, with `exiting`, `cordoned` or both behind it."""
+        limit, *flags = kv.value.decode().split(",")
         number = limit.removeprefix("limit=")
         if not number.isdigit():
             raise ValidationError("limit", f"expected a number, got {number!r}")
-        return PlainMember(int(number), exiting=flag == "exiting")
+        return PlainMember(int(number), exiting="exiting" in flags, cordoned="cordoned" in flags)
 
     def decode_assignment(
         self, item_id: ItemId, member_id: MemberId, slot: int, kv: KeyValue

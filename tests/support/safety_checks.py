@@ -65,7 +65,9 @@ def check_step(
             kept = min(attainable, zones_spanned(was))
             assert zones_spanned(now) >= kept, f"I3: {item_id} lost a zone"
         for added in {a.member_id for a in new} - {a.member_id for a in old}:
-            assert not after.members[added].value.is_exiting(), f"{item_id} came to leaving {added}"
+            value = after.members[added].value
+            assert not value.is_exiting(), f"{item_id} came to leaving {added}"
+            assert not value.is_cordoned(), f"{item_id} came to cordoned {added}"
         _check_election(before, old, new, is_consistent)
         for primary in old:
             serves = primary.slot == 0 and primary.member_id in was and is_consistent(primary)

@@ -187,8 +187,11 @@ def _notes(standing: Standing, state: AllocState, plan: Plan | None) -> Iterator
         yield f"membership has not settled: {standing.settling.describe()} (settle_seconds)"
     for member_id in sorted(standing.settling.drains_waiting):
         yield f"the drain of {member_id} waits for a member that replaces it (drain_patience_seconds)"
+    for member_id, member in state.members.items():
+        if member.value.is_cordoned():
+            yield f"{member_id} is cordoned: it keeps its replicas, and gets no others"
     if state.member_slots < state.item_slots:
         yield (
-            f"members that are not drained take {state.member_slots} replicas, "
+            f"members that are neither drained nor cordoned take {state.member_slots} replicas, "
             f"items want {state.item_slots}"
         )

@@ -109,7 +109,7 @@ def _id_of(basis: Basis, plan: Plan) -> str:
     digest = blake2b(repr(basis).encode(), digest_size=ID_BYTES)
     for member in plan.demand.members:
         digest.update(
-            f"m {member.member_id} {member.limit} {member.exiting} {member.drain_cost}\n".encode()
+            f"m {member.member_id} {member.limit} {member.exiting} {member.cordoned} {member.drain_cost}\n".encode()
         )
     for item_id, members in plan.desired.items():
         digest.update(f"i {item_id} {' '.join(map(str, members))}\n".encode())

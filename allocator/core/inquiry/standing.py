@@ -66,6 +66,7 @@ class Exiting:
     """A member's value, if it wished to leave."""
 
     limit: int
+    cordoned: bool
 
     def item_limit(self) -> int:
         """Return the limit that it has."""
@@ -74,6 +75,10 @@ class Exiting:
     def is_exiting(self) -> bool:
         """It does."""
         return True
+
+    def is_cordoned(self) -> bool:
+        """Return whether it was before: the wish to leave does not end that."""
+        return self.cordoned
 
 
 def supposed(standing: Standing, hypothesis: Hypothesis) -> tuple[AllocState, Settling]:
@@ -127,7 +132,7 @@ def as_planned(state: AllocState, plan: Plan) -> Problem:
 def _as_drained(member: Member, hypothesis: Hypothesis) -> Member:
     if member.member_id not in hypothesis.drained or member.value.is_exiting():
         return member
-    return replace(member, value=Exiting(member.value.item_limit()))
+    return replace(member, value=Exiting(member.value.item_limit(), member.value.is_cordoned()))
 
 
 def _weights(known: ItemWeights, hypothesis: Hypothesis) -> ItemWeights:

@@ -1,6 +1,6 @@
 """A placement that is changed step by step, and what each step may be.
 
-A replica may go from one member to another if the target has room, does not hold the item, is not exiting (unless it
+A replica may go from one member to another if the target has room, does not hold the item, is not closed (unless it
 holds the item already), is not drained, has not failed it for too long, and if its item then spans no fewer zones.
 """
 
@@ -26,7 +26,7 @@ class Board:
         self._member_ids = [member.member_id for member in members]
         self._item_ids = [item.item_id for item in items]
         self._zones = [member.member_id.zone for member in members]
-        self._exiting = [member.exiting for member in members]
+        self._closed = [member.closed for member in members]
         self._drained = [member.drain_cost > 0 for member in members]
         self._current = [frozenset(position[m] for m in item.current) for item in items]
         self._primary = [position.get(item.primary) if item.primary else None for item in items]
@@ -82,7 +82,7 @@ class Board:
             return False
         if self._drained[target]:
             return False
-        if self._exiting[target] and target not in self._current[item]:
+        if self._closed[target] and target not in self._current[item]:
             return False
         zones = self._zones
         others = {zones[m] for m in placed if m != source}

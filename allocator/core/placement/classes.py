@@ -25,8 +25,8 @@ class Classes:
     """(k,)"""
     entered: Ints
     """(k, z): fixed replicas of each item by zone."""
-    held_exiting: Ints
-    """(k, z): exiting members that each item holds, by zone."""
+    held_closed: Ints
+    """(k, z): closed members that each item holds, by zone."""
     ports: Ints
     """(k, p): members with loose replicas, filled up with none."""
     primary: Ints
@@ -59,7 +59,7 @@ def classes_of(columns: Columns, roles: Roles, explicit: Ints) -> Classes:
     rows = np.flatnonzero(roles.active)
     fixed = columns.held & ~roles.loose
     entered = columns.count_by_zone(fixed)[rows]
-    exiting = columns.exiting_held()[rows]
+    closed = columns.closed_held()[rows]
     kind = columns.primary[rows] + 2 * columns.avoided[rows]
     ports = np.where(
         roles.loose[rows], columns.current[rows].astype(np.int64) * PORT_KINDS + kind, 0
@@ -71,7 +71,7 @@ def classes_of(columns: Columns, roles: Roles, explicit: Ints) -> Classes:
     own = np.zeros(len(rows), dtype=np.bool_)
     own[np.searchsorted(rows, explicit)] = True
     likeness = np.concatenate(
-        [columns.replication[rows, None], own[:, None], entered, exiting, ports], axis=1
+        [columns.replication[rows, None], own[:, None], entered, closed, ports], axis=1
     )
     order, begins = _grouped(likeness)
     first = order[begins[:-1]]
@@ -81,7 +81,7 @@ def classes_of(columns: Columns, roles: Roles, explicit: Ints) -> Classes:
         begins=begins,
         replication=columns.replication[rows[first]],
         entered=entered[first],
-        held_exiting=exiting[first],
+        held_closed=closed[first],
         ports=ports[first] // PORT_KINDS,
         primary=port_kind % 2,
         avoided=port_kind // 2,

@@ -71,11 +71,11 @@ class Columns:
         """(n, c): where `current` names a member."""
         return self.current < self.none
 
-    def exiting_held(self) -> Ints:
-        """Return how many exiting members each item holds, by zone, (n, z)."""
-        exiting = ~self.staying
-        exiting[self.none] = False
-        return self.count_by_zone(exiting[self.current])
+    def closed_held(self) -> Ints:
+        """Return how many closed members each item holds, by zone, (n, z)."""
+        closed = ~self.staying
+        closed[self.none] = False
+        return self.count_by_zone(closed[self.current])
 
     def count_by_zone(self, which: Bools) -> Ints:
         """Return how many of the current members `which` (n, c) names stand in each zone, (n, z)."""
@@ -104,7 +104,7 @@ def columns_of(problem: Problem) -> Columns:
     for row, failed in enumerate(map(attrgetter("avoided"), wanted)):
         if failed:
             avoided[row] = np.isin(current[row], [number[m] for m in failed if m in number])
-    staying = [not member.exiting for member in members]
+    staying = [not member.closed for member in members]
     replication = replication[items]
     totals = _totals(problem, members, replication, current)
     windows = load_windows(problem.members, totals, problem.objective)

@@ -13,7 +13,7 @@ share: so there are some arcs for each class and zone, not for each class and me
                `zone` + `spread`: another of the item in this zone
 
 A hub forgets whose units it passes on. Should an item get a member twice, `dealing` swaps within the zone; where nobody
-can swap, the class gets arcs to the members themselves, and the network is solved again. An exiting member has no arc
+can swap, the class gets arcs to the members themselves, and the network is solved again. A closed member has no arc
 from a hub: nothing new can reach it. A zone that is given up has no arc from `spread`.
 
 Source: the network of gazette/core allocator (item → item-zone → member → sink) with costs in place of its order of
@@ -110,7 +110,7 @@ class PlacementFlow:
         self._kept_zones = [zone in kept for zone in zones]
         self._staying: list[list[int]] = [[] for _ in zones]
         for n, member in enumerate(self._members):
-            if not member.exiting:
+            if not member.closed:
                 self._staying[self._zone_of[n]].append(n)
         self._weights = Weights.for_cluster(
             members=len(self._members),
@@ -258,7 +258,7 @@ class PlacementFlow:
             capacity=size * (replication - ZONES_WANTED),
             cost=self._weights.zone,
         )
-        held = Counter(self._zone_of[m] for m in item_class.current if self._members[m].exiting)
+        held = Counter(self._zone_of[m] for m in item_class.current if self._members[m].closed)
         for zone in zones:
             room = min(replication, len(self._staying[zone]) + held[zone])
             if room == 0:

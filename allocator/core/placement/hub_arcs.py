@@ -80,7 +80,7 @@ class HubNetwork:
         staying = np.bincount(columns.zone_of[columns.staying], minlength=columns.zones)[
             : columns.zones
         ]
-        room = np.minimum(classes.replication[:, None], staying + classes.held_exiting)
+        room = np.minimum(classes.replication[:, None], staying + classes.held_closed)
         zones = self._zone_nodes()
         self._add(spread[:, None], zones, size * ((classes.entered == 0) & (room > 0) & kept))
         further = (room - np.maximum(classes.entered, kept)).clip(min=0)

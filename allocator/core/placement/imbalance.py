@@ -4,7 +4,7 @@ Finding the best is hard (it packs unequal things into bins), bounding it is not
 utilised member cannot be below any of these.
 
 * *Level*: the load spreads over all capacities, except that no member holds more than the heaviest items that its limit
-  admits, nor an exiting member more than it holds now.
+  admits, nor a closed member more than it holds now.
 * *Heavy item*: an item's replicas stand on that many members, so one stands on none larger than the last of them.
 * *Pigeonholes*: of `t × members + 1` heavy replicas, some member has `t + 1`.
 * *Zones*: items that span two zones have a replica outside of any one.
@@ -82,7 +82,7 @@ def _most(problem: Problem, members: Sequence[ProblemMember]) -> Mapping[MemberI
     prefix = [0]
     for load in heaviest_first:
         prefix.append(prefix[-1] + load)
-    held: dict[MemberId, list[int]] = {m.member_id: [] for m in members if m.exiting}
+    held: dict[MemberId, list[int]] = {m.member_id: [] for m in members if m.closed}
     if held:
         for item in problem.items:
             for member_id in item.current:
@@ -90,7 +90,7 @@ def _most(problem: Problem, members: Sequence[ProblemMember]) -> Mapping[MemberI
                     held[member_id].append(item.load)
     return {
         m.member_id: sum(sorted(held[m.member_id], reverse=True)[: m.limit])
-        if m.exiting
+        if m.closed
         else prefix[min(m.limit, len(problem.items))]
         for m in members
     }

@@ -106,7 +106,7 @@ def primary_spread(members: Sequence[ProblemMember], primaries: Mapping[MemberId
 
 
 def _stays(member: ProblemMember) -> bool:
-    return member.limit > 0 and not member.exiting
+    return member.limit > 0 and not member.closed
 
 
 class _Election:

@@ -1,8 +1,9 @@
 """The question the solver answers, its answer, and the seam between them.
 
-Nothing new comes to an exiting member, whatever it costs. Beyond that, what matters has an order: coverage first (every
-item its first replica, then every item its second, …), then two zones an item, then emptying members that drain, then
-fair shares, then the fewest moves (`Objective` may swap these two), then kept primaries, then further zones.
+Nothing new comes to a closed member, one that is exiting or cordoned, whatever it costs. Beyond that, what matters has
+an order: coverage first (every item its first replica, then every item its second, …), then two zones an item, then
+emptying members that drain, then fair shares, then the fewest moves (`Objective` may swap these two), then kept
+primaries, then further zones.
 
 A zone whose members all drain is given up: to stand in it is worth nothing.
 """
@@ -32,11 +33,18 @@ class ProblemMember:
     """Most replicas it may hold."""
     exiting: bool
     """It wants to leave: what it holds may stay, but nothing new comes."""
+    cordoned: bool = False
+    """An operator keeps new replicas from it: what it holds may stay."""
     capacity: int = 0
     """Load that it can carry, in units of its own against other members; 0: its limit."""
     drain_cost: int = 0
     """What each replica that stays on it costs, if it is drained; 0: it is not. Of several the oldest costs most, and
     is the first to be empty where there is no room for all."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing new comes to it."""
+        return self.exiting or self.cordoned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,7 +99,7 @@ class Residual:
         staying = np.bincount(columns.zone_of[columns.staying], minlength=columns.zones)
         self.hubs: Bools = staying[: columns.zones] > 0
         self.room = np.minimum(
-            columns.replication[:, None], staying[: columns.zones] + columns.exiting_held()
+            columns.replication[:, None], staying[: columns.zones] + columns.closed_held()
         )
         self.count = columns.count_by_zone(placed.keep) + placed.new
         if len(placed.explicit):

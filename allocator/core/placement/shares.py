@@ -4,9 +4,9 @@ Loads follow capacities up to limits, like water in vessels of unequal width and
 balance, though, and may not let the water find one level: with one member in zone a and nine in zone b, half of all
 replicas of items of two belong to zone a. Such zones are filled to what zones allow, at a level of their own.
 
-Floors hold only while items outnumber members. Where they do not, some member is primary of nothing whatever is done,
-and evening out a handful of standbys is not worth a move: ceilings alone hold, as in the model, and for them the water
-has one level, by limits alone: what zones push above it is overload.
+Floors hold only while items outnumber the members that take any. Where they do not, some member is primary of nothing
+whatever is done, and evening out a handful of standbys is not worth a move: ceilings alone hold, as in the model, and
+for them the water has one level, by limits alone: what zones push above it is overload.
 
 Otherwise it counts that a member holds an item once. None rises above the number of items, whatever its limit, nor do
 several above what all items together can have on so many members: those are split off like zones that are too full.
@@ -58,7 +58,7 @@ class Totals:
     replications: Mapping[int, int]
     """Items by attainable replication, from 1."""
     held: Mapping[MemberId, int]
-    """Replicas that each member holds now; may be left out without exiting members and without a tolerance."""
+    """Replicas that each member holds now; may be left out without closed members and without a tolerance."""
 
     @classmethod
     def of(cls, problem: Problem) -> Totals:
@@ -67,7 +67,7 @@ class Totals:
         replications = Counter(min(item.replication, members) for item in problem.items)
         del replications[0]
         held: Mapping[MemberId, int] = {}
-        if problem.objective.tolerance_ratio > 0 or any(m.exiting for m in problem.members):
+        if problem.objective.tolerance_ratio > 0 or any(m.closed for m in problem.members):
             held = Counter(m for i in problem.items if i.replication > 0 for m in i.current)
         return cls(replications=replications, held=held)
 
@@ -77,7 +77,7 @@ def load_windows(
 ) -> Mapping[MemberId, Window]:
     """Return the window of each usable member."""
     items = sum(totals.replications.values())
-    few = items <= sum(not member.drain_cost for member in usable(members))
+    few = items <= sum(not (member.drain_cost or member.closed) for member in usable(members))
     vessels = _vessels(members, totals.held, items_each_max=None if few else items)
     floors = objective.balance is Balance.TWO_SIDED and not few
     drained = [member.member_id for member in usable(members) if member.drain_cost]
@@ -108,9 +108,9 @@ class _Vessel:
     member_id: MemberId
     width: int
     height: int
-    """Most replicas it can hold: one of each item, unless those are few; an exiting one no more than it does now."""
+    """Most replicas it can hold: one of each item, unless those are few; a closed one no more than it does now."""
     held: int
-    exiting: bool
+    closed: bool
 
 
 def _vessels(
@@ -120,7 +120,7 @@ def _vessels(
     items_each_max: int | None,
 ) -> list[_Vessel]:
     def height(member: ProblemMember) -> int:
-        most = held.get(member.member_id, 0) if member.exiting else items_each_max
+        most = held.get(member.member_id, 0) if member.closed else items_each_max
         return member.limit if most is None else min(member.limit, most)
 
     return [
@@ -129,7 +129,7 @@ def _vessels(
             width=member.capacity or member.limit,
             height=height(member),
             held=held.get(member.member_id, 0),
-            exiting=member.exiting,
+            closed=member.closed,
         )
         for member in usable(members)
         if not member.drain_cost
@@ -221,7 +221,7 @@ class _Shares:
         for vessel in vessels:
             share = _share(vessel, level)
             self._windows[vessel.member_id] = Window(
-                floor=share.__floor__() if self._floors and not vessel.exiting else 0,
+                floor=share.__floor__() if self._floors and not vessel.closed else 0,
                 ceiling=share.__ceil__(),
                 share=share,
             )

@@ -29,6 +29,7 @@ class Verdict(Enum):
     HOLDS_ANOTHER = "with another replica of it"
     FULL = "at the limit"
     LEAVING = "leaving"
+    CORDONED = "cordoned"
     ZONES = "where it would span fewer zones"
     DRAINED = "drained before this one"
     BALANCE = "where loads would be less even"
@@ -77,8 +78,8 @@ class Trial:
         if target in placed:
             return Verdict.HOLDS_ANOTHER
         member = self._members[target]
-        if member.exiting and target not in item.current:
-            return Verdict.LEAVING
+        if member.closed and target not in item.current:
+            return Verdict.LEAVING if member.exiting else Verdict.CORDONED
         if self._counts[target] >= member.limit:
             return Verdict.FULL
         if source is None:

@@ -75,7 +75,7 @@ class _Check:
         ]
         self._drained = {member.member_id for member in problem.members if member.drain_cost}
         self._kept_zones = kept_zones(problem.members)
-        self._exiting = {member.member_id for member in problem.members if member.exiting}
+        self._closed = {member.member_id for member in problem.members if member.closed}
 
     def violations(self) -> Iterator[Violation]:
         for member_id, load in self._loads.items():
@@ -86,7 +86,7 @@ class _Check:
         if unknown := self._desired.keys() - {item.item_id for item in self._problem.items}:
             yield Violation(min(unknown), None, "is no item")
         zone_of = [member.member_id.zone for member in self._members]
-        rank_of, desired, exiting = self._rank_of, self._desired, self._exiting
+        rank_of, desired, closed = self._rank_of, self._desired, self._closed
         for item in self._problem.items:
             placed = desired.get(item.item_id)
             if placed is None:
@@ -105,7 +105,7 @@ class _Check:
                 if (
                     len(ranks) == item.replication
                     and (zones >= ZONES_WANTED or len(ranks) < ZONES_WANTED)
-                    and (not exiting or exiting.isdisjoint(placed))
+                    and (not closed or closed.isdisjoint(placed))
                 ):
                     continue
             yield from self._item_violations(item, placed)
@@ -121,13 +121,15 @@ class _Check:
         if len(placed) > item.replication:
             yield Violation(item.item_id, None, f"has {len(placed)} of {item.replication} replicas")
         for member_id in placed:
-            if member_id in self._exiting and member_id not in item.current:
-                yield Violation(item.item_id, member_id, "is new on an exiting member")
+            if member_id in self._closed and member_id not in item.current:
+                yield Violation(
+                    item.item_id, member_id, "is new on a member that is leaving or cordoned"
+                )
         others = [
             member.member_id
             for member in self._room
             if member.member_id not in placed
-            and (not member.exiting or member.member_id in item.current)
+            and (not member.closed or member.member_id in item.current)
         ]
         if len(placed) < item.replication and others:
             yield Violation(item.item_id, others[0], "is short of a replica that fits")
@@ -151,7 +153,7 @@ class _Check:
         rest = [m for m in placed if m != member_id]
         zones = min(ZONES_WANTED, self._zones(placed))
         for other in others:
-            if other not in self._exiting and self._zones([*rest, other]) >= zones:
+            if other not in self._closed and self._zones([*rest, other]) >= zones:
                 yield Violation(item.item_id, member_id, f"is drained, {other} has room")
                 return
 
@@ -177,7 +179,7 @@ class _Check:
         takers: dict[str, list[tuple[MemberId, int]]] = {}
         for member in usable(self._members):
             load, window = self._loads[member.member_id], windows[member.member_id]
-            if load < min(window.ceiling, member.limit) and not member.exiting:
+            if load < min(window.ceiling, member.limit) and not member.closed:
                 gain = 2 if load < window.floor else 1
                 takers.setdefault(member.member_id.zone, []).append((member.member_id, gain))
         for giver, load in self._loads.items():
@@ -194,7 +196,7 @@ class _Check:
         This does not depend on the windows, which the solver, too, goes by.
         """
         objective = self._problem.objective
-        staying = [member for member in usable(self._members) if not member.exiting]
+        staying = [member for member in usable(self._members) if not member.closed]
         items = sum(item.replication > 0 for item in self._problem.items)
         if objective.balance is not Balance.TWO_SIDED or objective.tolerance_ratio > 0:
             return

@@ -76,7 +76,7 @@ class _Search:
     def __init__(self, problem: Problem, desired: Desired) -> None:
         self._board = Board(problem, desired)
         self._members = [i for i, member in enumerate(problem.members) if member.limit > 0]
-        self._staying = [i for i in self._members if not problem.members[i].exiting]
+        self._staying = [i for i in self._members if not problem.members[i].closed]
         self._fair = _fair_utilisations(problem, desired)
         relief = _relief(problem, desired)
         self._levels = [relief * fair for fair in self._fair]

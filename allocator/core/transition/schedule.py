@@ -73,7 +73,11 @@ class _Pass:
         self._consistency = consistency
         self._room = Room(state, wishes.policy)
         self._exiting = {m for m, member in state.members.items() if member.value.is_exiting()}
-        self._staying = {m for m, limit in state.limits.items() if limit > 0} - self._exiting
+        self._staying = {
+            m
+            for m, member in state.members.items()
+            if state.limits[m] > 0 and not member.value.is_cordoned()
+        } - self._exiting
         self._zones = len(state.zones)
         self._orphans = any(
             item_id not in state.items and item_id not in state.unreadable_items

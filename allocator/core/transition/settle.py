@@ -178,9 +178,14 @@ class Settling:
         changed = self.changed_monotonic_seconds
         if changed is not None and not self.is_settled and self.policy.settle_seconds_max:
             yield self._settles_at_last
-        if changed is None or self._anyone_exits:
+        if changed is None:
             return
-        if not self.is_settled or self.is_starting:
+        if self.is_starting:
+            # Also while somebody leaves: a start is over once nobody has come or gone for so long.
+            yield changed + self.policy.settle_seconds
+        if self._anyone_exits:
+            return
+        if not self.is_settled:
             yield changed + self.policy.settle_seconds
         if self._heirs:
             yield changed + self._memory_seconds
@@ -248,7 +253,7 @@ def _heirs(
     free = sorted(
         (p.joined_monotonic_seconds, p.member.kv.create_revision, m)
         for m, p in presences.items()
-        if p.is_newcomer and not p.is_exiting and m not in heirs and p.member.value.item_limit() > 0
+        if p.is_newcomer and not p.is_exiting and m not in heirs and _takes_items(p.member)
     )
     leaving = sorted(
         (p.exiting_since_monotonic_seconds, p.member.kv.create_revision, m)
@@ -261,6 +266,10 @@ def _heirs(
             limit = presences[predecessor].member.value.item_limit()
             heirs[heir] = _Heir(predecessor, capacities.get(predecessor, limit))
     return heirs
+
+
+def _takes_items(member: Member) -> bool:
+    return member.value.item_limit() > 0 and not member.value.is_cordoned()
 
 
 def _first_seen(members: Mapping[MemberId, Member], now: float) -> dict[MemberId, _Presence]:

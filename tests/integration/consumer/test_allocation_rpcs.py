@@ -1,4 +1,4 @@
-"""Plan, ApplyPlan and Explain over real members and a real etcd."""
+"""Plans, explanations and cordons over real members and a real etcd."""
 
 from __future__ import annotations
 
@@ -263,8 +263,8 @@ async def test_gap_to_the_best_balance_is_told_where_weights_allow_no_better_pro
         assert "at most 11.11% above what is proven unavoidable" in printed.output
 
 
-async def test_who_may_see_only_some_shards_may_not_plan(cluster: Cluster) -> None:
-    """Plans concern every shard. An explanation is of one, and shows it to whoever may list it."""
+async def test_who_may_see_only_some_shards_may_not_plan_or_cordon(cluster: Cluster) -> None:
+    """Plans and members concern every shard. An explanation is of one, and shows it to whoever may list it."""
     scoped = Claims(
         capability=Capability.ALL,
         selector=selector(label_set({"app": "mine"})),
@@ -283,6 +283,10 @@ async def test_who_may_see_only_some_shards_may_not_plan(cluster: Cluster) -> No
         async with AllocationClient(service.address, auth=auth) as client:
             with pytest.raises(NotAuthorizedError):
                 await client.plan()
+            with pytest.raises(NotAuthorizedError):
+                await client.members()
+            with pytest.raises(NotAuthorizedError):
+                await client.cordon(["zone-a#member-a"])
 
 
 async def test_who_may_list_may_plan_and_who_may_apply_may_apply_also_over_a_hop(
@@ -332,3 +336,91 @@ class _Scoped:
         """Return a token with the narrower claims."""
         narrowed = replace(self._claims, expires_at=claims.expires_at)
         return tuple(self._auth.metadata(narrowed))
+
+
+async def test_cordoned_member_is_listed_keeps_its_shards_and_gets_no_others(
+    members: tuple[Service, Service, Service],
+) -> None:
+    """Asked of a member that does not lead, about another one: what it holds serves on, what comes goes to the rest."""
+    first, _, third = members
+    cordoned = "zone-b#member-b"
+    async with AllocationClient(third.address) as client, ShardClient(first.address) as shards:
+        before = await _holders(shards)
+
+        done = await client.cordon([cordoned])
+        again = await client.cordon([cordoned])
+
+        assert list(done.changed) == [cordoned]
+        assert done.revision
+        assert not again.changed
+        new = tuple(f"new-{number}" for number in range(4))
+        await shards.apply(upserts(*(shard(shard_id, SOURCE) for shard_id in new)))
+        await wait_for_primaries(shards, *new)
+        after = await _holders(shards)
+        assert {shard_id: after[shard_id] for shard_id in SHARDS} == before
+        assert not any("member-b" in after[shard_id] for shard_id in new)
+        listed = {each.id: each for each in (await client.members()).members}
+        assert {name for name, each in listed.items() if each.cordoned} == {cordoned}
+        assert {name for name, each in listed.items() if each.leads} == {"zone-a#member-a"}
+        assert listed[cordoned].replicas == sum("member-b" in held for held in before.values())
+        assert sum(each.primaries for each in listed.values()) == len(SHARDS) + len(new)
+
+
+async def test_uncordoned_member_takes_shards_again(
+    members: tuple[Service, Service, Service],
+) -> None:
+    """With both of its zone cordoned no shard gets a standby there; without, each does."""
+    first, _, _ = members
+    both = ["zone-b#member-b", "zone-b#member-c"]
+    async with AllocationClient(first.address) as client, ShardClient(first.address) as shards:
+        await client.cordon(both)
+        await shards.apply(upserts(shard("newcomer", SOURCE, hot_standbys=1)))
+        await wait_for_primaries(shards, "newcomer")
+        assert (await _holders(shards))["newcomer"] == {"member-a"}
+
+        await client.cordon(both, cordoned=False)
+
+        async def has_a_standby() -> bool:
+            return len((await _holders(shards))["newcomer"]) == 2
+
+        await eventually(has_a_standby)
+
+
+async def test_cordon_of_many_changes_all_or_none_and_names_what_is_wrong(
+    members: tuple[Service, Service, Service],
+) -> None:
+    """One name that is no member, one that is malformed, one twice, none at all: an error each, and nothing is done."""
+    first, _, _ = members
+    async with AllocationClient(first.address) as client:
+        for wrong, message in (
+            (["zone-b#member-b", "zone-b#nobody"], r"members\[1\]: expected a member of the"),
+            (["zone-b#member-b", "nobody"], r"members\[1\]: expected zone#suffix"),
+            (["zone-b#member-b"] * 2, r"members\[1\]: expected zone-b#member-b only once"),
+            ([], r"members: expected from 1 to 64, got 0"),
+        ):
+            with pytest.raises(ValidationError, match=message):
+                await client.cordon(wrong)
+
+        assert not any(each.cordoned for each in (await client.members()).members)
+
+
+async def test_cordon_keeps_what_a_member_says_of_itself(
+    members: tuple[Service, Service, Service], cluster: Cluster, etcd: EtcdClient
+) -> None:
+    """A field that this version does not know must survive, and so must the member's lease."""
+    first, _, _ = members
+    prefix = f"{cluster.root}/members/zone-b#member-b".encode()
+    before = (await etcd.get_range(prefix, prefix_range_end(prefix))).kvs[0]
+    unknown = b"\xba\x3f\x03new"  # Field 1015, of some later version.
+    await etcd.txn((), (Put(before.key, before.value + unknown, ignore_lease=True),))
+
+    async with AllocationClient(first.address) as client:
+        await client.cordon(["zone-b#member-b"])
+
+    after = (await etcd.get_range(prefix, prefix_range_end(prefix))).kvs[0]
+    spec = ConsumerSpec.FromString(after.value)
+    assert spec.cordoned
+    assert unknown in after.value
+    assert after.lease == before.lease
+    spec.cordoned = False
+    assert spec.process_spec == ConsumerSpec.FromString(before.value).process_spec

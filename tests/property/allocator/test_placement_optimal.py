@@ -67,6 +67,7 @@ def _member(
         member_id=member_id,
         limit=draw(st.integers(0, limit_max)),
         exiting=exiting,
+        cordoned=may_exit and draw(st.integers(0, 5)) == 0,
         capacity=draw(st.sampled_from([0, 0, 1, 7])),
         drain_cost=draw(st.integers(0, 4)) if exiting else 0,
     )
@@ -114,16 +115,16 @@ def objectives(problem: Problem, desired: Desired) -> tuple[int, ...]:
 
 
 def all_placements(problem: Problem) -> Iterator[Desired]:
-    """Every placement within the limits, with nothing new on an exiting member."""
+    """Every placement within the limits, with nothing new on a closed member."""
     ids = [member.member_id for member in problem.members]
-    exiting = {member.member_id for member in problem.members if member.exiting}
+    closed = {member.member_id for member in problem.members if member.closed}
     limits = {member.member_id: member.limit for member in problem.members}
     choices = [
         [
             chosen
             for size in range(item.replication + 1)
             for chosen in combinations(ids, size)
-            if exiting.intersection(chosen) <= set(item.current)
+            if closed.intersection(chosen) <= set(item.current)
         ]
         for item in problem.items
     ]

@@ -24,7 +24,16 @@ NAMES = (
     *map(KEYS.member, MEMBERS),
     *(KEYS.assignment(i, m, slot) for i in ITEMS for m in MEMBERS for slot in (0, 1)),
 )
-SPECS = (b"R=0", b"R=1", b"R=3", b"limit=1", b"limit=4", b"limit=4,exiting", b"bad")
+SPECS = (
+    b"R=0",
+    b"R=1",
+    b"R=3",
+    b"limit=1",
+    b"limit=4",
+    b"limit=4,exiting",
+    b"limit=4,cordoned",
+    b"bad",
+)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,9 @@ class Event:
                 cluster.put_member(
                     self.zone, self.suffix, json.loads(known.value)["R"], exiting=True
                 )
+            case "cordon" if known is not None:
+                was = json.loads(known.value)
+                cluster.put_member(self.zone, self.suffix, was["R"], cordoned=not was["C"])
             case "replace" if known is not None:
                 limit = json.loads(known.value)["R"]
                 cluster.put_member(self.zone, self.suffix, limit, exiting=True)
@@ -81,6 +84,7 @@ KINDS = (
     *("all catch up",) * 2,
     *("replace",) * 2,
     "exit",
+    "cordon",
     "resize",
     "kill",
     "fail",

@@ -48,6 +48,8 @@ class _Judge:
             return Verdict.HOLDS_ANOTHER
         if member.exiting and target not in item.current:
             return Verdict.LEAVING
+        if member.cordoned and target not in item.current:
+            return Verdict.CORDONED
         if self._loads[target] + 1 > member.limit:
             return Verdict.FULL
         after = objectives(self._problem, _moved(self._desired, item_id, source, target))

@@ -48,6 +48,7 @@ def _problems(
             member_id=member_id,
             limit=draw(st.integers(0, 6)),
             exiting=draw(st.booleans()) and draw(st.booleans()),
+            cordoned=draw(st.integers(0, 5)) == 0,
             capacity=draw(st.sampled_from([0, 0, 1, 5])),
         )
         for member_id in ids
@@ -123,7 +124,7 @@ def test_imbalance_bound_is_below_every_placement(problem: Problem) -> None:
 
 def _all_placements_like(problem: Problem, desired: Desired) -> Iterator[Desired]:
     limits = {member.member_id: member.limit for member in problem.members}
-    exiting = {member.member_id for member in problem.members if member.exiting}
+    closed = {member.member_id for member in problem.members if member.closed}
     choices = []
     for item in problem.items:
         placed = desired[item.item_id]
@@ -132,7 +133,7 @@ def _all_placements_like(problem: Problem, desired: Desired) -> Iterator[Desired
                 found
                 for found in combinations(sorted(limits), len(placed))
                 if zones_spanned(found) >= zones_spanned(placed)
-                and all(m in item.current for m in found if m in exiting)
+                and all(m in item.current for m in found if m in closed)
             ]
         )
     for picked in product(*choices):

@@ -177,7 +177,7 @@ def test_verifier_names_each_kind_of_defect() -> None:
     assert "item-0000: has 3 of 2 replicas" in found(a1, a2, b1)
     assert found(a1, MemberId("z", "z9"))[0] == "z#z9: is no member"
     assert [str(each) for each in verify(problem, {})] == ["item-0000: has no answer"]
-    assert found(a1, c1) == ["item-0000 on c#c1: is new on an exiting member"]
+    assert found(a1, c1) == ["item-0000 on c#c1: is new on a member that is leaving or cordoned"]
 
 
 def test_verifier_finds_a_member_with_too_many_beside_one_with_too_few() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from allocator.core.model import ItemId, Member, MemberId
 from allocator.core.ops import KeyValue
 from allocator.core.policy import Objective, TransitionPolicy
@@ -247,3 +249,13 @@ def test_waits_to_settle_names_the_moves_that_balance_would_make() -> None:
     (blocked,) = waits_to_settle({i: (A1,), j: (A1, B1)}, {i: (A2,), j: (A1, B1)}, "why")
 
     assert (blocked.item_id, blocked.reason, blocked.member_id) == (i, Reason.SETTLING, A2)
+
+
+def test_cordoned_newcomer_stands_in_for_nobody() -> None:
+    """A drain must not begin on account of a newcomer that takes nothing: it waits for another one."""
+    leaving = member(A1, 1, exiting=True, modified=5)
+    newcomer = replace(member(A2, 6), value=JsonMember(8, cordoned=True))
+
+    settling = seen((0.0, members(member(A1, 1))), (1.0, members(leaving, newcomer)))
+
+    assert settling.drains_waiting == {A1}

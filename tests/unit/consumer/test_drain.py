@@ -16,6 +16,7 @@ OURS = assignment("shard-1", "here", 0, code=ReplicaStatus.PRIMARY)
 STANDBY = assignment("shard-1", "there", 1, code=ReplicaStatus.STANDBY)
 BEHIND = assignment("shard-1", "there", 1, code=ReplicaStatus.BACKFILL)
 STAYING = (member("here", exiting=True), member("there"))
+CORDONED = (member("here", exiting=True), member("there", cordoned=True))
 ALL_LEAVING = (member("here", exiting=True), member("there", exiting=True))
 
 
@@ -41,6 +42,8 @@ def look(
         pytest.param(19.0, STAYING, (OURS, STANDBY), DrainVerdict.WAIT, id="room-may-come"),
         pytest.param(20.0, STAYING, (OURS, STANDBY), DrainVerdict.GIVE_UP_COVERED, id="covered"),
         pytest.param(20.0, STAYING, (OURS, BEHIND), DrainVerdict.WAIT, id="standby-not-ready"),
+        pytest.param(5.0, CORDONED, (OURS,), DrainVerdict.GIVE_UP_ALONE, id="others-take-nothing"),
+        pytest.param(19.0, CORDONED, (OURS, STANDBY), DrainVerdict.WAIT, id="standby-takes-over"),
     ],
 )
 def test_drain_bounds_count_from_the_beginning(

@@ -1,0 +1,176 @@
+"""Lists the members of a cluster, and cordons them: what is cordoned keeps its replicas and gets no others.
+
+The mark is a field of the member's own key, under the member's lease, so it ends with the process. Any member can write
+it, because each write compares the revision that it was made from; the leader goes by it as by a change of limits.
+
+Source: the word and its meaning are those of `kubectl cordon`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import structlog
+
+from allocator.core.model import ItemId, Member, MemberId
+from allocator.core.ops import Compare, Put
+from allocator.core.state import PRIMARY_SLOT
+from allocator.errors import TxnConflictError, ValidationError
+from allocator.etcd.api import Etcd
+from allocator.key_space import KeySpace
+from allocator.leadership.leadership import Leadership
+from consumer.core.allocation_messages import parse_member
+from consumer.key_space import process_of
+from consumer.protocol.allocation_pb2 import (
+    ClusterMember,
+    CordonMembersRequest,
+    CordonMembersResponse,
+    ListMembersResponse,
+)
+from consumer.protocol.shard_pb2 import ConsumerSpec
+
+CORDONED_AT_ONCE_MAX = 64
+"""Members of one request: each is a comparison and a write of one transaction, which has at most 128 of each."""
+ATTEMPTS = 5
+"""Writes that are tried: a member's key changes rarely, when it leaves and when a plan drains it."""
+CATCH_UP_SECONDS_MAX = 5.0
+"""Longest wait for what others wrote to show."""
+
+log = structlog.get_logger()
+
+AssignmentKey = tuple[ItemId, MemberId, int]
+
+
+class Cordon:
+    """Lists and cordons members for one member's allocation service."""
+
+    def __init__(self, etcd: Etcd, key_space: KeySpace, leadership: Leadership) -> None:
+        """Prepare.
+
+        Args:
+            etcd: Has the members' keys.
+            key_space: Its mirror.
+            leadership: Knows who leads.
+        """
+        self._etcd = etcd
+        self._key_space = key_space
+        self._leadership = leadership
+
+    async def members(self) -> ListMembersResponse:
+        """Return every member and what it holds, as the mirror shows it."""
+        key_space = self._key_space
+        members = list(key_space.members.values())
+        revision, leader = key_space.header.revision, self._leadership.leader_id
+        assignments = list(key_space.assignments)
+        # Of very many replicas it takes long enough to hold up keep-alives.
+        replicas, primaries = await asyncio.to_thread(_count, assignments)
+        return ListMembersResponse(
+            revision=revision,
+            members=[_shown(member, replicas, primaries, leader) for member in members],
+        )
+
+    async def mark(self, request: CordonMembersRequest, *, actor: str) -> CordonMembersResponse:
+        """Cordon members, or end that: all of the request, or none.
+
+        Args:
+            request: What to do.
+            actor: On whose behalf, for the log.
+
+        Raises:
+            ValidationError: a field is wrong, or a member is not there; the error names it.
+            TxnConflictError: others wrote to the members' keys again and again.
+            EtcdUnavailableError: whether it was done is unknown; doing it again is safe.
+        """
+        asked = _asked(request)
+        keys: tuple[bytes, ...] = ()
+        for _ in range(ATTEMPTS):
+            await self._catch_up()
+            writes = list(_writes(asked, self._key_space.members, cordoned=request.cordoned))
+            if not writes:
+                return CordonMembersResponse()
+            keys = tuple(put.key for _, _, put in writes)
+            result = await self._etcd.txn(
+                tuple(compare for _, compare, _ in writes), tuple(put for _, _, put in writes)
+            )
+            if result.succeeded:
+                changed = [str(member_id) for member_id, _, _ in writes]
+                revision = result.header.revision
+                event = "member.cordoned" if request.cordoned else "member.uncordoned"
+                log.info(event, members=changed, actor=actor, revision=revision)
+                return CordonMembersResponse(revision=revision, changed=changed)
+        raise TxnConflictError(keys)
+
+    async def _catch_up(self) -> None:
+        """Wait until the mirror shows what was there when this was called; what it lacks, the comparison finds."""
+        newest = await self._etcd.newest_revision(self._key_space.keys.watched_prefix)
+        try:
+            async with asyncio.timeout(CATCH_UP_SECONDS_MAX):
+                await self._key_space.wait_for_revision(newest)
+        except TimeoutError:
+            log.warning("key_space.behind", revision=newest)
+
+
+def _asked(request: CordonMembersRequest) -> Sequence[MemberId]:
+    count = len(request.members)
+    if not 1 <= count <= CORDONED_AT_ONCE_MAX:
+        raise ValidationError("members", f"expected from 1 to {CORDONED_AT_ONCE_MAX}, got {count}")
+    asked = [parse_member(text, f"members[{n}]") for n, text in enumerate(request.members)]
+    for number, member_id in enumerate(asked):
+        if member_id in asked[:number]:
+            raise ValidationError(f"members[{number}]", f"expected {member_id} only once")
+    return asked
+
+
+def _writes(
+    asked: Sequence[MemberId], members: Mapping[MemberId, Member], *, cordoned: bool
+) -> Iterable[tuple[MemberId, Compare, Put]]:
+    """Yield what is to be written for the members that are not yet as asked."""
+    for number, member_id in enumerate(asked):
+        member = members.get(member_id)
+        if member is None:
+            raise ValidationError(
+                f"members[{number}]", f"expected a member of the cluster, {member_id} is none"
+            )
+        if member.value.is_cordoned() is cordoned:
+            continue
+        # A copy of all that the member said, also of fields that this version does not know.
+        spec = ConsumerSpec()
+        spec.CopyFrom(process_of(member))
+        spec.cordoned = cordoned
+        key = member.kv.key
+        yield (
+            member_id,
+            Compare.mod_revision(key, member.kv.mod_revision),
+            Put(key, spec.SerializeToString(deterministic=True), ignore_lease=True),
+        )
+
+
+def _count(assignments: Iterable[AssignmentKey]) -> tuple[Counter[MemberId], Counter[MemberId]]:
+    """Return each member's replicas and primaries."""
+    replicas: Counter[MemberId] = Counter()
+    primaries: Counter[MemberId] = Counter()
+    for _, member_id, slot in assignments:
+        replicas[member_id] += 1
+        primaries[member_id] += slot == PRIMARY_SLOT
+    return replicas, primaries
+
+
+def _shown(
+    member: Member,
+    replicas: Mapping[MemberId, int],
+    primaries: Mapping[MemberId, int],
+    leader: MemberId | None,
+) -> ClusterMember:
+    member_id, value = member.member_id, member.value
+    return ClusterMember(
+        id=str(member_id),
+        endpoint=process_of(member).process_spec.endpoint,
+        shard_limit=value.item_limit(),
+        replicas=replicas.get(member_id, 0),
+        primaries=primaries.get(member_id, 0),
+        exiting=value.is_exiting(),
+        cordoned=value.is_cordoned(),
+        leads=member_id == leader,
+    )

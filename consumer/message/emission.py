@@ -9,7 +9,6 @@ Source: gazette/core message/sequencer.go (Step, StartReplay: which messages are
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Final
 
 from consumer.errors import ReplayError
 from consumer.message.batch import MessageBatch
+from consumer.message.sequence_rules import CommitSelection
 
 JOINED_MESSAGES: Final = 512
 """Parts of a sequence are joined up to so many messages; what is longer is handed over as it was read."""
@@ -99,13 +99,13 @@ class SequenceEmission:
         """Offset after the acknowledgement, bytes."""
         self.clock = acknowledgement.clocks[0]
         """That of the acknowledgement."""
-        self._in_memory = [*in_memory, acknowledgement]
+        self._in_memory = list(in_memory)
+        self._acknowledgement = acknowledgement
         self._producer = acknowledgement.producers[0]
         self._last_clock = last_clock
+        """Of what is ready, or was consumed."""
+        self._selection = CommitSelection(after=last_clock, through=self.clock)
         self._replayed_through = replay.begin if replay else 0
-        self._is_rolled_back = False
-        """Whether a message was re-read that is rolled back: older clocks behind it are late copies, as they were when
-        they were read for the first time."""
         self._ready: deque[MessageBatch] = deque()
         self._taken = 0
         """Messages of the first part that are consumed."""
@@ -183,26 +183,21 @@ class SequenceEmission:
 
     def _admit_memory(self) -> None:
         """Make ready what is in memory, of which clocks grow, unless it was re-read or is rolled back."""
-        for part in self._in_memory[-1:] if self._is_rolled_back else self._in_memory:
-            begin = bisect_right(part.clocks, self._last_clock)
-            end = bisect_right(part.clocks, self.clock)
-            self._admit(part.span(begin, end))
+        for part in self._in_memory:
+            self._admit(part.span(*self._selection.admitted_range(part.clocks)))
         self._in_memory.clear()
+        # Not by the selection: it is no copy of a message with its clock that is rolled back.
+        if self.clock > self._last_clock:
+            self._admit(self._acknowledgement)
 
     def _admit_replay(self, batch: MessageBatch) -> None:
         """Make ready the producer's messages that are neither duplicates nor rolled back."""
-        last_clock, admitted = self._last_clock, []
-        for index, (producer, clock) in enumerate(zip(batch.producers, batch.clocks, strict=True)):
-            if self._is_rolled_back:
-                break
-            if producer != self._producer or clock <= last_clock:
-                continue
-            if clock > self.clock:
-                self._is_rolled_back = True
-            else:
-                last_clock = clock
-                admitted.append(index)
-        self._admit(batch.pick(admitted))
+        admits = self._selection.admits
+        places = enumerate(zip(batch.producers, batch.clocks, strict=True))
+        ours = [
+            at for at, (producer, clock) in places if producer == self._producer and admits(clock)
+        ]
+        self._admit(batch.pick(ours))
 
     def _admit(self, part: MessageBatch) -> None:
         if len(part):

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from consumer.message.producer_segment import packed_ids, packed_segment, segment_id
-from consumer.message.producers import NOTHING_PENDING, Producer
+from consumer.message.producers import Producer
+from consumer.message.sequence_rules import NOTHING_PENDING
 from consumer.message.uuid import PRODUCER_BYTES
 from consumer.protocol.shard_pb2 import Checkpoint
 

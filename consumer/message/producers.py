@@ -6,39 +6,24 @@ Source: gazette/core message/sequencer.go (partialSequence, ProducerStates).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from consumer.message.ageing import clock_cut
 from consumer.message.ring import Span
+from consumer.message.sequence_rules import NOTHING_PENDING, ProducerClocks
 
 if TYPE_CHECKING:
     from consumer.message.journal_producers import ProducerSegment
 
-NOTHING_PENDING: Final = -1
 
-
-class Producer:
+class Producer(ProducerClocks):
     """One producer's progress in one journal. Compared by identity."""
 
-    __slots__ = (
-        "begin",
-        "heard_seconds",
-        "id",
-        "is_named",
-        "max_clock",
-        "min_clock",
-        "segment",
-        "span",
-    )
+    __slots__ = ("heard_seconds", "id", "is_named", "segment", "span")
 
     def __init__(self, producer_id: int, clock: int, begin: int = NOTHING_PENDING) -> None:
+        super().__init__(clock, begin=begin)
         self.id = producer_id
-        self.min_clock = clock
-        """Clock of the last message consumed or rolled back; earlier ones are duplicates."""
-        self.max_clock = clock
-        """Greatest clock seen."""
-        self.begin = begin
-        """Offset of the first pending message, bytes; -1 if none is pending."""
         self.span: Span | None = None
         """Pending messages that are in memory; None if none are."""
         self.segment: ProducerSegment | None = None

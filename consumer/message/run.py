@@ -7,10 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from consumer.message.batch import UNREADABLE, MessageBatch
-from consumer.message.producers import NOTHING_PENDING, Producer
+from consumer.message.outcome import Outcome
+from consumer.message.producers import Producer
+from consumer.message.sequence_rules import NOTHING_PENDING, decide, duplicates_through
 from consumer.message.uuid import Flags
 
 _UNCOMMITTED_FLAGS: Final = (Flags.CONTINUE_TXN, Flags.ACK_TXN)
+_duplicates_through: Final = duplicates_through(Flags.OUTSIDE_TXN)
 
 
 def commits_itself(batch: MessageBatch, index: int) -> bool:
@@ -83,7 +86,7 @@ def scan_run(batch: MessageBatch, start: int, *, producers: Mapping[int, Produce
                 _note_duplicate(run, end)
                 index += 1
                 continue
-            floors[producer_id] = clock
+            floors[producer_id] = clock  # where its producer settles once it is consumed
         run.indices.append(index)
         run.read_through.append(end)
         index += 1
@@ -110,9 +113,10 @@ def _floor(run: Run, producer: Producer | None, clock: int) -> int:
     """Return the clock up to which a producer's messages are duplicates, given that of its first message in the run."""
     if producer is None:
         return clock - 1
-    if clock > producer.min_clock and producer.begin != NOTHING_PENDING:
-        run.spans_discarded += 1
-    return producer.min_clock
+    if producer.begin != NOTHING_PENDING:
+        outcome = decide(Flags.OUTSIDE_TXN, clock, producer)
+        run.spans_discarded += outcome is Outcome.SPAN_DISCARDED
+    return _duplicates_through(producer)
 
 
 def _note_duplicate(run: Run, end: int) -> None:

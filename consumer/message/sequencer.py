@@ -36,9 +36,16 @@ from consumer.message.emission import ReplayRange, RunEmission, SequenceEmission
 from consumer.message.journal_producers import FilingLimits, JournalProducers
 from consumer.message.outcome import Outcome
 from consumer.message.producer_counts import ProducerCounts
-from consumer.message.producers import NOTHING_PENDING, Producer, stale_ids
+from consumer.message.producers import Producer, stale_ids
 from consumer.message.ring import Ring, Span
 from consumer.message.run import commits_itself, committed_part, end_of_stretch, scan_run
+from consumer.message.sequence_rules import (
+    NOTHING_PENDING,
+    Effect,
+    classify,
+    decide,
+    effect_of,
+)
 from consumer.message.uuid import Flags
 from consumer.protocol import shard_pb2
 
@@ -335,52 +342,42 @@ class Sequencer:
 
     def _queue_pending(self, batch: MessageBatch, start: int) -> int:
         """Sequence a producer's messages that await an acknowledgement; return the index after them."""
-        clock = batch.clocks[start]
-        producer = self._heard(batch.journal, batch.producers[start], clock)
-        if clock <= producer.max_clock:
-            self._offsets[batch.journal] = batch.ends[start]
-            self._note_duplicate_pending(producer, clock, batch.ends[start])
-            return start + 1
-        part = batch.span(start, end_of_stretch(batch, start))
-        begins_span = producer.begin == NOTHING_PENDING
-        if begins_span:
-            self._begin_span(producer, part.begins[0])
-        self._count(Outcome.CONTINUE_EXTEND_SPAN, len(part) - begins_span)
+        producer = self._heard(batch.journal, batch.producers[start], batch.clocks[start])
+        stretch = batch.span(start, end_of_stretch(batch, start))
+        duplicates, outcomes = classify(Flags.CONTINUE_TXN, stretch.clocks, producer)
+        for outcome, messages in outcomes:
+            self._count(outcome, messages)
+        if duplicates:
+            self._visible_through = stretch.ends[duplicates - 1]
+        if duplicates < len(stretch):
+            self._hold(producer, stretch.span(duplicates, len(stretch)) if duplicates else stretch)
+        self._offsets[batch.journal] = stretch.ends[-1]
+        return start + len(stretch)
+
+    def _hold(self, producer: Producer, part: MessageBatch) -> None:
+        """Let messages await their acknowledgement."""
+        if producer.begin == NOTHING_PENDING:
+            # Only a span that begins: one that a checkpoint passed over delays no further transaction.
+            self._pending.add(producer)
+        producer.hold(part.begins[0], part.clocks[-1])
         if producer.span is None:
             producer.span = Span()
-        producer.max_clock = part.clocks[-1]
         self._ring.add(producer.span, part, now_seconds=self._now_seconds)
-        self._offsets[batch.journal] = part.ends[-1]
-        return start + len(part)
-
-    def _note_duplicate_pending(self, producer: Producer, clock: int, end: int) -> None:
-        acked = clock <= producer.min_clock
-        self._count(Outcome.CONTINUE_ALREADY_ACKED if acked else Outcome.CONTINUE_DUPLICATE)
-        self._visible_through = end
-
-    def _begin_span(self, producer: Producer, begin: int) -> None:
-        producer.begin = begin
-        self._pending.add(producer)
-        self._count(Outcome.CONTINUE_BEGIN_SPAN)
 
     def _queue_acknowledgement(self, message: MessageBatch) -> None:
         """Sequence one message, which is an acknowledgement."""
-        journal, end, clock = message.journal, message.ends[0], message.clocks[0]
-        producer = self._heard(journal, message.producers[0], clock)
-        if clock <= producer.min_clock:
-            lost = clock < producer.min_clock
-            self._count(Outcome.ACK_ROLLBACK_LOST_PROGRESS if lost else Outcome.ACK_ROLLBACK)
-            self._reset(producer, clock=clock)
-            self._offsets[journal] = self._visible_through = end
+        clock = message.clocks[0]
+        producer = self._heard(message.journal, message.producers[0], clock)
+        replay = self._replay_range(producer, message)
+        outcome = decide(Flags.ACK_TXN, clock, producer, in_memory=replay is None)
+        self._count(outcome)
+        if effect_of(outcome) is Effect.COMMIT:
+            if producer.begin == NOTHING_PENDING:
+                producer.begin = message.begins[0]
+            self._emit_sequence(producer, message, replay)
             return
-        replay = None
-        if producer.begin == NOTHING_PENDING:
-            self._count(Outcome.ACK_EMPTY)
-            producer.begin = message.begins[0]
-        else:
-            replay = self._replay_range(producer, message)
-            self._count(Outcome.ACK_COMMIT_REPLAY if replay else Outcome.ACK_COMMIT_RING)
-        self._emit_sequence(producer, message, replay)
+        self._settle(producer, clock)
+        self._offsets[message.journal] = self._visible_through = message.ends[0]
 
     def _emit_sequence(
         self, producer: Producer, acknowledgement: MessageBatch, replay: ReplayRange | None
@@ -400,6 +397,8 @@ class Sequencer:
     @staticmethod
     def _replay_range(producer: Producer, acknowledgement: MessageBatch) -> ReplayRange | None:
         """Return what lies before a producer's pending messages in memory, None if nothing does."""
+        if producer.begin == NOTHING_PENDING:
+            return None
         in_memory = producer.span.begin if producer.span else None
         first = acknowledgement.begins[0] if in_memory is None else in_memory
         if first == producer.begin:
@@ -419,7 +418,7 @@ class Sequencer:
         """Move past the acknowledgement: only now would a restart not read it again."""
         assert self._emitted is not None
         self._offsets[sequence.journal] = sequence.end
-        self._reset(self._emitted, clock=sequence.clock)
+        self._settle(self._emitted, sequence.clock)
         self._emission = self._emitted = None
 
     def _consume_run(self, run: RunEmission, count: int) -> None:
@@ -428,7 +427,7 @@ class Sequencer:
         heard_seconds = self._reading_of(run.journal).seconds
         for producer_id, clock in run.take(count).items():
             producer = producers.heard(producer_id, clock, heard_seconds=heard_seconds)
-            self._reset(producer, clock=clock)
+            self._settle(producer, clock)
         self._offsets[run.journal] = run.offset
         if run.exhausted:
             self._emission = None
@@ -437,11 +436,10 @@ class Sequencer:
         if messages:
             self._outcomes[outcome] = self._outcomes.get(outcome, 0) + messages
 
-    def _reset(self, producer: Producer, *, clock: int) -> None:
+    def _settle(self, producer: Producer, clock: int) -> None:
         """Let a producer have nothing pending after `clock`."""
         if producer.span is not None:
             self._ring.release(producer.span)
             producer.span = None
-        producer.min_clock = producer.max_clock = clock
-        producer.begin = NOTHING_PENDING
+        producer.settle(clock)
         self._pending.discard(producer)

@@ -9,7 +9,7 @@ A `JournalState` says all that a later scan needs. What a batch holds depends on
 with, the offset that it ends at and the journal's bytes, so a batch that is planned again, elsewhere or years later,
 holds the same messages. Only which silent producers the state at its end still knows depends on the time it took.
 
-The rules are those of `consumer.message.sequencer`, for stretches of messages instead of single ones.
+Which message is committed is decided by `consumer.message.sequence_rules`, as in a shard.
 
 Pure: the caller reads.
 
@@ -30,10 +30,19 @@ from typing import Final
 import numpy as np
 
 from consumer.message.ageing import PRUNE_HORIZON_SECONDS, ReadingTime, clock_cut
-from consumer.message.producers import NOTHING_PENDING
+from consumer.message.outcome import Outcome
+from consumer.message.sequence_rules import (
+    NOTHING_PENDING,
+    CommitSelection,
+    Effect,
+    ProducerClocks,
+    classify,
+    decide,
+    effect_of,
+)
 from consumer.message.uuid import Flags
 from spark_bridge.journal_source.journal_state import JournalState, ProducerState
-from spark_bridge.journal_source.message_table import DAMAGED, MessageTable, Offsets
+from spark_bridge.journal_source.message_table import DAMAGED, NO_HEADS, MessageTable, Offsets
 from spark_bridge.journal_source.pending import (
     PENDING_BYTES,
     PendingRing,
@@ -89,17 +98,26 @@ class Replay:
     producer: int
 
 
-class _Producer:
-    __slots__ = ("begin", "heard_ms", "max_clock", "min_clock", "replayed", "span")
+class _Producer(ProducerClocks):
+    __slots__ = ("heard_ms", "replayed", "span")
 
     def __init__(self, state: ProducerState) -> None:
-        self.min_clock = state.min_clock
-        self.max_clock = max(state.min_clock, state.max_clock)
-        self.begin = state.begin
+        super().__init__(state.min_clock, state.max_clock, state.begin)
         self.heard_ms = state.heard_ms
         self.span = Span()
         self.replayed: list[Segment] | None = None
         """What was read again, before the span."""
+
+    def known_from(self, *, acknowledged_at: int) -> int:
+        """Return where what is known begins of what an acknowledgement commits, bytes; `begin` if all of it is known.
+
+        Args:
+            acknowledged_at: Where the acknowledgement begins.
+        """
+        if self.begin == NOTHING_PENDING or self.replayed is not None:
+            return self.begin
+        segments = self.span.segments
+        return int(segments[0].begins[0]) if segments else acknowledged_at
 
     def state(self) -> ProducerState:
         """Return what must be kept."""
@@ -141,6 +159,7 @@ class CommitScan:
         self._offset = state.offset
         self._table: MessageTable | None = None
         self._bounds: list[int] = []
+        self._heads = NO_HEADS
         self._block = self._next = 0
         self._held: int | None = None
         """Whose acknowledgement the batch had no room for."""
@@ -168,6 +187,7 @@ class CommitScan:
         assert self._table is None, "messages were fed while others wait"
         if len(table):
             self._table, self._bounds = table, table.blocks()
+            self._heads = table.heads(self._bounds[:-1])
             self._block = self._next = 0
             self.position = int(table.ends[-1])
 
@@ -235,28 +255,34 @@ class CommitScan:
         return stop
 
     def _take_block(self, table: MessageTable, start: int, stop: int) -> None:
-        clock, flags = int(table.clocks[start]), int(table.flags[start])
+        key, clock, flags = self._heads.of(self._block)
+        if start > self._bounds[self._block]:
+            clock = int(table.clocks[start])
         if flags == DAMAGED:
             self._take_damaged(table, start, stop)
             return
         if clock == 0:
             self._take_singles(table, start, stop)
             return
-        key = int(table.producers[start])
         self._heard.add(key)
-        producer = self._producers.get(key)
+        producer = self._producers.get(key) or _Producer(ProducerState(clock - 1))
+        if flags == Flags.ACK_TXN:
+            self._producers[key] = producer
+            self._acknowledge(table, producer, key, start)
+            return
+        clocks = [clock] if stop - start == 1 else table.clocks[start:stop]
+        duplicates, _ = classify(flags, clocks, producer)
+        self._pass(table, start + duplicates)
+        start += duplicates
+        if start == stop:
+            return
         if flags == Flags.CONTINUE_TXN:
-            self._hold_back(table, self._made(key, clock), start, stop)
-        elif flags == Flags.ACK_TXN:
-            self._acknowledge(table, key, start)
-        elif producer is None or clock > producer.min_clock:
-            taken = self._take_singles(table, start, stop)
-            if taken:
-                self._reset(self._made(key, clock), int(table.clocks[start + taken - 1]))
+            self._hold_back(table, producer, start, stop)
+        elif not (taken := self._take_singles(table, start, stop)):
+            return  # There is no room: a producer that is not known yet stays so.
         else:
-            floor = np.uint64(producer.min_clock)
-            fresh = int(np.searchsorted(table.clocks[start:stop], floor, side="right"))
-            self._pass(table, start + fresh)
+            self._settle(producer, int(clocks[duplicates + taken - 1]))
+        self._producers[key] = producer
 
     def _take_damaged(self, table: MessageTable, start: int, stop: int) -> None:
         """Take records that are no messages, or pass them by."""
@@ -284,40 +310,31 @@ class CommitScan:
         return count
 
     def _hold_back(self, table: MessageTable, producer: _Producer, start: int, stop: int) -> None:
-        seen = np.uint64(producer.max_clock)
-        fresh = start + int(np.searchsorted(table.clocks[start:stop], seen, side="right"))
-        if fresh < stop:
-            if producer.begin == NOTHING_PENDING:
-                producer.begin = int(table.begins[fresh])
-            producer.max_clock = int(table.clocks[stop - 1])
-            self._ring.add(producer.span, Segment.of(table, fresh, stop))
+        producer.hold(int(table.begins[start]), int(table.clocks[stop - 1]))
+        self._ring.add(producer.span, Segment.of(table, start, stop))
         self._pass(table, stop)
 
-    def _acknowledge(self, table: MessageTable, key: int, index: int) -> None:
+    def _acknowledge(self, table: MessageTable, producer: _Producer, key: int, index: int) -> None:
         clock = int(table.clocks[index])
-        producer = self._made(key, clock)
-        if clock > producer.min_clock and not self._commit(table, key, producer, index):
+        known_from = producer.known_from(acknowledged_at=int(table.begins[index]))
+        outcome = decide(Flags.ACK_TXN, clock, producer, in_memory=known_from == producer.begin)
+        if outcome is Outcome.ACK_COMMIT_REPLAY:
+            producer.replayed = []
+            self.replay = Replay(producer.begin, known_from, key)
             return
-        self._reset(producer, clock)
+        if effect_of(outcome) is Effect.COMMIT and not self._commit(producer, through=clock):
+            self.full, self._held = True, key  # the state says that it is to come
+            return
+        self._settle(producer, clock)
         self._pass(table, index + 1)
 
-    def _commit(self, table: MessageTable, key: int, producer: _Producer, index: int) -> bool:
-        """Take what an acknowledgement commits; return False if that cannot be now."""
-        segments = producer.span.segments
-        if producer.begin != NOTHING_PENDING and producer.replayed is None:
-            known_from = int(segments[0].begins[0] if segments else table.begins[index])
-            if producer.begin < known_from:
-                producer.replayed = []
-                self.replay = Replay(producer.begin, known_from, key)
-                return False
-        begins, ends = committed_of(
-            [*(producer.replayed or ()), *segments],
-            after=producer.min_clock,
-            through=int(table.clocks[index]),
-        )
+    def _commit(self, producer: _Producer, *, through: int) -> bool:
+        """Take what an acknowledgement commits; return False if there is no room for it."""
+        segments = [*(producer.replayed or ()), *producer.span.segments]
+        selection = CommitSelection(after=producer.min_clock, through=through)
+        begins, ends = committed_of(segments, selection)
         room = self._limits.rows_max - self.rows
         if len(begins) > room and (self.rows or not self._limits.may_exceed):
-            self.full, self._held = True, key  # the state says that it is to come
             return False
         self._keep(begins, ends)
         return True
@@ -332,20 +349,12 @@ class CommitScan:
         if index > self._next:
             self._next, self._offset = index, int(table.ends[index - 1])
 
-    def _made(self, key: int, clock: int) -> _Producer:
-        """Return a producer, known or not before the message with this clock."""
-        producer = self._producers.get(key)
-        if producer is None:
-            producer = self._producers[key] = _Producer(ProducerState(clock - 1))
-        return producer
-
-    def _reset(self, producer: _Producer, clock: int) -> None:
+    def _settle(self, producer: _Producer, clock: int) -> None:
         """Let a producer have nothing pending after `clock`."""
         self._ring.release(producer.span)
         producer.span = Span()
         producer.replayed = None
-        producer.min_clock = producer.max_clock = clock
-        producer.begin = NOTHING_PENDING
+        producer.settle(clock)
 
     @property
     def _read_ms(self) -> int:
@@ -378,6 +387,8 @@ class CommitScan:
 
 def _stretches(begins: Offsets, ends: Offsets, stretch_bytes: int) -> tuple[Offsets, Offsets]:
     """Return messages joined where they are consecutive, and cut anew in each `stretch_bytes` of the journal."""
+    if len(begins) == 1:
+        return begins.copy(), ends.copy()  # A view would keep the whole table.
     places = begins // stretch_bytes
     apart = np.flatnonzero((begins[1:] != ends[:-1]) | (places[1:] != places[:-1]))
     return begins[np.append(0, apart + 1)], ends[np.append(apart, len(ends) - 1)]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from consumer.message.producers import NOTHING_PENDING
+from consumer.message.sequence_rules import NOTHING_PENDING
 
 
 class ProducerState(NamedTuple):

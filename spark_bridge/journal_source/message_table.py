@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,21 @@ _PRODUCER_MASK: Final = np.uint64((1 << 48) - 1)
 DAMAGED: Final = np.uint64(UNREADABLE)
 """Flags of a record that is no message. It has no UUID, so it is outside of sequencing."""
 _ACK: Final = np.uint64(Flags.ACK_TXN)
+
+
+class BlockHeads(NamedTuple):
+    """The first message of each block: lists, because single elements of arrays are slow to come by."""
+
+    producers: list[int]
+    clocks: list[int]
+    flags: list[int]
+
+    def of(self, block: int) -> tuple[int, int, int]:
+        """Return producer, clock and flags."""
+        return self.producers[block], self.clocks[block], self.flags[block]
+
+
+NO_HEADS: Final = BlockHeads([], [], [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +84,14 @@ class MessageTable:
         damaged = flags == DAMAGED
         apart |= damaged[1:] != damaged[:-1]
         return [0, *(np.flatnonzero(apart) + 1).tolist(), len(self)] if len(self) else [0]
+
+    def heads(self, starts: list[int]) -> BlockHeads:
+        """Return the messages at the starts of blocks."""
+        return BlockHeads(
+            self.producers[starts].tolist(),
+            self.clocks[starts].tolist(),
+            self.flags[starts].tolist(),
+        )
 
 
 def table_of(

@@ -8,10 +8,12 @@ Pure.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from consumer.message.sequence_rules import CommitSelection
 from spark_bridge.journal_source.message_table import MessageTable, Offsets, Words
 
 PENDING_BYTES: Final = 64 << 20
@@ -89,15 +91,14 @@ class PendingRing:
             self._dead_slots -= 1
 
 
-def committed_of(segments: list[Segment], *, after: int, through: int) -> tuple[Offsets, Offsets]:
+def committed_of(
+    segments: Sequence[Segment], selection: CommitSelection
+) -> tuple[Offsets, Offsets]:
     """Return begins and ends of the messages that an acknowledgement commits.
-
-    Passed over are duplicates, whose clocks do not grow, and what is rolled back, whose clocks are later.
 
     Args:
         segments: What may be committed, in the order of the journal.
-        after: Clock up to which the producer's messages were committed before.
-        through: Clock of the acknowledgement.
+        selection: By the acknowledgement.
     """
     if not segments:
         nothing = np.zeros(0, dtype=np.int64)
@@ -105,9 +106,5 @@ def committed_of(segments: list[Segment], *, after: int, through: int) -> tuple[
     clocks = np.concatenate([segment.clocks for segment in segments])
     begins = np.concatenate([segment.begins for segment in segments])
     ends = np.concatenate([segment.ends for segment in segments])
-    # By all that came before, also what is rolled back: what is read again must be judged as it was the first time.
-    floors = np.empty_like(clocks)
-    floors[:1] = after
-    floors[1:] = np.maximum(np.maximum.accumulate(clocks)[:-1], np.uint64(after))
-    committed = (clocks > floors) & (clocks <= np.uint64(through))
+    committed = selection.admitted_of(clocks)
     return begins[committed], ends[committed]

@@ -1,0 +1,357 @@
+"""The exactly-once rule: what becomes of a message, by its flags, its clock and what its producer did before.
+
+It is stated here alone. A shard's sequencer (`consumer.message.sequencer`) and Spark's journal source
+(`spark_bridge.journal_source.commit_scan`) both ask `decide` for one message, `classify` for a column of clocks, and
+`CommitSelection` for what an acknowledgement commits; they differ only in what they do about the answer. The decisions
+form one table, `DECISIONS`:
+
+    flags      clock < min      clock = min      min < clock <= max   clock > max
+    OUTSIDE    already acked    already acked    commit *             commit *
+    CONTINUE   already acked    already acked    duplicate            begin span, or extend it
+    ACK        lost progress    rollback         commit **            commit **
+
+    any        a zero clock opts the message out of sequencing: it is committed by itself, and nobody is tracked for it
+
+    *  if something is pending, it is discarded
+    ** of what is pending: from memory, by a replay, or (nothing is pending) of the acknowledgement alone
+
+`min` is the clock up to which the producer has committed or rolled back, `max` the greatest clock that it has pending;
+they are equal if it has nothing pending. A producer that was not seen before stands just below its first message.
+
+A *stretch* is a column of messages that one producer wrote with the same flags and growing clocks. Both readers cut
+what they read into stretches, because a stretch is classified in one step: duplicates can only be at its head.
+
+Source: gazette/core message/sequencer.go (QueueUncommitted: the classification; Step: what a commit passes over).
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum, IntEnum
+from operator import attrgetter
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consumer.message.outcome import Outcome
+from consumer.message.uuid import Flags
+
+NOTHING_PENDING: Final = -1
+"""In place of the offset where pending messages begin."""
+NO_CLOCK: Final = -1
+"""Before every clock."""
+
+Clocks: TypeAlias = Sequence[int] | NDArray[np.uint64]
+
+
+class ProducerClocks:
+    """What the rule knows of one producer in one journal."""
+
+    __slots__ = ("begin", "max_clock", "min_clock")
+
+    def __init__(self, min_clock: int, max_clock: int = 0, begin: int = NOTHING_PENDING) -> None:
+        self.min_clock = min_clock
+        """Clock of the last message committed or rolled back; earlier ones are duplicates."""
+        self.max_clock = max(min_clock, max_clock)
+        """Greatest clock of what is pending; `min_clock` if nothing is."""
+        self.begin = begin
+        """Offset of the first pending message, bytes; -1 if none is pending."""
+
+    def hold(self, begin: int, through_clock: int) -> None:
+        """Have messages pending, from offset `begin` on if there were none."""
+        if self.begin == NOTHING_PENDING:
+            self.begin = begin
+        self.max_clock = through_clock
+
+    def settle(self, clock: int) -> None:
+        """Have nothing pending after `clock`: it was committed, or rolled back to."""
+        self.min_clock = self.max_clock = clock
+        self.begin = NOTHING_PENDING
+
+
+class ClockStanding(IntEnum):
+    """Where a clock stands among those of its producer. The columns of the table."""
+
+    BEFORE = 0
+    LAST = 1
+    SEEN = 2
+    NEW = 3
+
+
+class SpanState(IntEnum):
+    """What a producer has pending."""
+
+    NOTHING = 0
+    IN_MEMORY = 1
+    TO_READ_AGAIN = 2
+    """Memory no longer holds all of it."""
+
+
+class Effect(Enum):
+    """What an outcome does to the producer."""
+
+    SKIP = "skip"
+    """Nothing: the message is passed over."""
+    HOLD = "hold"
+    """The message awaits an acknowledgement (`ProducerClocks.hold`)."""
+    COMMIT = "commit"
+    """What the message commits is shown, then the producer settles at its clock (`ProducerClocks.settle`)."""
+    ROLL_BACK = "roll back"
+    """The producer settles at the message's clock, and nothing is shown."""
+
+
+EFFECTS: Final[Mapping[Outcome, Effect]] = {
+    Outcome.OUTSIDE_COMMIT: Effect.COMMIT,
+    Outcome.SPAN_DISCARDED: Effect.COMMIT,
+    Outcome.OUTSIDE_ALREADY_ACKED: Effect.SKIP,
+    Outcome.CONTINUE_BEGIN_SPAN: Effect.HOLD,
+    Outcome.CONTINUE_EXTEND_SPAN: Effect.HOLD,
+    Outcome.CONTINUE_DUPLICATE: Effect.SKIP,
+    Outcome.CONTINUE_ALREADY_ACKED: Effect.SKIP,
+    Outcome.ACK_COMMIT_RING: Effect.COMMIT,
+    Outcome.ACK_COMMIT_REPLAY: Effect.COMMIT,
+    Outcome.ACK_EMPTY: Effect.COMMIT,
+    Outcome.ACK_ROLLBACK: Effect.ROLL_BACK,
+    Outcome.ACK_ROLLBACK_LOST_PROGRESS: Effect.ROLL_BACK,
+}
+
+# Enums as `classify` needs them: to hash their members, or to look them up, takes longer than to decide.
+_EFFECT_BY_NUMBER: Final = tuple(EFFECTS.get(outcome, Effect.SKIP) for outcome in Outcome)
+_NOTHING: Final = SpanState.NOTHING
+_IN_MEMORY: Final = SpanState.IN_MEMORY
+_SKIP: Final = Effect.SKIP
+
+_Cell: TypeAlias = tuple[Outcome, Outcome, Outcome]
+"""By `SpanState`."""
+_Row: TypeAlias = tuple[_Cell, _Cell, _Cell, _Cell]
+"""By `ClockStanding`."""
+
+
+def _whatever_is_pending(outcome: Outcome) -> _Cell:
+    return (outcome, outcome, outcome)
+
+
+_OUTSIDE_COMMIT: Final = (
+    Outcome.OUTSIDE_COMMIT,
+    # The producer mixes both ways of publishing. To hold this message back until an acknowledgement would let it wait
+    # for ever, and to show what is pending would commit what may yet be rolled back. So what is pending is lost.
+    Outcome.SPAN_DISCARDED,
+    Outcome.SPAN_DISCARDED,
+)
+_OUTSIDE: Final[_Row] = (
+    # An append whose answer was lost is repeated: its messages come a second time.
+    _whatever_is_pending(Outcome.OUTSIDE_ALREADY_ACKED),
+    _whatever_is_pending(Outcome.OUTSIDE_ALREADY_ACKED),
+    # No duplicate, though a clock so great was seen: that one was pending, and was not shown.
+    _OUTSIDE_COMMIT,
+    _OUTSIDE_COMMIT,
+)
+_CONTINUE: Final[_Row] = (
+    # A copy of what was committed, or of what was rolled back: either way it is decided.
+    _whatever_is_pending(Outcome.CONTINUE_ALREADY_ACKED),
+    _whatever_is_pending(Outcome.CONTINUE_ALREADY_ACKED),
+    # A copy of a pending message. One that is none, because the late copy of a rolled back message with a greater clock
+    # came before it, looks the same.
+    _whatever_is_pending(Outcome.CONTINUE_DUPLICATE),
+    (
+        Outcome.CONTINUE_BEGIN_SPAN,
+        Outcome.CONTINUE_EXTEND_SPAN,
+        Outcome.CONTINUE_EXTEND_SPAN,
+    ),
+)
+_ACK_COMMIT: Final = (
+    # Its messages stand before the offset where the reader began, or there are none: it is delivered alone.
+    Outcome.ACK_EMPTY,
+    Outcome.ACK_COMMIT_RING,
+    Outcome.ACK_COMMIT_REPLAY,
+)
+_ACK: Final[_Row] = (
+    # The producer forgot what it had committed, and goes on from an earlier state. To insist on the greater clock would
+    # drop all that it writes until it has caught up, so the clock goes back, and some may be shown twice.
+    _whatever_is_pending(Outcome.ACK_ROLLBACK_LOST_PROGRESS),
+    # A successor re-sends the last acknowledgement of a dead producer, which takes back what followed it.
+    _whatever_is_pending(Outcome.ACK_ROLLBACK),
+    # Of an earlier clock than the last pending message: what is later is rolled back (`CommitSelection`).
+    _ACK_COMMIT,
+    _ACK_COMMIT,
+)
+DECISIONS: Final[Mapping[int, _Row]] = {
+    Flags.OUTSIDE_TXN: _OUTSIDE,
+    Flags.CONTINUE_TXN: _CONTINUE,
+    Flags.ACK_TXN: _ACK,
+}
+"""By flags; those of a later version are taken for OUTSIDE, because a message is better shown than lost."""
+
+
+def effect_of(outcome: Outcome) -> Effect:
+    """Return what an outcome does to the producer."""
+    return _EFFECT_BY_NUMBER[outcome]
+
+
+def decide(flags: int, clock: int, producer: ProducerClocks, *, in_memory: bool = True) -> Outcome:
+    """Return what becomes of one message.
+
+    Args:
+        flags: Of the message.
+        clock: Of the message. Zero opts it out of sequencing: it is shown whatever its flags, and nobody is tracked.
+        producer: Who wrote it, as known before it.
+        in_memory: Whether all that the producer has pending is.
+    """
+    if not clock:
+        return Outcome.OUTSIDE_COMMIT
+    cell = DECISIONS.get(flags, _OUTSIDE)[standing_of(clock, producer)]
+    if producer.begin == NOTHING_PENDING:
+        return cell[SpanState.NOTHING]
+    return cell[SpanState.IN_MEMORY if in_memory else SpanState.TO_READ_AGAIN]
+
+
+def classify(
+    flags: int, clocks: Clocks, producer: ProducerClocks
+) -> tuple[int, Sequence[tuple[Outcome, int]]]:
+    """Return what becomes of a stretch: the same as if `decide` were asked, and obeyed, one message at a time.
+
+    Args:
+        flags: Of its messages. Of acknowledgements, the first is taken to commit from memory.
+        clocks: Of its messages, growing; shape (N,), N > 0. None is zero.
+        producer: Who wrote them, as known before them.
+
+    Returns:
+        How many messages at its head are duplicates, which are passed over, and the outcomes in order, each with the
+        count of messages that have it.
+    """
+    row = DECISIONS.get(flags, _OUTSIDE)
+    span = _NOTHING if producer.begin == NOTHING_PENDING else _IN_MEMORY
+    count, done = len(clocks), 0
+    outcomes: list[tuple[Outcome, int]] = []
+    while done < count:
+        standing = standing_of(int(clocks[done]), producer)
+        outcome = row[standing][span]
+        if _EFFECT_BY_NUMBER[outcome] is not _SKIP:
+            outcomes.append((outcome, 1))
+            if count - done > 1:
+                outcomes.append((_FOLLOWING_BY_NUMBER[outcome], count - done - 1))
+            break
+        stop = _count_through(clocks, _last_clock(standing, producer))
+        outcomes.append((outcome, stop - done))
+        done = stop
+    return done, outcomes
+
+
+def duplicates_through(flags: int) -> Callable[[ProducerClocks], int]:
+    """Return what tells up to which clock a producer's messages with these flags are passed over, by the table."""
+    return _FLOORS.get(flags, _FLOORS[Flags.OUTSIDE_TXN])
+
+
+def standing_of(clock: int, producer: ProducerClocks) -> int:
+    """Return where a clock stands, as the number of a `ClockStanding`."""
+    least = producer.min_clock
+    return (clock >= least) + (clock > least) + (clock > producer.max_clock)
+
+
+class CommitSelection:
+    """Which of a producer's pending messages an acknowledgement commits. It is told of them in the journal's order.
+
+    Passed over are copies, which do not have the greatest clock so far, and what is rolled back, which has a later
+    clock than the acknowledgement. What is rolled back counts among the clocks so far: when messages are read again,
+    they must be judged as they were the first time.
+    """
+
+    __slots__ = ("greatest", "through")
+
+    def __init__(self, *, after: int, through: int) -> None:
+        """Begin.
+
+        Args:
+            after: Clock up to which the producer's messages were committed before.
+            through: Clock of the acknowledgement.
+        """
+        self.greatest = after
+        """Clock so far."""
+        self.through = through
+
+    def admits(self, clock: int) -> bool:
+        """Return whether the next message is committed."""
+        if clock <= self.greatest:
+            return False
+        self.greatest = clock
+        return clock <= self.through
+
+    def admitted_of(self, clocks: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Return which of the next messages are committed; both have shape (N,)."""
+        if not len(clocks):
+            return np.zeros(0, dtype=np.bool_)
+        greatest = np.maximum(np.maximum.accumulate(clocks), np.uint64(self.greatest))
+        before = np.concatenate((np.array([self.greatest], dtype=np.uint64), greatest[:-1]))
+        self.greatest = int(greatest[-1])
+        committed: NDArray[np.bool_] = (clocks > before) & (clocks <= np.uint64(self.through))
+        return committed
+
+    def admitted_range(self, clocks: Sequence[int]) -> tuple[int, int]:
+        """Return which of the next messages, whose clocks grow, are committed: those at indices [begin, end)."""
+        begin = bisect_right(clocks, self.greatest)
+        end = bisect_right(clocks, self.through)
+        if begin < len(clocks):
+            self.greatest = clocks[-1]
+        return min(begin, end), end
+
+
+def _last_clock(standing: int, producer: ProducerClocks) -> int:
+    """Return the greatest clock that stands there."""
+    assert standing != ClockStanding.NEW, "clocks have no end"
+    if standing == ClockStanding.SEEN:
+        return producer.max_clock
+    return producer.min_clock - (standing == ClockStanding.BEFORE)
+
+
+def _count_through(clocks: Clocks, clock: int) -> int:
+    """Return how many of growing clocks are at most `clock`."""
+    if isinstance(clocks, np.ndarray):
+        return int(clocks.searchsorted(np.uint64(clock), side="right"))
+    return bisect_right(clocks, clock)
+
+
+def _floor_of(row: _Row) -> Callable[[ProducerClocks], int]:
+    """Return what tells the clock up to which the messages of a row are passed over.
+
+    Requires:
+        They are passed over up to some clock, and not beyond, whatever is pending: so duplicates are at the head of a
+        stretch.
+    """
+    skips = [all(effect_of(outcome) is Effect.SKIP for outcome in cell) for cell in row]
+    match skips:
+        case [True, True, False, False]:
+            return _min_clock_of
+        case [True, True, True, False]:
+            return _max_clock_of
+        case [False, False, False, False]:
+            return _no_clock
+        case _:
+            raise AssertionError(f"duplicates up to no clock that is known: {row}")
+
+
+_min_clock_of: Final[Callable[[ProducerClocks], int]] = attrgetter("min_clock")
+_max_clock_of: Final[Callable[[ProducerClocks], int]] = attrgetter("max_clock")
+
+
+def _no_clock(_: ProducerClocks) -> int:
+    return NO_CLOCK
+
+
+_FLOORS: Final = {flags: _floor_of(row) for flags, row in DECISIONS.items()}
+
+
+def _following(outcome: Outcome) -> Outcome:
+    """Return what becomes of the next message of a stretch if the one before it had this outcome, no duplicate's."""
+    row = next(row for row in DECISIONS.values() if any(outcome in cell for cell in row))
+    # Whatever that one did, its clock is the producer's greatest now, so the next one is new.
+    span = SpanState.IN_MEMORY if effect_of(outcome) is Effect.HOLD else SpanState.NOTHING
+    return row[ClockStanding.NEW][span]
+
+
+_FOLLOWING_BY_NUMBER: Final = tuple(
+    _following(outcome) if outcome in EFFECTS else outcome for outcome in Outcome
+)

@@ -1,10 +1,9 @@
-"""One round of a leader: look at what is open, decide off the loop, act, and say when to look again.
+"""Performs a leader's rounds as `allocator.round_plan` decides them: look, decide off the loop, act, wait.
 
-    snapshot of what is open, or of everything ──► decide ──► keep the plan, store it ──► perform ──► seconds to wait
-                                                     └── refused: report, and look again soon
+    facts ──► plan_round ──► snapshot ──► decide ──► conclude_round ──► perform steps ──► ending_of ──► seconds to wait
+                                            └── refused: report, and look again soon
 
-What is looked at is what changed, or what could not be done yet; everything only for a new plan, for hand-overs, and
-now and then. A refused step, an unreachable etcd or a defective plan is tried again on a timer, never only when
+A refused step, an unreachable etcd or a defective plan is tried again on a timer, never only when
 something unrelated changes; until a plan is good, the last good one is kept to.
 """
 
@@ -23,21 +22,24 @@ from allocator.core.inquiry.standing import Standing
 from allocator.core.keys import Keys
 from allocator.core.placement.problem import Solver
 from allocator.core.plan import PlanRefused
-from allocator.core.snapshot import Snapshot
 from allocator.errors import EtcdError
 from allocator.leadership.leadership import Leadership
 from allocator.leadership.plan_store import PlanStore
 from allocator.load_feed import LoadFeed
 from allocator.metrics import AllocatorMetrics
 from allocator.observation import Observation
+from allocator.round_plan import (
+    Ending,
+    RoundFacts,
+    RoundPlan,
+    Scope,
+    conclude_round,
+    ending_of,
+    plan_round,
+)
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
 from allocator.term import Term
-
-REST_PER_WORK = 1.0
-"""Rest after a decision, as a multiple of the time it took: replicas that report one by one must not keep the leader
-busy deciding. After a quiet time a change is still acted on at once."""
-REST_SECONDS_MAX = 1.0
 
 _log = structlog.get_logger()
 
@@ -111,54 +113,63 @@ class Rounds:
 
     async def perform(self, term: Term) -> float:
         """Decide and act once. Return how long to wait at most for a change."""
-        tracker = self._observation.tracker
-        times = self._leadership.config
-        if self._loads is not None:
-            # Of very many shards it may take as long as a solve.
-            self._leadership.vouch(times.solve_seconds_max)
-            await self._loads.update(tracker)
-            self._leadership.vouch(times.turn_seconds_max)
-        started = self._clock.monotonic_seconds()
-        tracker.observe_failures(started)
-        term.steering.observe(tracker, started)
-        term.is_informed = True
-        demand = tracker.demand
-        opened = tracker.take_open()
-        hand_overs = 0 if opened else term.steering.hand_overs_allowed(tracker, started)
-        if hand_overs:
-            term.steering.on_hand_overs_asked(started)
-        is_whole = (
-            demand != term.planned_demand or self._audit_is_due(term, started) or bool(hand_overs)
-        )
-        if not opened and not is_whole:
+        await self._update_loads()
+        facts = self._look(term)
+        plan = plan_round(facts)
+        if plan.scope is Scope.NOTHING:
             await term.executor.tidy(term.fence)
-            return self._pause_seconds(term)
-        if term.is_crowded or self._has_budgets():
-            opened |= term.waiting
-        snapshot = self._observation.whole() if is_whole else self._observation.partial(opened)
-        decision = await self._decision(term, snapshot, hand_overs)
-        seconds = self._clock.monotonic_seconds() - started
-        term.rests_until_monotonic_seconds = (
-            started + seconds + min(REST_SECONDS_MAX, REST_PER_WORK * seconds)
-        )
+            return self._wait_seconds(term, Ending.AT_REST, retry_seconds=None)
+        if plan.hand_overs:
+            term.steering.on_hand_overs_asked(facts.now_monotonic_seconds)
+        decision = await self._decision(term, plan)
+        decided = self._clock.monotonic_seconds()
+        result = conclude_round(plan, facts, decision, decided_monotonic_seconds=decided)
+        self._observation.tracker.open(result.open_items)
+        term.remember(result)
         if isinstance(decision, PlanRefused):
-            tracker.open(opened)
-            return self._refuse(decision)
-        tracker.open(decision.open)
-        if is_whole:
-            term.waiting.clear()
-        term.waiting -= opened
-        term.waiting |= decision.waiting
-        term.is_crowded = decision.is_crowded
-        if is_whole:
-            term.audited_monotonic_seconds = started
-        await self._adopt(term, decision, demand, seconds)
-        self._metrics.on_decided(decision.state, decision.convergence, items=tracker.item_count)
+            ending = ending_of(decision, answered=True, right_lost=False)
+            return self._wait_seconds(term, ending, retry_seconds=self._refuse(decision))
+        if result.adopts_plan:
+            seconds = decided - facts.now_monotonic_seconds
+            await self._adopt(term, decision, plan.plan_version, seconds)
+        item_count = self._observation.tracker.item_count
+        self._metrics.on_decided(decision.state, decision.convergence, items=item_count)
         return await self._act(term, decision)
 
-    async def _decision(
-        self, term: Term, snapshot: Snapshot, hand_overs: int
-    ) -> Decision | PlanRefused:
+    async def _update_loads(self) -> None:
+        if self._loads is None:
+            return
+        times = self._leadership.config
+        # Of very many shards it may take as long as a solve.
+        self._leadership.vouch(times.solve_seconds_max)
+        await self._loads.update(self._observation.tracker)
+        self._leadership.vouch(times.turn_seconds_max)
+
+    def _look(self, term: Term) -> RoundFacts:
+        """Take in what the clock and the members tell, close the open items, and return what is known."""
+        tracker, now = self._observation.tracker, self._clock.monotonic_seconds()
+        tracker.observe_failures(now)
+        term.steering.observe(tracker, now)
+        term.is_informed = True
+        open_items = tracker.take_open()
+        transition = self._config.policy.transition
+        return RoundFacts(
+            now_monotonic_seconds=now,
+            audited_monotonic_seconds=term.audited_monotonic_seconds,
+            audit_seconds=self._config.audit_seconds,
+            plan_version=tracker.demand,
+            answered_version=term.planned_demand,
+            open_items=open_items,
+            waiting_items=term.waiting,
+            is_crowded=term.is_crowded,
+            has_move_budget=bool(transition.moves_max or transition.moves_per_member_max),
+            # Costs as much as there are members, and is of no use while an item is open.
+            hand_overs_allowed=0 if open_items else term.steering.hand_overs_allowed(tracker, now),
+        )
+
+    async def _decision(self, term: Term, plan: RoundPlan) -> Decision | PlanRefused:
+        is_whole = plan.scope is Scope.EVERYTHING
+        snapshot = self._observation.whole() if is_whole else self._observation.partial(plan.items)
         question = Question(
             snapshot=snapshot,
             plan=term.plan,
@@ -169,10 +180,10 @@ class Rounds:
             consistency=self._consistency,
             keys=self._keys,
             drains_waiting=term.steering.drains_waiting,
-            hand_overs_allowed=hand_overs,
-            sees_all_pending=term.is_crowded or self._has_budgets(),
+            hand_overs_allowed=plan.hand_overs,
+            sees_all_pending=plan.sees_all_pending,
         )
-        if snapshot.is_whole:
+        if is_whole:
             await self._before_planning()
         times = self._leadership.config
         self._leadership.vouch(times.solve_seconds_max)
@@ -187,8 +198,6 @@ class Rounds:
         return decision
 
     async def _adopt(self, term: Term, decision: Decision, demand: int, seconds: float) -> None:
-        if decision.refused is not None or not decision.state.is_whole:
-            return
         if not term.take_up(decision.plan, demand=demand):
             return
         self._metrics.on_solved(seconds, gap=decision.plan.gap)
@@ -209,22 +218,27 @@ class Rounds:
 
     async def _act(self, term: Term, decision: Decision) -> float:
         """Perform the steps, and return how long to wait at most for a change."""
+        # A plan that was refused and an etcd that does not answer are two failures: each makes the retry delay grow.
         retry_seconds = None if decision.refused is None else self._refuse(decision.refused)
+        right_lost, error = False, None
         try:
-            lost = await term.executor.perform(
+            right_lost = await term.executor.perform(
                 decision.convergence.steps, term.fence, cause=term.cause
             )
             await term.executor.tidy(term.fence)
-        except EtcdError as error:
+        except EtcdError as caught:
+            error = caught
+        ending = ending_of(decision, answered=error is None, right_lost=right_lost)
+        if ending is Ending.UNANSWERED:
             self._metrics.on_round_failed()
             term.is_unsure = True
-            pause_seconds = self._backoff.next_seconds()
-            _log.warning("allocation.round_failed", cause=str(error), retry_seconds=pause_seconds)
-            return pause_seconds
-        if lost or retry_seconds is not None:
-            return min(retry_seconds or self._backoff.next_seconds(), self._pause_seconds(term))
-        self._backoff.reset()
-        return self._pause_seconds(term)
+            retry_seconds = self._backoff.next_seconds()
+            _log.warning("allocation.round_failed", cause=str(error), retry_seconds=retry_seconds)
+        elif ending.retries and retry_seconds is None:
+            retry_seconds = self._backoff.next_seconds()
+        elif ending is Ending.DONE:
+            self._backoff.reset()
+        return self._wait_seconds(term, ending, retry_seconds=retry_seconds)
 
     def _refuse(self, refused: PlanRefused) -> float:
         """Report a defective plan and return when to look again; what runs goes on running."""
@@ -236,14 +250,14 @@ class Rounds:
         )
         return self._backoff.next_seconds()
 
-    def _has_budgets(self) -> bool:
-        transition = self._config.policy.transition
-        return bool(transition.moves_max or transition.moves_per_member_max)
+    def _wait_seconds(self, term: Term, ending: Ending, *, retry_seconds: float | None) -> float:
+        waits = [] if retry_seconds is None else [retry_seconds]
+        if ending.waits_for_deadline:
+            waits.append(self._deadline_seconds(term))
+        return min(waits)
 
-    def _audit_is_due(self, term: Term, now: float) -> bool:
-        return now - term.audited_monotonic_seconds >= self._config.audit_seconds
-
-    def _pause_seconds(self, term: Term) -> float:
+    def _deadline_seconds(self, term: Term) -> float:
+        """Return how long until time alone may change what is to be done."""
         now = self._clock.monotonic_seconds()
         pauses = [self._config.recheck_seconds * self._random.uniform(0.9, 1.1)]
         pauses += term.steering.next_seconds(now)

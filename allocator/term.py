@@ -11,6 +11,7 @@ from allocator.core.plan import Plan
 from allocator.core.stored_plan import StoredPlan
 from allocator.execute import Executor
 from allocator.leadership.leadership import Fence
+from allocator.round_plan import RoundResult
 from allocator.steering import Steering
 
 
@@ -58,6 +59,17 @@ class Term:
     async def order_settled(self) -> None:
         """Wait until no order stands."""
         await self._order_settled.wait()
+
+    def remember(self, result: RoundResult) -> None:
+        """Take over what a round found out; its plan is apart (`take_up`)."""
+        if result.waiting_removed is None:
+            self.waiting.clear()
+        else:
+            self.waiting -= result.waiting_removed
+        self.waiting |= result.waiting_added
+        self.is_crowded = result.is_crowded
+        self.audited_monotonic_seconds = result.audited_monotonic_seconds
+        self.rests_until_monotonic_seconds = result.rests_until_monotonic_seconds
 
     def take_up(self, plan: Plan, *, demand: int) -> bool:
         """Note that a plan was found to answer the demand; return whether it is another one than before."""

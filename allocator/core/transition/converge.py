@@ -35,7 +35,7 @@ from allocator.core.policy import TransitionPolicy
 from allocator.core.state import PRIMARY_SLOT, AllocState
 from allocator.core.transition.blocked import Blocked, Change
 from allocator.core.transition.item_state import Add, ItemDecision
-from allocator.core.transition.schedule import Wishes, schedule
+from allocator.core.transition.schedule import Targets, schedule
 from allocator.core.transition.slots import Move
 
 DEAD_PER_CHECKPOINT_MAX = 64
@@ -136,7 +136,7 @@ def converge(
         hand_overs_allowed: How many of those may be begun now.
         sees_all_pending: Whether every item that is not where it should be is in the snapshot.
     """
-    wishes = Wishes(
+    targets = Targets(
         desired=desired,
         primaries=primaries or {},
         policy=policy or TransitionPolicy(),
@@ -145,7 +145,7 @@ def converge(
         hand_overs_allowed=hand_overs_allowed,
         sees_all_pending=sees_all_pending,
     )
-    scheduled = schedule(state, wishes, consistency)
+    scheduled = schedule(state, targets, consistency)
     dead = (
         item_id
         for item_id in state.assignments

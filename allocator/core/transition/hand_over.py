@@ -10,8 +10,6 @@ A primary on a member that leaves, and that nobody can replace, needs no turn: t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from allocator.core.model import Assignment
 from allocator.core.placement.primaries import HandOver
 from allocator.core.state import PRIMARY_SLOT, AllocState
@@ -40,17 +38,18 @@ def parting_wish(state: AllocState, pending: Pending) -> HandOver | None:
     return HandOver(pending.item.item_id, primary.member_id, warmest.member_id)
 
 
-@dataclass(slots=True)
-class HandOverTurns:
-    """How many hand-overs may still be begun."""
-
-    left: int
-
-
 def decide_hand_over(
-    state: AllocState, pending: Pending, wish: HandOver, *, at_rest: bool, turns: HandOverTurns
+    state: AllocState, pending: Pending, wish: HandOver, *, at_rest: bool, turns_left: int
 ) -> ItemDecision:
-    """Return the hand-over, or what it waits for; neither, if the wish is out of date."""
+    """Return the hand-over, or what it waits for; neither, if the wish is out of date.
+
+    Args:
+        state: The snapshot to decide on.
+        pending: The item.
+        wish: From whom to whom.
+        at_rest: Whether nothing else is to be done about the item.
+        turns_left: How many hand-overs may still be begun; one that is begun takes a turn.
+    """
     replicas = pending.replicas
     by_member = {a.member_id: a for a in replicas.current if a.kv.key not in replicas.surplus}
     old, new = by_member.get(wish.from_member), by_member.get(wish.to_member)
@@ -63,9 +62,8 @@ def decide_hand_over(
     if new.kv.key not in replicas.consistent:
         detail = f"{wish.to_member} has not caught up"
         return _waits(pending, wish, Reason.STANDBY_NOT_CAUGHT_UP, detail)
-    if turns.left <= 0:
+    if turns_left <= 0:
         return _waits(pending, wish, Reason.HAND_OVER_WAITS, "a few are handed over at a time")
-    turns.left -= 1
     return ItemDecision(
         pending=pending,
         moves=_exchange(old, new),

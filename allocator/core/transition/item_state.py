@@ -1,6 +1,6 @@
-"""What to do next about one item: which replicas to add, to remove, to promote, to renumber.
+"""The next step of one item: replicas to add, to remove, to promote and to renumber. Pure.
 
-    desired, not current ──► add        if the member has room, and the budget for moves allows
+    desired, not current ──► add        if the member has capacity, and the budget for moves allows
     current, not desired ──► remove     if what remains is safe, else keep for now
     both                 ──► keep
     no primary is left   ──► promote    the best of what is kept
@@ -31,13 +31,13 @@ from allocator.core.state import PRIMARY_SLOT, AllocState
 from allocator.core.transition.blocked import Blocked, Change, Reason
 from allocator.core.transition.removal import Refused, parting_primary, removals
 from allocator.core.transition.replicas import Replicas, Risk
-from allocator.core.transition.room import Room
+from allocator.core.transition.room import Capacity
 from allocator.core.transition.slots import (
     Move,
+    assign_distinct_slots,
     exchanged,
     packed,
     slots_for_newcomers,
-    told_apart,
 )
 
 
@@ -47,6 +47,8 @@ class Add:
 
     member_id: MemberId
     slot: int
+    is_move: bool
+    """Whether it is for balance or draining: one that replaces a lost replica is not limited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,52 +90,60 @@ class ItemDecision:
 def decide_item(
     state: AllocState,
     pending: Pending,
-    room: Room,
+    capacity: Capacity,
     *,
     waited_for: Collection[MemberId] = (),
     over_limit: MemberId | None = None,
 ) -> ItemDecision:
-    """Return the next step of an item towards its desired placement, and take the room that it needs.
+    """Return the next step of an item towards its desired placement. The caller charges it to the capacity.
 
     Args:
         state: The snapshot to decide on.
         pending: One of its items.
-        room: What is left by the items decided upon before.
+        capacity: What is left by the items decided upon before.
         waited_for: Members at their limit on which other items should be.
         over_limit: A member that may hold one replica more than its limit.
     """
     replicas = pending.replicas
-    removes, refused = removals(replicas, room, waited_for)
+    removes, refused = removals(replicas, capacity, waited_for)
     parting = parting_primary(replicas, removes)
     if parting is not None:
         removes = tuple(a for a in removes if a is not parting)
     keep = [a for a in replicas.current if a not in removes] if removes else replicas.current
     keep = sorted(keep, key=_slot)
-    placed = told_apart(replicas, keep, _promotion(state, pending, keep, room))
-    heir = None if parting is None else _heir(state, pending, keep, room)
+    placed = assign_distinct_slots(replicas, keep, _promotion(state, pending, keep, capacity))
+    heir = None if parting is None else _heir(state, pending, keep, capacity)
     if parting is not None and heir is not None:
         placed = exchanged(placed, parting, heir)
     elif parting is not None:
         others = len(replicas.ready - {parting.kv.key})
         refused = (*refused, Refused(parting, Reason.STANDBY_NOT_CAUGHT_UP, others))
-    additions = _Additions(state, pending, room, over_limit)
-    adds = tuple(additions.at_slots(slots_for_newcomers(replicas, placed)))
+    additions = _Additions(state, pending, capacity, over_limit)
+    grants, adds_blocked = additions.grants()
+    adds = additions.at_slots(grants, slots_for_newcomers(replicas, placed))
     # A surplus replica's key may be the very one that packing writes, and no key may be written twice at once.
     if not adds and not (replicas.surplus and any(a.kv.key in replicas.surplus for a in removes)):
         placed = packed(replicas, placed)
-    moves = tuple(move for move in placed if move.slot != move.assignment.slot)
-    for move in moves:
-        if move.slot == PRIMARY_SLOT:
-            room.elect(move.assignment.member_id)
     return ItemDecision(
         pending=pending,
         adds=adds,
         removes=removes,
-        moves=moves,
+        moves=tuple(move for move in placed if move.slot != move.assignment.slot),
         keeps=tuple(move.assignment for move in placed),
         hands_over=heir is not None,
-        blocked=(*additions.blocked, *_removals_blocked(pending, refused)),
+        blocked=(*adds_blocked, *_removals_blocked(pending, refused)),
     )
+
+
+def charge(capacity: Capacity, decision: ItemDecision) -> None:
+    """Count what a decision adds, for the items decided upon after it."""
+    for add in decision.adds:
+        capacity.charge_replica(add.member_id, is_move=add.is_move)
+        if add.slot == PRIMARY_SLOT:
+            capacity.charge_primary(add.member_id)
+    for move in decision.moves:
+        if move.slot == PRIMARY_SLOT:
+            capacity.charge_primary(move.assignment.member_id)
 
 
 def _slot(assignment: Assignment) -> int:
@@ -141,17 +151,17 @@ def _slot(assignment: Assignment) -> int:
 
 
 def _promotion(
-    state: AllocState, pending: Pending, keep: Sequence[Assignment], room: Room
+    state: AllocState, pending: Pending, keep: Sequence[Assignment], capacity: Capacity
 ) -> Assignment | None:
     """Return the replica to make primary, the warmest first; None if there is a primary, or no live replica."""
     if keep and keep[0].slot == PRIMARY_SLOT:
         return None
     live = [a for a in keep if a.kv.key in pending.replicas.live]
-    return _warmest(state, pending, live, room)
+    return _warmest(state, pending, live, capacity)
 
 
 def _heir(
-    state: AllocState, pending: Pending, keep: Sequence[Assignment], room: Room
+    state: AllocState, pending: Pending, keep: Sequence[Assignment], capacity: Capacity
 ) -> Assignment | None:
     """Return the replica to hand a primary over to that goes afterwards, the warmest first; None if none can take it.
 
@@ -163,11 +173,11 @@ def _heir(
     ready = [
         a for a in keep if a.kv.key in replicas.ready - replicas.unwanted and a.slot != PRIMARY_SLOT
     ]
-    return _warmest(state, pending, ready, room)
+    return _warmest(state, pending, ready, capacity)
 
 
 def _warmest(
-    state: AllocState, pending: Pending, candidates: Iterable[Assignment], room: Room
+    state: AllocState, pending: Pending, candidates: Iterable[Assignment], capacity: Capacity
 ) -> Assignment | None:
     replicas = pending.replicas
 
@@ -179,97 +189,114 @@ def _warmest(
             state.lag(assignment),
             key in replicas.unwanted or state.is_leaving(member_id),
             member_id != pending.planned_primary,
-            room.primary_ratio(member_id),
+            capacity.primary_ratio(member_id),
             assignment.slot,
         )
 
     return min(candidates, key=rank, default=None)
 
 
+@dataclass(frozen=True, slots=True)
+class _Grant:
+    """A member that gets a replica."""
+
+    member_id: MemberId
+    is_move: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Additions:
     """Replicas that an item lacks, and what becomes of each."""
 
-    def __init__(
-        self, state: AllocState, pending: Pending, room: Room, over_limit: MemberId | None
-    ) -> None:
-        self.blocked: list[Blocked] = []
-        self._added = 0
-        self._state = state
-        self._pending = pending
-        self._room = room
-        self._over_limit = over_limit
+    state: AllocState
+    pending: Pending
+    capacity: Capacity
+    over_limit: MemberId | None
 
-    def at_slots(self, free_slots: Iterator[int]) -> Iterator[Add]:
-        """Yield what can be added now, at these slots; a first primary where it is planned, or fewest are."""
-        granted = [m for m in self._in_order() if self._is_granted(m)]
-        if not granted:
-            return
+    def grants(self) -> tuple[tuple[_Grant, ...], tuple[Blocked, ...]]:
+        """Return which members get a replica now, and why the others do not."""
+        granted: list[_Grant] = []
+        blocked: list[Blocked] = []
+        for member_id in self._in_order():
+            match self._answer(member_id, granted):
+                case _Grant() as grant:
+                    granted.append(grant)
+                case Blocked() as refusal:
+                    blocked.append(refusal)
+        return tuple(granted), tuple(blocked)
+
+    def at_slots(self, grants: Sequence[_Grant], free_slots: Iterator[int]) -> tuple[Add, ...]:
+        """Return what is granted, at these slots; a first primary where it is planned, or fewest are."""
+        if not grants:
+            return ()
+        ordered = list(grants)
         first = next(free_slots)
         if first == PRIMARY_SLOT:
-            primary = min(granted, key=self._primary_rank)
-            granted.remove(primary)
-            granted.insert(0, primary)
-            self._room.elect(primary)
-        elif (planned := self._pending.planned_primary) in granted:
-            # It leaves its slot for slot 0 later: so that no gap remains, it has the last one.
-            granted.sort(key=lambda member_id: member_id == planned)
-        for member_id, slot in zip(granted, chain((first,), free_slots), strict=False):
-            yield Add(member_id, slot)
+            primary = min(ordered, key=lambda grant: self._primary_rank(grant.member_id))
+            ordered.remove(primary)
+            ordered.insert(0, primary)
+        else:
+            # The planned primary leaves its slot for slot 0 later: so that no gap remains, it has the last one.
+            ordered.sort(key=lambda grant: grant.member_id == self.pending.planned_primary)
+        slots = chain((first,), free_slots)
+        return tuple(
+            Add(grant.member_id, slot, grant.is_move)
+            for grant, slot in zip(ordered, slots, strict=False)
+        )
 
-    def _in_order(self) -> list[MemberId]:
+    def _in_order(self) -> Sequence[MemberId]:
         """Return members that should hold the item and do not: those in a zone of their own come first."""
-        replicas = self._pending.replicas
+        replicas = self.pending.replicas
         missing = replicas.missing
         if len(missing) < 2:
-            return list(missing)
+            return missing
         zones = {a.member_id.zone for a in replicas.current if a.kv.key in replicas.live}
         return sorted(missing, key=lambda m: (m.zone in zones, m))
 
-    def _is_granted(self, member_id: MemberId) -> bool:
-        replicas, room = self._pending.replicas, self._room
+    def _answer(self, member_id: MemberId, granted: Sequence[_Grant]) -> _Grant | Blocked:
+        """Return whether a member gets a replica beside those granted before, or why not."""
         if self._is_spare(member_id):
-            self._block(member_id, Reason.NO_MEMBER, f"{member_id} leaves")
-            return False
-        is_move = replicas.lost <= self._added
-        reason = room.refusal(member_id, is_move=is_move)
-        if reason is Reason.LIMIT and member_id == self._over_limit:
-            reason = None
-        if reason is Reason.LIMIT:
-            self._block(member_id, reason, room.describe(member_id))
-            return False
-        if reason is not None:
-            self._block(member_id, reason, room.describe_moves(member_id))
-            return False
-        room.take(member_id, is_move=is_move)
-        self._added += 1
-        return True
+            return self._blocked(member_id, Reason.NO_MEMBER, f"{member_id} leaves")
+        capacity = self.capacity
+        # What replaces a lost replica comes first; only what is added beyond that is a move.
+        is_move = self.pending.replicas.lost <= len(granted)
+        moves = sum(grant.is_move for grant in granted)
+        match capacity.refusal(member_id, is_move=is_move, moves_granted=moves):
+            case None:
+                return _Grant(member_id, is_move)
+            case Reason.LIMIT:
+                if member_id == self.over_limit:
+                    return _Grant(member_id, is_move)
+                return self._blocked(member_id, Reason.LIMIT, capacity.describe(member_id))
+            case reason:
+                detail = capacity.describe_moves(member_id, moves_granted=moves)
+                return self._blocked(member_id, reason, detail)
 
     def _is_spare(self, member_id: MemberId) -> bool:
         """Return whether a member leaves while the item has another, or could have."""
-        if not self._state.members[member_id].value.is_exiting():
+        if not self.state.members[member_id].value.is_exiting():
             return False
-        replicas = self._pending.replicas
+        replicas = self.pending.replicas
         return bool(replicas.live) or any(
-            not self._state.members[m].value.is_exiting() for m in replicas.missing
+            not self.state.members[m].value.is_exiting() for m in replicas.missing
         )
 
-    def _block(self, member_id: MemberId, reason: Reason, detail: str) -> None:
-        self.blocked.append(
-            Blocked(
-                item_id=self._pending.item.item_id,
-                reason=reason,
-                change=Change.ADD,
-                member_id=member_id,
-                detail=detail,
-            )
+    def _blocked(self, member_id: MemberId, reason: Reason, detail: str) -> Blocked:
+        return Blocked(
+            item_id=self.pending.item.item_id,
+            reason=reason,
+            change=Change.ADD,
+            member_id=member_id,
+            detail=detail,
         )
 
     def _primary_rank(self, member_id: MemberId) -> tuple[bool, bool, float, float, MemberId]:
         return (
-            self._state.is_leaving(member_id),
-            member_id != self._pending.planned_primary,
-            self._room.primary_ratio(member_id),
-            self._room.load_ratio(member_id),
+            self.state.is_leaving(member_id),
+            member_id != self.pending.planned_primary,
+            self.capacity.primary_ratio(member_id),
+            # With the replica that it is granted.
+            self.capacity.load_ratio(member_id, more=1),
             member_id,
         )
 

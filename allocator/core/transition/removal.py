@@ -18,7 +18,7 @@ from allocator.core.placement.problem import zones_spanned
 from allocator.core.state import PRIMARY_SLOT
 from allocator.core.transition.blocked import Reason
 from allocator.core.transition.replicas import Replicas
-from allocator.core.transition.room import Room
+from allocator.core.transition.room import Capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Refused:
 
 
 def removals(
-    replicas: Replicas, room: Room, waited_for: Collection[MemberId]
+    replicas: Replicas, capacity: Capacity, waited_for: Collection[MemberId]
 ) -> tuple[tuple[Assignment, ...], tuple[Refused, ...]]:
     """Return the unwanted replicas that may go now, and those that may not.
 
@@ -41,7 +41,7 @@ def removals(
 
     Args:
         replicas: Of one item.
-        room: Loads of members.
+        capacity: Loads of members.
         waited_for: Members at their limit on which other items should be.
     """
     if not replicas.unwanted:
@@ -53,7 +53,7 @@ def removals(
             assignment.kv.key in replicas.consistent,
             assignment.slot == PRIMARY_SLOT,
             assignment.member_id not in waited_for,
-            -room.load_ratio(assignment.member_id),
+            -capacity.load_ratio(assignment.member_id),
             assignment.member_id,
             assignment.slot,
         )

@@ -1,17 +1,18 @@
-"""A migration as a schedule: what is done now about each item, in order of risk, and what waits.
+"""A migration as a schedule: the next step of each item in order of risk, and what waits.
 
     uncovered ≻ under-replicated ≻ single-zone ≻ draining ≻ balance
 
-Scarce room, and turns where moves are limited, go to the most urgent items first. Limits on moves never hold back what
-replaces a lost replica. Of all that waits, a circle of full members alone would wait for ever: it is broken (`cycles`).
+Scarce capacity, and turns where moves are limited, go to the most urgent items first. Limits on moves never hold back
+what replaces a lost replica. Of all that waits, a circle of full members alone would wait for ever: it is broken
+(`cycles`).
 
 Invariants: the pass costs as much as there are items in the snapshot, which may be a part of all; an item that is as
-desired costs a comparison. The same snapshot and wishes give the same schedule.
+desired costs a comparison. The same snapshot and targets give the same schedule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from allocator.core.consistency import Consistency
@@ -22,15 +23,15 @@ from allocator.core.policy import TransitionPolicy
 from allocator.core.state import AllocState
 from allocator.core.transition.blocked import Blocked, Change, Reason
 from allocator.core.transition.cycles import find_break
-from allocator.core.transition.hand_over import HandOverTurns, decide_hand_over, parting_wish
-from allocator.core.transition.item_state import ItemDecision, Pending, decide_item
+from allocator.core.transition.hand_over import decide_hand_over, parting_wish
+from allocator.core.transition.item_state import ItemDecision, Pending, charge, decide_item
 from allocator.core.transition.replicas import Replicas, is_settled
-from allocator.core.transition.room import Room
+from allocator.core.transition.room import Capacity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """Where the cluster should be, and what holds on the way there."""
+class Targets:
+    """The placement to bring about, and what holds on the way there."""
 
     desired: Desired
     """Members by item; an item it does not know is left alone, for it is newer than the plan."""
@@ -55,23 +56,23 @@ class Schedule:
     blocked: tuple[Blocked, ...]
 
 
-def schedule(state: AllocState, wishes: Wishes, consistency: Consistency) -> Schedule:
+def schedule(state: AllocState, targets: Targets, consistency: Consistency) -> Schedule:
     """Return the next step of every item in the snapshot.
 
     Args:
         state: The snapshot, perhaps of some items only.
-        wishes: What to bring about.
+        targets: What to bring about.
         consistency: Tells which replicas may be relied upon.
     """
-    return _Pass(state, wishes, consistency).schedule()
+    return _Pass(state, targets, consistency).schedule()
 
 
 class _Pass:
-    def __init__(self, state: AllocState, wishes: Wishes, consistency: Consistency) -> None:
+    def __init__(self, state: AllocState, targets: Targets, consistency: Consistency) -> None:
         self._state = state
-        self._wishes = wishes
+        self._targets = targets
         self._consistency = consistency
-        self._room = Room(state, wishes.policy)
+        self._capacity = Capacity(state, targets.policy)
         self._exiting = {m for m, member in state.members.items() if member.value.is_exiting()}
         self._staying = {
             m
@@ -90,9 +91,7 @@ class _Pass:
     def schedule(self) -> Schedule:
         pending = sorted(self._pending(), key=lambda each: (each.risk, each.item.item_id))
         waited_for = self._waited_for(pending)
-        decisions = [
-            decide_item(self._state, each, self._room, waited_for=waited_for) for each in pending
-        ]
+        decisions = [self._decide(each, waited_for=waited_for) for each in pending]
         self._break_a_circle(decisions)
         decisions += self._hand_overs({d.pending.item.item_id: d for d in decisions})
         for decision in decisions:
@@ -100,12 +99,14 @@ class _Pass:
         return Schedule(tuple(d for d in decisions if not d.is_idle), tuple(self._blocked))
 
     def _pending(self) -> Iterator[Pending]:
-        state, desired = self._state, self._wishes.desired
+        state, desired = self._state, self._targets.desired
         for item_id, item in state.items.items():
             wanted = desired.get(item_id)
             if wanted is None:
                 continue
             self._blocked += self._shortfall(item, wanted)
+            if not self._exiting.isdisjoint(wanted) and self._keeps_a_leaver(item, wanted):
+                self._parting[item_id] = item
             if not is_settled(state.assignments.get(item_id, ()), wanted):
                 yield self._pend(item, wanted)
 
@@ -113,54 +114,69 @@ class _Pass:
         replicas = Replicas.sort_out(
             self._state, item, desired=wanted, consistency=self._consistency
         )
-        self._room.under_way(replicas.moving)
+        self._capacity.charge_moves(replicas.moving)
         return Pending(
             item=item,
             replicas=replicas,
             risk=replicas.risk(self._state),
-            planned_primary=self._wishes.primaries.get(item.item_id),
+            planned_primary=self._targets.primaries.get(item.item_id),
         )
+
+    def _decide(
+        self,
+        pending: Pending,
+        *,
+        waited_for: Collection[MemberId] = (),
+        over_limit: MemberId | None = None,
+    ) -> ItemDecision:
+        """Decide about one item, and charge what it adds before the next one is decided upon."""
+        decision = decide_item(
+            self._state, pending, self._capacity, waited_for=waited_for, over_limit=over_limit
+        )
+        charge(self._capacity, decision)
+        return decision
 
     def _waited_for(self, pending: list[Pending]) -> frozenset[MemberId]:
         """Return members at their limit on which items should be."""
-        loads, limits = self._room.total, self._state.limits
+        loads, limits = self._capacity.total, self._state.limits
         full = {m for m, load in loads.items() if load >= limits[m]}
         if not full:
             return frozenset()
         return frozenset(m for each in pending for m in each.replicas.missing if m in full)
 
     def _break_a_circle(self, decisions: list[ItemDecision]) -> None:
-        if not self._wishes.sees_all_pending or self._orphans:
+        if not self._targets.sees_all_pending or self._orphans:
             # Replicas of deleted items go by themselves, and leave room.
             return
         if not any(b.reason is Reason.LIMIT for d in decisions for b in d.blocked):
             return
-        found = find_break(self._state, decisions, loads=self._room.total)
+        found = find_break(self._state, decisions, loads=self._capacity.total)
         if found is None:
             return
         index = decisions.index(found.decision)
-        decisions[index] = decide_item(
-            self._state, found.decision.pending, self._room, over_limit=found.member_id
-        )
+        decisions[index] = self._decide(found.decision.pending, over_limit=found.member_id)
 
     def _hand_overs(self, decided: Mapping[ItemId, ItemDecision]) -> Iterator[ItemDecision]:
-        state, wishes = self._state, self._wishes
+        state, targets = self._state, self._targets
         for item_id, left in self._parting.items():
             if item_id in decided:
                 continue
-            pending = self._pend(left, wishes.desired[item_id])
+            pending = self._pend(left, targets.desired[item_id])
             parting = parting_wish(state, pending)
             if parting is not None:
-                turn = HandOverTurns(1)
-                yield decide_hand_over(state, pending, parting, at_rest=True, turns=turn)
-        turns = HandOverTurns(wishes.hand_overs_allowed)
-        for item_id, wish in wishes.hand_overs.items():
+                yield decide_hand_over(state, pending, parting, at_rest=True, turns_left=1)
+        turns_left = targets.hand_overs_allowed
+        for item_id, wish in targets.hand_overs.items():
             item = state.items.get(item_id)
-            if item is None or item_id not in wishes.desired:
+            if item is None or item_id not in targets.desired:
                 continue
             known = decided.get(item_id)
-            pending = self._pend(item, wishes.desired[item_id]) if known is None else known.pending
-            yield decide_hand_over(state, pending, wish, at_rest=known is None, turns=turns)
+            pending = self._pend(item, targets.desired[item_id]) if known is None else known.pending
+            decision = decide_hand_over(
+                state, pending, wish, at_rest=known is None, turns_left=turns_left
+            )
+            turns_left -= decision.hands_over
+            yield decision
 
     def _shortfall(self, item: Item, wanted: tuple[MemberId, ...]) -> Iterator[Blocked]:
         """Yield where not even the plan has the item as it would best be; `inquiry.causes` finds out why."""
@@ -184,6 +200,15 @@ class _Pass:
         if self._state.avoided or not self._exiting.isdisjoint(wanted):
             yield from self._retained(item, wanted)
 
+    def _keeps_a_leaver(self, item: Item, wanted: tuple[MemberId, ...]) -> bool:
+        """Return whether a replica stays on a member that leaves now, because nobody can replace it."""
+        return item.value.desired_replication() > 0 and any(
+            member_id in self._exiting
+            and member_id not in self._targets.drains_waiting
+            and (item.item_id, member_id) not in self._state.avoided
+            for member_id in wanted
+        )
+
     def _retained(self, item: Item, wanted: tuple[MemberId, ...]) -> Iterator[Blocked]:
         """Yield replicas that stay on members that want to leave, or where they fail."""
         for member_id in wanted:
@@ -196,9 +221,7 @@ class _Pass:
                     detail="it has failed for too long, and the plan keeps it",
                 )
             elif member_id in self._exiting:
-                waits = member_id in self._wishes.drains_waiting
-                if not waits:
-                    self._parting[item.item_id] = item
+                waits = member_id in self._targets.drains_waiting
                 yield Blocked(
                     item_id=item.item_id,
                     reason=Reason.DRAIN_WAITS if waits else Reason.NO_MEMBER,

@@ -36,10 +36,10 @@ class Move:
         return self.assignment.slot == PRIMARY_SLOT != self.slot
 
 
-def told_apart(
+def assign_distinct_slots(
     replicas: Replicas, keep: Sequence[Assignment], promoted: Assignment | None
 ) -> list[Move]:
-    """Return what is kept, each with the slot it should have now: one primary, and no slot twice among what stays.
+    """Return the replicas that are kept, each with its slot: one primary, and no slot twice among those that stay.
 
     Args:
         replicas: Of the item.

@@ -10,6 +10,9 @@ from allocator.core.placement.problem import Desired
 from allocator.core.policy import TransitionPolicy
 from allocator.core.transition.blocked import Blocked, Change, Reason
 from allocator.core.transition.converge import Convergence, converge
+from allocator.core.transition.item_state import Pending, charge, decide_item
+from allocator.core.transition.replicas import Replicas
+from allocator.core.transition.room import Capacity
 from allocator.core.transition.settle import Settling
 from tests.support.memory_cluster import CONSISTENT, MemoryCluster, ValueConsistency
 
@@ -363,3 +366,49 @@ def test_leaving_member_that_nobody_replaces_hands_its_primaries_over() -> None:
     both = put(cluster, "both", 2, "a1#0", "b1#1")
     cluster.put_member("b", "b1", 8, exiting=True)
     assert once(cluster, {both: (A1, B1)}).steps == ()
+
+
+def test_item_is_decided_without_taking_what_it_needs() -> None:
+    """The same question gets the same answer however often it is asked: capacity is taken when the step is charged, and
+    only then is the member full for the next item.
+    """
+    cluster = cluster_of(A1, B1, limit=1)
+    item_id = put(cluster, "i", 2)
+    state = cluster.state()
+    item = state.items[item_id]
+    consistency = ValueConsistency()
+    replicas = Replicas.sort_out(state, item, desired=(A1, B1), consistency=consistency)
+    pending = Pending(item=item, replicas=replicas, risk=replicas.risk(state))
+    capacity = Capacity(state, TransitionPolicy())
+
+    first, again = (decide_item(state, pending, capacity) for _ in range(2))
+
+    assert first == again
+    assert {(add.member_id, add.slot, add.is_move) for add in first.adds} == {
+        (A1, 0, False),
+        (B1, 1, False),
+    }
+    assert (capacity.total, capacity.primary) == ({A1: 0, B1: 0}, {A1: 0, B1: 0})
+    charge(capacity, first)
+    assert (capacity.total, capacity.primary) == ({A1: 1, B1: 1}, {A1: 1, B1: 0})
+    refused = decide_item(state, pending, capacity)
+    assert refused.is_idle
+    assert [each.reason for each in refused.blocked] == [Reason.LIMIT, Reason.LIMIT]
+
+
+def test_item_counts_its_own_moves_within_the_budget() -> None:
+    """Two replicas should move, and one replaces a lost one: with one move allowed, the lost one is replaced and one is
+    moved. Moves that are granted in one step count before that step is performed.
+    """
+    cluster = cluster_of()
+    both = put(cluster, "both", 2, "a1#0", "a2#1")
+
+    found = once(cluster, {both: (B1, B2)}, policy=TransitionPolicy(moves_max=1))
+
+    assert [step.tally.added for step in found.steps] == [1]
+    (waits,) = (each for each in found.blocked if each.reason is Reason.MOVE_BUDGET)
+    assert waits.detail == "0 moves to it, 1 in all"
+
+    short = put(cluster, "short", 3, "a1#0", "a2#1")
+    found = once(cluster, {short: (B1, B2, A1)}, policy=TransitionPolicy(moves_max=1))
+    assert [step.tally.added for step in found.steps] == [2], "one of them is no move"

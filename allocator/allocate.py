@@ -2,7 +2,7 @@
 
     wake (a change, or a timer) ──► under a new epoch: catch up, begin a term ──► rest ──► a round (`rounds`)
          ▲                          an answer was lost: take leadership anew                    │
-         └────────── wait for a change, as long as the round said, and vouch meanwhile ◄────────┘
+         └────────── wait for a change, as long as the round said, and beat meanwhile ◄────────┘
 
 Invariants: the event loop is never held for a solve, and no lock is held at all: a decision is made on a frozen
 snapshot, and every write compares what it was decided upon and the epoch. A term begins only where the key space shows
@@ -100,11 +100,14 @@ class AllocationLoop:
         Raises:
             MemberKeyLostError: the local member's key is gone.
         """
-        while not await self._is_drained():
+        while True:
+            await self._prepare_exit()
+            if self._observation.is_drained():
+                return
             self._wake.clear()
             pause_seconds: float | None = None
             fence = self._leadership.fence
-            self._vouch_for_a_turn()
+            self._extend_deadline()
             if fence is None:
                 self._end_term()
             else:
@@ -117,16 +120,16 @@ class AllocationLoop:
                     pause_seconds = await self._rounds.perform(term)
             await self._wait(pause_seconds)
 
-    async def _is_drained(self) -> bool:
+    async def _prepare_exit(self) -> None:
+        # Whether a member that leaves holds anything is asked in each turn, also where another member leads.
         if self._observation.is_exiting():
             await self._observation.prepare(self._clock)
-        return self._observation.is_drained()
 
     async def _prepare(self) -> None:
         # Of very many shards it may take as long as a solve.
-        self._leadership.vouch(self._leadership.config.solve_seconds_max)
+        self._leadership.extend_deadline(self._leadership.config.solve_seconds_max)
         await self._observation.prepare(self._clock)
-        self._vouch_for_a_turn()
+        self._extend_deadline()
 
     def standing(self) -> Standing | None:
         """Return what we know as the leader, for plans and explanations; None if we do not lead, or only just do."""
@@ -172,7 +175,7 @@ class AllocationLoop:
                 self._key_space,
                 clock=self._clock,
                 metrics=self._metrics,
-                on_progress=self._vouch_for_a_turn,
+                on_progress=self._extend_deadline,
                 ledger=self.ledger,
             )
             self._term = Term(
@@ -207,8 +210,8 @@ class AllocationLoop:
             self._term = None
             self._observation.forget()
 
-    def _vouch_for_a_turn(self) -> None:
-        self._leadership.vouch(self._leadership.config.turn_seconds_max)
+    def _extend_deadline(self) -> None:
+        self._leadership.extend_deadline(self._leadership.config.turn_seconds_max)
 
     async def _renew(self, term: Term) -> float:
         """Have etcd refuse what we sent and got no answer to. Return when to try again, unless the new term begins."""
@@ -224,7 +227,7 @@ class AllocationLoop:
             await asyncio.sleep(rest_seconds)
 
     async def _wait(self, pause_seconds: float | None) -> None:
-        """Wait for a change; a leader vouches for itself meanwhile."""
+        """Wait for a change; a leader shows that it makes progress meanwhile."""
         if pause_seconds is None:
             await self._wake.wait()
             return
@@ -233,7 +236,7 @@ class AllocationLoop:
             left = deadline - self._clock.monotonic_seconds()
             if left <= 0.0:
                 return
-            self._vouch_for_a_turn()
+            self._extend_deadline()
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(left, self._leadership.config.beat_seconds)):
                     await self._wake.wait()

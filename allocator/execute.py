@@ -83,8 +83,8 @@ class Executor:
             note=self._noting(tried, fence, cause or Cause()),
         )
         self._note(steps, tried, report)
-        # However long it takes: who decides again before it shows does what is done a second time. A leader that waits
-        # for too long does not vouch for itself meanwhile, and is superseded.
+        # However long it takes: a leader that decides again before it shows does what is done a second time. One that
+        # waits for too long does not extend its deadline meanwhile, and is superseded.
         await self._key_space.wait_for_revision(report.revision)
         return report.leadership_lost
 

@@ -141,9 +141,9 @@ class Rounds:
             return
         times = self._leadership.config
         # Of very many shards it may take as long as a solve.
-        self._leadership.vouch(times.solve_seconds_max)
+        self._leadership.extend_deadline(times.solve_seconds_max)
         await self._loads.update(self._observation.tracker)
-        self._leadership.vouch(times.turn_seconds_max)
+        self._leadership.extend_deadline(times.turn_seconds_max)
 
     def _look(self, term: Term) -> RoundFacts:
         """Take in what the clock and the members tell, close the open items, and return what is known."""
@@ -186,7 +186,7 @@ class Rounds:
         if is_whole:
             await self._before_planning()
         times = self._leadership.config
-        self._leadership.vouch(times.solve_seconds_max)
+        self._leadership.extend_deadline(times.solve_seconds_max)
         try:
             async with asyncio.timeout(self._config.decide_seconds_max):
                 decision = await self._offload(lambda: decide(question))
@@ -194,7 +194,7 @@ class Rounds:
             # Whatever it is, and a decision that takes too long as well: reported, and tried again. A leader that dies
             # of it hands it on to the next, until no member is left.
             return PlanRefused(error=error)
-        self._leadership.vouch(times.turn_seconds_max)
+        self._leadership.extend_deadline(times.turn_seconds_max)
         return decision
 
     async def _adopt(self, term: Term, decision: Decision, demand: int, seconds: float) -> None:

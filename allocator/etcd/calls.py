@@ -211,7 +211,10 @@ class Caller:
                 self.pool.suspect(channel)
             elif isinstance(failure, EtcdUnavailableError):
                 call.told = failure
-            again = self._may_repeat(outcome_of(error), metadata, idempotent=call.idempotent)
+            outcome = outcome_of(error)
+            if outcome is Outcome.NEW_TOKEN_NEEDED:
+                self.forget_token(metadata)
+            again = _may_repeat(outcome, had_token=bool(metadata), idempotent=call.idempotent)
             raise _AttemptFailedError(failure, again=again) from error
         except NoAnswerError as error:
             call.told = EtcdUnavailableError(self.pool.endpoints, "the stream ended unanswered")
@@ -220,18 +223,18 @@ class Caller:
         self.check_cluster(cast("_HasHeader", response).header)
         return response
 
-    def _may_repeat(self, outcome: Outcome, metadata: Metadata, *, idempotent: bool) -> bool:
-        match outcome:
-            case Outcome.NOT_SENT:
-                return True
-            case Outcome.NEW_TOKEN_NEEDED:
-                self.forget_token(metadata)
-                # Without a token in the metadata it is the login itself that failed.
-                return bool(metadata)
-            case Outcome.UNKNOWN:
-                return idempotent
-            case Outcome.REFUSED:
-                return False
+
+def _may_repeat(outcome: Outcome, *, had_token: bool, idempotent: bool) -> bool:
+    match outcome:
+        case Outcome.NOT_SENT:
+            return True
+        case Outcome.NEW_TOKEN_NEEDED:
+            # Without a token it is the login itself that failed.
+            return had_token
+        case Outcome.UNKNOWN:
+            return idempotent
+        case Outcome.REFUSED:
+            return False
 
 
 def _serialized(message: Message) -> bytes:

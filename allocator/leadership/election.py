@@ -1,4 +1,4 @@
-"""Who should lead, and when to claim it. Pure: time comes in, a verdict comes out.
+"""The rules of an election: which member should lead, and when it claims. Pure: time comes in as a number.
 
 Members that know of elections say so with a candidate key on their lease. Others (the model's) know one rule: the
 oldest member leads. A candidate may therefore lead only while it is older than every member that is no candidate; such
@@ -21,7 +21,8 @@ not write its beat because etcd was away must not be superseded for that.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 
 from allocator.core.keys import AuxiliaryKeys
 from allocator.core.model import Member, MemberId
@@ -158,55 +159,81 @@ class View:
         return (self.members[member_id].kv.create_revision, member_id)
 
 
+class ElectionAction(Enum):
+    """What the own member does in an election."""
+
+    WAIT = "wait"
+    STAND = "stand"
+    """Write the candidate key."""
+    CONFIRM = "confirm"
+    """Ask etcd whether it answers at all, and remember that with `Election.confirmed`."""
+    CLAIM = "claim"
+
+
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ElectionDecision:
     """What to do now, and when to look again if nothing changes before."""
 
-    claim: bool = False
-    confirm: bool = False
-    """Ask etcd whether it answers at all, and report with `Election.confirmed`."""
+    action: ElectionAction = ElectionAction.WAIT
     again_after_seconds: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
 class Election:
-    """Remembers since when things are as they are. One for each member."""
+    """What a member remembers of an election: since when things are as they are. A look makes a new one."""
 
-    def __init__(self, config: LeadershipConfig) -> None:
-        self._config = config
-        self._observed: tuple[MemberId | None, int, int] | None = None
-        self._since_monotonic_seconds = 0.0
-        self._confirmed_monotonic_seconds: float | None = None
+    config: LeadershipConfig
+    _observed: tuple[MemberId | None, int, int] | None = None
+    """The leader with its epoch and its beat."""
+    _since_monotonic_seconds: float = 0.0
+    _confirmed_monotonic_seconds: float | None = None
 
-    def confirmed(self, now_monotonic_seconds: float) -> None:
-        """Etcd answered, and the leader's key is still the one suspected."""
-        self._confirmed_monotonic_seconds = now_monotonic_seconds
-
-    def verdict(self, view: View, now_monotonic_seconds: float) -> Verdict:
-        """Return what the own member should do."""
+    def observed(self, view: View, now_monotonic_seconds: float) -> Election:
+        """Return what is known after a look."""
+        if view.own_id not in view.candidates:
+            # A member that does not stand yet has no turn to wait for.
+            return self
         leader = view.leading_member()
         beat = (view.leader.epoch, view.leader.beat) if leader and view.leader else (0, 0)
         observed = (leader, *beat)
-        if observed != self._observed:
-            self._observed = observed
-            self._since_monotonic_seconds = now_monotonic_seconds
-            self._confirmed_monotonic_seconds = None
+        if observed == self._observed:
+            return self
+        return Election(self.config, observed, now_monotonic_seconds)
+
+    def confirmed(self, now_monotonic_seconds: float) -> Election:
+        """Return what is known once etcd answered."""
+        return replace(self, _confirmed_monotonic_seconds=now_monotonic_seconds)
+
+    def decision(self, view: View, now_monotonic_seconds: float) -> ElectionDecision:
+        """Return what the own member should do.
+
+        Args:
+            view: What was observed last.
+            now_monotonic_seconds: When this is.
+        """
+        config = self.config
+        if view.own_id not in view.candidates:
+            return ElectionDecision(ElectionAction.STAND, config.claim_grace_seconds)
+        leader = view.leading_member()
         order = [m for m in view.order() if m != leader]
         if view.own_id not in order:
-            return Verdict()
+            return ElectionDecision()
         rank = order.index(view.own_id)
-        grace = rank * self._config.claim_grace_seconds
+        grace = rank * config.claim_grace_seconds
         if leader is None:
-            return _at(self._since_monotonic_seconds + grace, now_monotonic_seconds)
+            return self._claim_at(self._since_monotonic_seconds + grace, now_monotonic_seconds)
         if rank == 0 and view.is_exiting(leader) and not view.is_exiting(view.own_id):
-            return Verdict(claim=True)
-        suspected = self._since_monotonic_seconds + self._config.suspect_after_seconds
+            return self._claim_at(now_monotonic_seconds, now_monotonic_seconds)
+        suspected = self._since_monotonic_seconds + config.suspect_after_seconds
         if now_monotonic_seconds < suspected:
-            return Verdict(again_after_seconds=suspected - now_monotonic_seconds)
+            return ElectionDecision(again_after_seconds=suspected - now_monotonic_seconds)
         if self._confirmed_monotonic_seconds is None:
-            return Verdict(confirm=True)
-        deadline = self._confirmed_monotonic_seconds + self._config.confirm_seconds + grace
-        return _at(deadline, now_monotonic_seconds)
+            return ElectionDecision(ElectionAction.CONFIRM, 0.0)
+        deadline = self._confirmed_monotonic_seconds + config.confirm_seconds + grace
+        return self._claim_at(deadline, now_monotonic_seconds)
 
-
-def _at(deadline: float, now: float) -> Verdict:
-    return Verdict(claim=True) if now >= deadline else Verdict(again_after_seconds=deadline - now)
+    def _claim_at(self, deadline: float, now: float) -> ElectionDecision:
+        if now < deadline:
+            return ElectionDecision(again_after_seconds=deadline - now)
+        # What became of the claim shows in the mirror.
+        return ElectionDecision(ElectionAction.CLAIM, self.config.claim_grace_seconds)

@@ -29,7 +29,7 @@ from allocator.errors import EtcdError
 from allocator.etcd.api import Etcd
 from allocator.etcd.prefix_mirror import PrefixMirror
 from allocator.key_space import KeySpace
-from allocator.leadership.election import Election, LeadershipConfig, View
+from allocator.leadership.election import Election, ElectionAction, LeadershipConfig, View
 from allocator.leadership.records import (
     CandidateRecord,
     EpochRecord,
@@ -80,7 +80,8 @@ class Leadership:
         self._election = Election(config)
         self._changed = asyncio.Event()
         self._observers: list[Callable[[], None]] = []
-        self._vouched_until_monotonic_seconds = float("-inf")
+        self._deadline_monotonic_seconds = float("-inf")
+        """The leader beats until then."""
         self._stuck = False
         """Whether our allocation was last seen standing still while we led. Until it gets on we do not claim: where a
         leader that leaves is to give way to us, we would take leadership from it again and again, and do nothing."""
@@ -110,9 +111,9 @@ class Leadership:
         """Call `callback` whenever `fence` became another one."""
         self._observers.append(callback)
 
-    def vouch(self, seconds: float) -> None:
-        """Say that the allocation gets on, and for how long that may be believed without another word."""
-        self._vouched_until_monotonic_seconds = self._clock.monotonic_seconds() + seconds
+    def extend_deadline(self, seconds: float) -> None:
+        """Say that the allocation makes progress, and until when the leader may beat without another word."""
+        self._deadline_monotonic_seconds = self._clock.monotonic_seconds() + seconds
         if self._stuck:
             self._stuck = False
             self._changed.set()
@@ -141,7 +142,7 @@ class Leadership:
             self._on_update()
 
     def _on_update(self) -> None:
-        before, self.fence = self.fence, self._fence_now()
+        before, self.fence = self.fence, self._fence_in(self._refresh_view())
         if self.fence != before:
             self._tell(before)
         self._changed.set()
@@ -154,8 +155,7 @@ class Leadership:
         for observer in self._observers:
             observer()
 
-    def _looked(self) -> View:
-        """Look again, and remember it."""
+    def _refresh_view(self) -> View:
         # A copy, for the view is compared with the next one.
         members = dict(self._key_space.members)
         self._view = View.of(
@@ -163,8 +163,7 @@ class Leadership:
         )
         return self._view
 
-    def _fence_now(self) -> Fence | None:
-        view = self._looked()
+    def _fence_in(self, view: View) -> Fence | None:
         epoch_kv = view.own_leadership()
         if epoch_kv is None or view.epoch is None or self._resigned:
             return None
@@ -197,26 +196,27 @@ class Leadership:
 
     async def _step(self) -> float | None:
         """Do what is due, and return when to look again if nothing changes."""
-        view = self._looked()
+        view = self._refresh_view()
         if self._resigned or self._stuck or self._member_id not in view.members:
             return None
-        if self._member_id not in view.candidates:
-            await self._stand()
-            return self._config.claim_grace_seconds
-        verdict = self._election.verdict(view, self._clock.monotonic_seconds())
-        if verdict.confirm:
-            await self._confirm(view)
-            return 0.0
-        if verdict.claim:
-            await self._claim(view)
-            # What became of it shows in the mirror.
-            return self._config.claim_grace_seconds
-        return verdict.again_after_seconds
+        now = self._clock.monotonic_seconds()
+        self._election = self._election.observed(view, now)
+        decision = self._election.decision(view, now)
+        match decision.action:
+            case ElectionAction.STAND:
+                await self._stand(view)
+            case ElectionAction.CONFIRM:
+                await self._confirm(view)
+            case ElectionAction.CLAIM:
+                await self._claim(view)
+            case ElectionAction.WAIT:
+                pass
+        return decision.again_after_seconds
 
-    async def _stand(self) -> None:
+    async def _stand(self, view: View) -> None:
         candidate = self._candidate_put(may_lead=True)
         if candidate is not None:
-            await self._etcd.txn((self._own_key_compare(self._looked()),), (candidate,))
+            await self._etcd.txn((self._own_key_compare(view),), (candidate,))
 
     def _candidate_put(self, *, may_lead: bool) -> Put | None:
         member = self._key_space.members.get(self._member_id)
@@ -231,7 +231,7 @@ class Leadership:
         if [kv.mod_revision for kv in found.kvs] == [suspected]:
             _log.warning("leadership.suspected", leader=view.leader and view.leader.member)
         # If it moved, the mirror is about to show it, and the time starts anew.
-        self._election.confirmed(self._clock.monotonic_seconds())
+        self._election = self._election.confirmed(self._clock.monotonic_seconds())
 
     async def _claim(self, view: View) -> None:
         epoch = self._next_epoch(view)
@@ -264,7 +264,7 @@ class Leadership:
         Raises:
             EtcdError: etcd does not answer.
         """
-        view = self._looked()
+        view = self._refresh_view()
         if self.fence is None or view.leader_kv is None:
             return
         name, epoch = name_of(self._member_id), fence.epoch + 1
@@ -286,7 +286,7 @@ class Leadership:
 
     async def beat(self) -> None:
         """Show that we get on, if we lead. An etcd that does not answer is no error: the next beat is soon."""
-        view, fence = self._looked(), self.fence
+        view, fence = self._refresh_view(), self.fence
         if fence is None or view.leader is None or view.leader_kv is None:
             return
         leader = LeaderRecord(
@@ -301,7 +301,7 @@ class Leadership:
     async def _beat_regularly(self) -> None:
         while True:
             await asyncio.sleep(self._config.beat_seconds)
-            if self._clock.monotonic_seconds() < self._vouched_until_monotonic_seconds:
+            if self._clock.monotonic_seconds() < self._deadline_monotonic_seconds:
                 await self.beat()
             elif self.fence is not None:
                 self._stuck = True

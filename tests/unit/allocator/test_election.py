@@ -8,7 +8,13 @@ from dataclasses import replace
 from allocator.core.keys import AuxiliaryKeys
 from allocator.core.model import Member, MemberId
 from allocator.core.ops import KeyValue
-from allocator.leadership.election import Election, LeadershipConfig, Verdict, View
+from allocator.leadership.election import (
+    Election,
+    ElectionAction,
+    ElectionDecision,
+    LeadershipConfig,
+    View,
+)
 from allocator.leadership.records import CandidateRecord, EpochRecord, LeaderRecord, encoded
 from tests.support.memory_cluster import JsonMember
 
@@ -66,65 +72,89 @@ def view(
     return View.of(own, KEYS, members, kvs)
 
 
+class Voter:
+    """A member that looks at an election, and then decides."""
+
+    def __init__(self) -> None:
+        self.election = Election(CONFIG)
+
+    def decides(self, view: View, now: float) -> ElectionDecision:
+        """Return what it does after a look."""
+        self.election = self.election.observed(view, now)
+        return self.election.decision(view, now)
+
+    def claims(self, view: View, now: float) -> bool:
+        """Return whether it claims after a look."""
+        return self.decides(view, now) == CLAIM
+
+    def confirms(self, now: float) -> None:
+        """Hear that etcd answered."""
+        self.election = self.election.confirmed(now)
+
+
+CLAIM = ElectionDecision(ElectionAction.CLAIM, again_after_seconds=1.0)
+CONFIRM = ElectionDecision(ElectionAction.CONFIRM, again_after_seconds=0.0)
+
+
 def test_election_without_leader_oldest_claims_at_once_and_others_in_turn() -> None:
     """The oldest (not the least by name) claims now; the next one a grace later, the third two."""
-    assert Election(CONFIG).verdict(view(OLD), 100.0) == Verdict(claim=True)
-    election = Election(CONFIG)
-    assert election.verdict(view(YOUNG), 100.0) == Verdict(again_after_seconds=2.0)
-    assert election.verdict(view(YOUNG), 101.5) == Verdict(again_after_seconds=0.5)
-    assert election.verdict(view(YOUNG), 102.0) == Verdict(claim=True)
+    assert Voter().decides(view(OLD), 100.0) == CLAIM
+    voter = Voter()
+    assert voter.decides(view(YOUNG), 100.0) == ElectionDecision(again_after_seconds=2.0)
+    assert voter.decides(view(YOUNG), 101.5) == ElectionDecision(again_after_seconds=0.5)
+    assert voter.decides(view(YOUNG), 102.0) == CLAIM
 
 
 def test_election_prefers_a_member_that_stays_over_an_older_one_that_leaves() -> None:
     """The oldest is exiting: the next one is first, and takes over from it even while it leads and beats."""
-    assert Election(CONFIG).verdict(view(MIDDLE, exiting=(OLD,)), 0.0).claim
-    assert not Election(CONFIG).verdict(view(OLD, exiting=(OLD,)), 0.0).claim
-    assert Election(CONFIG).verdict(view(MIDDLE, exiting=(OLD,), leader=OLD), 0.0).claim
-    assert not Election(CONFIG).verdict(view(YOUNG, exiting=(OLD,), leader=OLD), 0.0).claim
+    assert Voter().claims(view(MIDDLE, exiting=(OLD,)), 0.0)
+    assert not Voter().claims(view(OLD, exiting=(OLD,)), 0.0)
+    assert Voter().claims(view(MIDDLE, exiting=(OLD,), leader=OLD), 0.0)
+    assert not Voter().claims(view(YOUNG, exiting=(OLD,), leader=OLD), 0.0)
     everyone = (OLD, MIDDLE, YOUNG)
-    assert not Election(CONFIG).verdict(view(MIDDLE, exiting=everyone, leader=OLD), 0.0).claim
+    assert not Voter().claims(view(MIDDLE, exiting=everyone, leader=OLD), 0.0)
 
 
 def test_election_leader_that_beats_is_left_alone_though_a_younger_one() -> None:
     """Leadership is not taken from a healthy leader, whoever would be preferred: each change costs something."""
-    election = Election(CONFIG)
+    voter = Voter()
     for beat in range(20):
         now = 5.0 * beat
-        assert not election.verdict(view(OLD, leader=YOUNG, beat=beat), now).claim
+        assert not voter.claims(view(OLD, leader=YOUNG, beat=beat), now)
 
 
 def test_election_leader_that_stands_still_is_suspected_confirmed_and_superseded() -> None:
     """Six seconds without a beat, then a question to etcd, then four more: by the observer's own clock."""
-    election, stuck = Election(CONFIG), view(MIDDLE, leader=OLD, beat=7)
-    assert election.verdict(stuck, 50.0) == Verdict(again_after_seconds=6.0)
-    assert election.verdict(stuck, 56.0) == Verdict(confirm=True)
-    assert election.verdict(stuck, 90.0) == Verdict(confirm=True), "etcd did not answer yet"
-    election.confirmed(90.0)
-    assert election.verdict(stuck, 93.0) == Verdict(again_after_seconds=1.0)
-    assert election.verdict(stuck, 94.0) == Verdict(claim=True)
+    voter, stuck = Voter(), view(MIDDLE, leader=OLD, beat=7)
+    assert voter.decides(stuck, 50.0) == ElectionDecision(again_after_seconds=6.0)
+    assert voter.decides(stuck, 56.0) == CONFIRM
+    assert voter.decides(stuck, 90.0) == CONFIRM, "etcd did not answer yet"
+    voter.confirms(90.0)
+    assert voter.decides(stuck, 93.0) == ElectionDecision(again_after_seconds=1.0)
+    assert voter.decides(stuck, 94.0) == CLAIM
 
 
 def test_election_beat_after_suspicion_clears_it() -> None:
     """One beat, and the leader has all of its time again: etcd may have been away for a while."""
-    election = Election(CONFIG)
-    election.verdict(view(MIDDLE, leader=OLD, beat=7), 0.0)
-    assert election.verdict(view(MIDDLE, leader=OLD, beat=7), 6.0).confirm
-    election.confirmed(6.0)
+    voter = Voter()
+    voter.decides(view(MIDDLE, leader=OLD, beat=7), 0.0)
+    assert voter.decides(view(MIDDLE, leader=OLD, beat=7), 6.0) == CONFIRM
+    voter.confirms(6.0)
     beaten = view(MIDDLE, leader=OLD, beat=8)
-    assert election.verdict(beaten, 9.9) == Verdict(again_after_seconds=6.0)
-    assert election.verdict(beaten, 15.9) == Verdict(confirm=True)
+    assert voter.decides(beaten, 9.9) == ElectionDecision(again_after_seconds=6.0)
+    assert voter.decides(beaten, 15.9) == CONFIRM
 
 
 def test_election_candidate_younger_than_a_foreign_member_never_claims() -> None:
     """A member that knows no elections acts when it is the oldest: no candidate younger than it may ever act."""
     for own in (MIDDLE, YOUNG):
-        assert Election(CONFIG).verdict(view(own, foreign=(OLD,)), 1e9) == Verdict()
+        assert Voter().decides(view(own, foreign=(OLD,)), 1e9) == ElectionDecision()
     # The oldest is one of ours, and exiting: still nobody else may, for the foreign one would be next.
     exiting_oldest = view(OLD, foreign=(MIDDLE,), exiting=(OLD,))
-    assert Election(CONFIG).verdict(exiting_oldest, 0.0).claim
-    assert Election(CONFIG).verdict(view(YOUNG, foreign=(MIDDLE,)), 1e9) == Verdict()
+    assert Voter().claims(exiting_oldest, 0.0)
+    assert Voter().decides(view(YOUNG, foreign=(MIDDLE,)), 1e9) == ElectionDecision()
     # A foreign one that is younger than everyone does not matter.
-    assert Election(CONFIG).verdict(view(MIDDLE, foreign=(YOUNG,), exiting=(OLD,)), 0.0).claim
+    assert Voter().claims(view(MIDDLE, foreign=(YOUNG,), exiting=(OLD,)), 0.0)
 
 
 def test_election_leadership_ends_once_a_foreign_member_is_older() -> None:
@@ -146,8 +176,8 @@ def test_election_candidate_key_of_a_former_life_does_not_count() -> None:
 
 def test_election_member_about_to_leave_is_passed_over_but_not_foreign() -> None:
     """Who resigned keeps its key: the others need neither wait for it nor take it for a foreign member."""
-    assert Election(CONFIG).verdict(view(MIDDLE, leaving=(OLD,)), 0.0).claim
-    assert Election(CONFIG).verdict(view(OLD, leaving=(OLD,)), 0.0) == Verdict()
+    assert Voter().claims(view(MIDDLE, leaving=(OLD,)), 0.0)
+    assert Voter().decides(view(OLD, leaving=(OLD,)), 0.0) == ElectionDecision()
 
 
 def test_election_candidate_whose_key_went_first_is_no_foreign_member() -> None:
@@ -162,3 +192,21 @@ def test_election_candidate_whose_key_went_first_is_no_foreign_member() -> None:
     reborn = dict(before.members)
     reborn[OLD] = replace(reborn[OLD], kv=replace(reborn[OLD].kv, create_revision=15))
     assert View.of(MIDDLE, KEYS, reborn, seen, after).own_leadership() is None, "another life"
+
+
+def test_election_member_without_candidate_key_stands_first() -> None:
+    """It writes its key and looks again; a turn to claim begins only when the key shows."""
+    voter = Voter()
+    stands = ElectionDecision(ElectionAction.STAND, again_after_seconds=1.0)
+    assert voter.decides(view(OLD, foreign=(OLD,)), 100.0) == stands
+    assert voter.election == Election(CONFIG), "nothing is timed yet"
+    assert voter.decides(view(MIDDLE), 200.0) == ElectionDecision(again_after_seconds=1.0)
+
+
+def test_election_question_changes_nothing() -> None:
+    """Asked twice at the same time, it says the same: only a look and an answer of etcd's change what is known."""
+    stuck = view(MIDDLE, leader=OLD, beat=7)
+    looked = Election(CONFIG).observed(stuck, 0.0)
+    for now, expected in ((5.0, ElectionDecision(again_after_seconds=1.0)), (6.0, CONFIRM)):
+        assert looked.decision(stuck, now) == looked.decision(stuck, now) == expected
+    assert looked.observed(stuck, 6.0) == looked, "the same beat is no news"

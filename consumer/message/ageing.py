@@ -20,10 +20,11 @@ Pure: time comes in as values.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from consumer.message.clock import CLOCK_UNITS_PER_SECOND
+from consumer.message.sequence_rules import NOTHING_PENDING, ProducerClocks
 
 PRUNE_HORIZON_SECONDS: Final = 24 * 3600.0
 """Gazette's. Longer than any client repeats an append."""
@@ -63,3 +64,31 @@ def clock_cut(clocks: Iterable[int], *, horizon_seconds: float) -> int:
     if len(newest) < 2:
         return 0
     return newest[-1] - int(horizon_seconds * CLOCK_UNITS_PER_SECOND)
+
+
+def stale_ids(
+    producers: Mapping[int, ProducerClocks],
+    silent: Iterable[int],
+    *,
+    horizon_seconds: float,
+    keep: ProducerClocks | None,
+) -> list[int]:
+    """Return which producers may be forgotten, of those that have been silent for the horizon of reading time.
+
+    Args:
+        producers: Of one journal, by id.
+        silent: Their ids.
+        horizon_seconds: How far the clocks of others must be ahead, too.
+        keep: Is being emitted, or waits for room: without its state, what a crash left unconsumed would be lost.
+    """
+    idle = [
+        producer_id
+        for producer_id in silent
+        if producers[producer_id].begin == NOTHING_PENDING and producers[producer_id] is not keep
+    ]
+    if not idle:
+        return []  # The usual case; to look at every clock takes long.
+    cut = clock_cut(
+        (producer.min_clock for producer in producers.values()), horizon_seconds=horizon_seconds
+    )
+    return [producer_id for producer_id in idle if producers[producer_id].max_clock < cut]

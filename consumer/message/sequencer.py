@@ -30,13 +30,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from consumer.message.ageing import PRUNE_HORIZON_SECONDS, ReadingTime
+from consumer.message.ageing import PRUNE_HORIZON_SECONDS, ReadingTime, stale_ids
 from consumer.message.batch import MessageBatch
 from consumer.message.emission import ReplayRange, RunEmission, SequenceEmission
 from consumer.message.journal_producers import FilingLimits, JournalProducers
 from consumer.message.outcome import Outcome
 from consumer.message.producer_counts import ProducerCounts
-from consumer.message.producers import Producer, stale_ids
+from consumer.message.producers import Producer
 from consumer.message.ring import Ring, Span
 from consumer.message.run import commits_itself, committed_part, end_of_stretch, scan_run
 from consumer.message.sequence_rules import (
@@ -286,13 +286,15 @@ class Sequencer:
             if is_soon and len(producers.by_id) > _PRUNED_AT_ONCE:
                 continue
             self._looked_for_silent[journal] = read_seconds
+            heard_cut = read_seconds - horizon_seconds
+            if horizon_seconds <= 0 or heard_cut <= 0:
+                continue
+            by_id = producers.by_id
+            silent = (id_ for id_, each in by_id.items() if each.heard_seconds < heard_cut)
             for producer_id in stale_ids(
-                producers.by_id,
-                read_seconds=read_seconds,
-                horizon_seconds=horizon_seconds,
-                keep=self._emitted,
+                by_id, silent, horizon_seconds=horizon_seconds, keep=self._emitted
             ):
-                producers.forget(producers.by_id[producer_id])
+                producers.forget(by_id[producer_id])
 
     def _evict(self) -> None:
         """Forget producers where there are too many: of the journal with the most, so that a flood meets itself."""

@@ -29,7 +29,7 @@ from typing import Final
 
 import numpy as np
 
-from consumer.message.ageing import PRUNE_HORIZON_SECONDS, ReadingTime, clock_cut
+from consumer.message.ageing import PRUNE_HORIZON_SECONDS, ReadingTime, stale_ids
 from consumer.message.outcome import Outcome
 from consumer.message.sequence_rules import (
     NOTHING_PENDING,
@@ -367,22 +367,12 @@ class CommitScan:
         for key in self._heard & self._producers.keys():
             self._producers[key].heard_ms = self._read_ms
         heard_cut = self._read_ms - int(PRUNE_HORIZON_SECONDS * 1000)
-        silent = [
-            key
-            for key, producer in self._producers.items()
-            if producer.heard_ms < heard_cut
-            and producer.begin == NOTHING_PENDING
-            and key != self._held
-        ]
-        if not silent:
-            return
-        cut = clock_cut(
-            (producer.min_clock for producer in self._producers.values()),
-            horizon_seconds=PRUNE_HORIZON_SECONDS,
-        )
-        for key in silent:
-            if self._producers[key].max_clock < cut:
-                del self._producers[key]
+        silent = (key for key, known in self._producers.items() if known.heard_ms < heard_cut)
+        held = None if self._held is None else self._producers[self._held]
+        for key in stale_ids(
+            self._producers, silent, horizon_seconds=PRUNE_HORIZON_SECONDS, keep=held
+        ):
+            del self._producers[key]
 
 
 def _stretches(begins: Offsets, ends: Offsets, stretch_bytes: int) -> tuple[Offsets, Offsets]:

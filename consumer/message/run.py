@@ -9,16 +9,15 @@ from typing import Final
 from consumer.message.batch import UNREADABLE, MessageBatch
 from consumer.message.outcome import Outcome
 from consumer.message.producers import Producer
-from consumer.message.sequence_rules import NOTHING_PENDING, decide, duplicates_through
+from consumer.message.sequence_rules import NOTHING_PENDING, TXN_FLAGS, decide, duplicates_through
 from consumer.message.uuid import Flags
 
-_UNCOMMITTED_FLAGS: Final = (Flags.CONTINUE_TXN, Flags.ACK_TXN)
 _duplicates_through: Final = duplicates_through(Flags.OUTSIDE_TXN)
 
 
 def commits_itself(batch: MessageBatch, index: int) -> bool:
     """Return whether a message belongs to no transaction: by its flags, or because it opted out of sequencing."""
-    return batch.flags[index] not in _UNCOMMITTED_FLAGS or batch.clocks[index] == 0
+    return batch.flags[index] not in TXN_FLAGS or batch.clocks[index] == 0
 
 
 def end_of_stretch(batch: MessageBatch, start: int) -> int:
@@ -74,7 +73,7 @@ def scan_run(batch: MessageBatch, start: int, *, producers: Mapping[int, Produce
             run.flags_void = run.flags_void or flags not in (Flags.OUTSIDE_TXN, UNREADABLE)
         else:
             producer_id = batch.producers[index]
-            if flags in _UNCOMMITTED_FLAGS:
+            if flags in TXN_FLAGS:
                 break
             if flags != Flags.OUTSIDE_TXN:
                 run.unknown_flags += 1

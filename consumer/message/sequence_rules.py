@@ -185,6 +185,8 @@ DECISIONS: Final[Mapping[int, _Row]] = {
     Flags.ACK_TXN: _ACK,
 }
 """By flags; those of a later version are taken for OUTSIDE, because a message is better shown than lost."""
+TXN_FLAGS: Final = frozenset(DECISIONS) - {Flags.OUTSIDE_TXN}
+"""Of messages that belong to a transaction. All others, and those without a clock, commit themselves."""
 
 
 def effect_of(outcome: Outcome) -> Effect:

@@ -1,8 +1,8 @@
-"""The allocation loop: every member runs it, the one that leads acts.
+"""The allocation loop. Every member runs it; only the leader acts.
 
     wake (a change, or a timer) ──► under a new epoch: catch up, begin a term ──► rest ──► a round (`rounds`)
-         ▲                          an answer was lost: take leadership anew                    │
-         └────────── wait for a change, as long as the round said, and beat meanwhile ◄────────┘
+         ▲                          an answer was lost: take leadership again                   │
+         └────────── wait for a change, as long as the round said, and beat meanwhile ◄─────────┘
 
 Invariants: the event loop is never held for a solve, and no lock is held at all: a decision is made on a frozen
 snapshot, and every write compares what it was decided upon and the epoch. A term begins only where the key space shows
@@ -35,8 +35,8 @@ from allocator.observation import Observation
 from allocator.rounds import Rounds
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
-from allocator.steering import Steering
-from allocator.term import Term
+from allocator.steering import PacingPolicy
+from allocator.term import LeaderState
 
 CATCH_UP_SECONDS = 5.0
 """How long to wait for what others wrote to show before asking again what the newest is."""
@@ -89,8 +89,8 @@ class AllocationLoop:
         self._config = config
         self._backoff = Backoff(max_seconds=config.retry_seconds_max, random=random)
         self._wake = asyncio.Event()
-        self._term: Term | None = None
-        self._steering = Steering(config.policy)
+        self._leader: LeaderState | None = None
+        self._pacing = PacingPolicy(config.policy)
         key_space.observe(self._wake.set)
         leadership.observe(self._wake.set)
 
@@ -111,13 +111,13 @@ class AllocationLoop:
             if fence is None:
                 self._end_term()
             else:
-                term = await self._term_under(fence)
-                if term.is_unsure:
-                    pause_seconds = await self._renew(term)
+                leader = await self._leader_under(fence)
+                if leader.is_unsure:
+                    pause_seconds = await self._renew(leader)
                 else:
-                    await self._rest(term)
+                    await self._rest(leader)
                     await self._prepare()
-                    pause_seconds = await self._rounds.perform(term)
+                    pause_seconds = await self._rounds.perform(leader)
             await self._wait(pause_seconds)
 
     async def _prepare_exit(self) -> None:
@@ -133,23 +133,23 @@ class AllocationLoop:
 
     def standing(self) -> Standing | None:
         """Return what we know as the leader, for plans and explanations; None if we do not lead, or only just do."""
-        term = self.term
-        return None if term is None else self._rounds.standing(term)
+        leader = self.leader_state
+        return None if leader is None else self._rounds.standing(leader)
 
     def basis(self) -> Basis | None:
         """Return what a plan that is made now would rest on; None if we do not lead, or only just do."""
-        term = self.term
-        return None if term is None else (term.fence.epoch, *self._observation.tracker.basis)
+        leader = self.leader_state
+        return None if leader is None else (leader.fence.epoch, *self._observation.tracker.basis)
 
     @property
-    def term(self) -> Term | None:
-        """What we remember as the leader; None if we do not lead, or only just do."""
-        term = self._term
-        is_known = term is not None and term.is_informed and self._leadership.fence is not None
-        return term if is_known else None
+    def leader_state(self) -> LeaderState | None:
+        """The state of this member as the leader; None if it does not lead, or only just does."""
+        leader = self._leader
+        is_known = leader is not None and leader.is_informed and self._leadership.fence is not None
+        return leader if is_known else None
 
-    def order(self, plan: Plan, cause: Cause) -> Term | None:
-        """Have `plan` taken as it is once the demand is the one that it answers; None if there is no `term`.
+    def order(self, plan: Plan, cause: Cause) -> LeaderState | None:
+        """Take `plan` as it is once the demand is the one that it answers; None if there is no `leader_state`.
 
         Args:
             plan: To go by.
@@ -158,15 +158,15 @@ class AllocationLoop:
         Returns:
             The leadership, whose fence must guard whatever brings that demand about.
         """
-        term = self.term
-        if term is not None:
-            term.order(plan, cause)
+        leader = self.leader_state
+        if leader is not None:
+            leader.order(plan, cause)
             self._wake.set()
-        return term
+        return leader
 
-    async def _term_under(self, fence: Fence) -> Term:
-        """Return what is remembered of this leadership; a new one begins with the plan that its predecessor stored."""
-        if self._term is None or self._term.fence.epoch != fence.epoch:
+    async def _leader_under(self, fence: Fence) -> LeaderState:
+        """Return the state of this term; a new one begins with the plan that its predecessor stored."""
+        if self._leader is None or self._leader.fence.epoch != fence.epoch:
             self._end_term()
             await self._catch_up()
             found = await self._plan_store.load()
@@ -178,20 +178,20 @@ class AllocationLoop:
                 on_progress=self._extend_deadline,
                 ledger=self.ledger,
             )
-            self._term = Term(
+            self._leader = LeaderState(
                 fence,
                 executor,
-                self._steering,
+                self._pacing,
                 None if found is None else found.plan,
             )
             self._backoff.reset()
-        self._term.fence = fence
-        return self._term
+        self._leader.fence = fence
+        return self._leader
 
     async def _catch_up(self) -> None:
         """Wait until the key space shows what was written before our claim.
 
-        Leadership is watched apart from the root, and may show first. Who decided then would not know the
+        Leadership is watched apart from the root, and may show first. A leader that decided then would not know its
         predecessor's last additions: a second primary, or a member above its limit.
         """
         prefix = self._key_space.keys.watched_prefix
@@ -205,24 +205,24 @@ class AllocationLoop:
             await self._backoff.sleep()
 
     def _end_term(self) -> None:
-        if self._term is not None:
-            self._term.settle_order()
-            self._term = None
+        if self._leader is not None:
+            self._leader.settle_order()
+            self._leader = None
             self._observation.forget()
 
     def _extend_deadline(self) -> None:
         self._leadership.extend_deadline(self._leadership.config.turn_seconds_max)
 
-    async def _renew(self, term: Term) -> float:
+    async def _renew(self, leader: LeaderState) -> float:
         """Have etcd refuse what we sent and got no answer to. Return when to try again, unless the new term begins."""
         try:
-            await self._leadership.renew(term.fence)
+            await self._leadership.renew(leader.fence)
         except EtcdError as error:
             _log.warning("allocation.renewal_failed", cause=str(error))
         return self._backoff.next_seconds()
 
-    async def _rest(self, term: Term) -> None:
-        rest_seconds = term.rests_until_monotonic_seconds - self._clock.monotonic_seconds()
+    async def _rest(self, leader: LeaderState) -> None:
+        rest_seconds = leader.rests_until_monotonic_seconds - self._clock.monotonic_seconds()
         if rest_seconds > 0.0:
             await asyncio.sleep(rest_seconds)
 

@@ -11,7 +11,7 @@ import structlog
 
 from allocator.core.ledger import Cause
 from allocator.core.ops import Put, TxnCheckpoint
-from allocator.core.transition.converge import Step, Tally
+from allocator.core.transition.converge import ReplicaCounts, Step
 from allocator.core.transition.quarantine import Quarantine
 from allocator.etcd.api import Etcd
 from allocator.etcd.txn_batch import BatchReport, Note, apply_checkpoints
@@ -115,7 +115,9 @@ class Executor:
 
     def _note(self, steps: tuple[Step, ...], tried: tuple[Step, ...], report: BatchReport) -> None:
         applied = frozenset(report.applied)
-        done = sum((step.tally for step in tried if step.checkpoint.subject in applied), Tally())
+        done = sum(
+            (step.counts for step in tried if step.checkpoint.subject in applied), ReplicaCounts()
+        )
         self._quarantine = self._quarantine.after(
             steps,
             tried=tried,

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Summary
 from allocator.core.model import MemberId
 from allocator.core.placement.primaries import primary_spread
 from allocator.core.state import AllocState
-from allocator.core.transition.converge import Convergence, Tally
+from allocator.core.transition.converge import Convergence, ReplicaCounts
 
 
 class AllocatorMetrics:
@@ -109,7 +109,7 @@ class AllocatorMetrics:
         self._adds_blocked.set(self._unplaced + convergence.adds_blocked - unplaced)
         self._removes_blocked.set(convergence.removes_blocked)
 
-    def on_converged(self, done: Tally, *, refused: int) -> None:
+    def on_converged(self, done: ReplicaCounts, *, refused: int) -> None:
         """Count what a round did."""
         self._converged.inc()
         self._added.inc(done.added)

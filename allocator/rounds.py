@@ -39,13 +39,13 @@ from allocator.round_plan import (
 )
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
-from allocator.term import Term
+from allocator.term import LeaderState
 
 _log = structlog.get_logger()
 
 
 class Rounds:
-    """Decides and acts for whoever leads. What is remembered from one round to the next is the term's."""
+    """Performs the rounds of a member that leads. What is remembered between rounds is in `LeaderState`."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Rounds:
 
         Args:
             observation: What there is to decide on.
-            leadership: Told that the allocation gets on.
+            leadership: Told that the allocation makes progress.
             plan_store: Where a new plan is kept for the next leader.
             keys: The syntax of the root.
             consistency: Tells which replicas may be relied upon.
@@ -96,45 +96,45 @@ class Rounds:
         self._loads = loads
         self._backoff = Backoff(max_seconds=config.retry_seconds_max, random=random)
 
-    def standing(self, term: Term) -> Standing:
-        """Return what is known in a term, for plans and explanations."""
+    def standing(self, leader: LeaderState) -> Standing:
+        """Return what the leader knows, for plans and explanations."""
         return Standing(
             snapshot=self._observation.whole(),
-            plan=term.plan,
+            plan=leader.plan,
             policy=self._config.policy,
-            settling=term.steering.settling,
+            settling=leader.pacing.settling,
             now_monotonic_seconds=self._clock.monotonic_seconds(),
-            quarantined=term.executor.quarantined,
-            epoch=term.fence.epoch,
+            quarantined=leader.executor.quarantined,
+            epoch=leader.fence.epoch,
             solver=self._solver,
             consistency=self._consistency,
             keys=self._keys,
         )
 
-    async def perform(self, term: Term) -> float:
+    async def perform(self, leader: LeaderState) -> float:
         """Decide and act once. Return how long to wait at most for a change."""
         await self._update_loads()
-        facts = self._look(term)
+        facts = self._look(leader)
         plan = plan_round(facts)
         if plan.scope is Scope.NOTHING:
-            await term.executor.tidy(term.fence)
-            return self._wait_seconds(term, Ending.AT_REST, retry_seconds=None)
+            await leader.executor.tidy(leader.fence)
+            return self._wait_seconds(leader, Ending.AT_REST, retry_seconds=None)
         if plan.hand_overs:
-            term.steering.on_hand_overs_asked(facts.now_monotonic_seconds)
-        decision = await self._decision(term, plan)
+            leader.pacing.on_hand_overs_asked(facts.now_monotonic_seconds)
+        decision = await self._decision(leader, plan)
         decided = self._clock.monotonic_seconds()
         result = conclude_round(plan, facts, decision, decided_monotonic_seconds=decided)
         self._observation.tracker.open(result.open_items)
-        term.remember(result)
+        leader.remember(result)
         if isinstance(decision, PlanRefused):
             ending = ending_of(decision, answered=True, right_lost=False)
-            return self._wait_seconds(term, ending, retry_seconds=self._refuse(decision))
+            return self._wait_seconds(leader, ending, retry_seconds=self._refuse(decision))
         if result.adopts_plan:
             seconds = decided - facts.now_monotonic_seconds
-            await self._adopt(term, decision, plan.plan_version, seconds)
+            await self._adopt(leader, decision, plan.plan_version, seconds)
         item_count = self._observation.tracker.item_count
         self._metrics.on_decided(decision.state, decision.convergence, items=item_count)
-        return await self._act(term, decision)
+        return await self._act(leader, decision)
 
     async def _update_loads(self) -> None:
         if self._loads is None:
@@ -145,41 +145,41 @@ class Rounds:
         await self._loads.update(self._observation.tracker)
         self._leadership.extend_deadline(times.turn_seconds_max)
 
-    def _look(self, term: Term) -> RoundFacts:
+    def _look(self, leader: LeaderState) -> RoundFacts:
         """Take in what the clock and the members tell, close the open items, and return what is known."""
         tracker, now = self._observation.tracker, self._clock.monotonic_seconds()
         tracker.observe_failures(now)
-        term.steering.observe(tracker, now)
-        term.is_informed = True
+        leader.pacing.observe(tracker, now)
+        leader.is_informed = True
         open_items = tracker.take_open()
         transition = self._config.policy.transition
         return RoundFacts(
             now_monotonic_seconds=now,
-            audited_monotonic_seconds=term.audited_monotonic_seconds,
+            audited_monotonic_seconds=leader.audited_monotonic_seconds,
             audit_seconds=self._config.audit_seconds,
-            plan_version=tracker.demand,
-            answered_version=term.planned_demand,
+            plan_version=tracker.plan_version,
+            answered_version=leader.answered_version,
             open_items=open_items,
-            waiting_items=term.waiting,
-            is_crowded=term.is_crowded,
+            waiting_items=leader.waiting,
+            is_crowded=leader.is_crowded,
             has_move_budget=bool(transition.moves_max or transition.moves_per_member_max),
             # Costs as much as there are members, and is of no use while an item is open.
-            hand_overs_allowed=0 if open_items else term.steering.hand_overs_allowed(tracker, now),
+            hand_overs_allowed=0 if open_items else leader.pacing.hand_overs_allowed(tracker, now),
         )
 
-    async def _decision(self, term: Term, plan: RoundPlan) -> Decision | PlanRefused:
+    async def _decision(self, leader: LeaderState, plan: RoundPlan) -> Decision | PlanRefused:
         is_whole = plan.scope is Scope.EVERYTHING
         snapshot = self._observation.whole() if is_whole else self._observation.partial(plan.items)
         question = Question(
             snapshot=snapshot,
-            plan=term.plan,
-            stored=term.stored,
-            ordered=term.ordered,
+            plan=leader.plan,
+            stored=leader.stored,
+            ordered=leader.ordered,
             solver=self._solver,
             policy=self._config.policy,
             consistency=self._consistency,
             keys=self._keys,
-            drains_waiting=term.steering.drains_waiting,
+            drains_waiting=leader.pacing.drains_waiting,
             hand_overs_allowed=plan.hand_overs,
             sees_all_pending=plan.sees_all_pending,
         )
@@ -191,14 +191,16 @@ class Rounds:
             async with asyncio.timeout(self._config.decide_seconds_max):
                 decision = await self._offload(lambda: decide(question))
         except Exception as error:
-            # Whatever it is, and a decision that takes too long as well: reported, and tried again. A leader that dies
-            # of it hands it on to the next, until no member is left.
+            # Any error, and a decision that takes too long, is reported and tried again: a leader that died of it would
+            # hand it on to the next one, until no member is left.
             return PlanRefused(error=error)
         self._leadership.extend_deadline(times.turn_seconds_max)
         return decision
 
-    async def _adopt(self, term: Term, decision: Decision, demand: int, seconds: float) -> None:
-        if not term.take_up(decision.plan, demand=demand):
+    async def _adopt(
+        self, leader: LeaderState, decision: Decision, version: int, seconds: float
+    ) -> None:
+        if not leader.take_up(decision.plan, version=version):
             return
         self._metrics.on_solved(seconds, gap=decision.plan.gap)
         placed = sum(map(len, decision.plan.desired.values()))
@@ -206,7 +208,7 @@ class Rounds:
         log(
             "allocation.plan_continued" if decision.continued else "allocation.solved",
             revision=decision.state.revision,
-            epoch=term.fence.epoch,
+            epoch=leader.fence.epoch,
             items=len(decision.state.items),
             members=len(decision.state.members),
             replicas_wanted=decision.state.item_slots,
@@ -214,31 +216,31 @@ class Rounds:
             solve_seconds=round(seconds, 4),
         )
         if decision.packed is not None:
-            await self._plan_store.store(decision.packed, term.fence)
+            await self._plan_store.store(decision.packed, leader.fence)
 
-    async def _act(self, term: Term, decision: Decision) -> float:
+    async def _act(self, leader: LeaderState, decision: Decision) -> float:
         """Perform the steps, and return how long to wait at most for a change."""
         # A plan that was refused and an etcd that does not answer are two failures: each makes the retry delay grow.
         retry_seconds = None if decision.refused is None else self._refuse(decision.refused)
         right_lost, error = False, None
         try:
-            right_lost = await term.executor.perform(
-                decision.convergence.steps, term.fence, cause=term.cause
+            right_lost = await leader.executor.perform(
+                decision.convergence.steps, leader.fence, cause=leader.cause
             )
-            await term.executor.tidy(term.fence)
+            await leader.executor.tidy(leader.fence)
         except EtcdError as caught:
             error = caught
         ending = ending_of(decision, answered=error is None, right_lost=right_lost)
         if ending is Ending.UNANSWERED:
             self._metrics.on_round_failed()
-            term.is_unsure = True
+            leader.is_unsure = True
             retry_seconds = self._backoff.next_seconds()
             _log.warning("allocation.round_failed", cause=str(error), retry_seconds=retry_seconds)
         elif ending.retries and retry_seconds is None:
             retry_seconds = self._backoff.next_seconds()
         elif ending is Ending.DONE:
             self._backoff.reset()
-        return self._wait_seconds(term, ending, retry_seconds=retry_seconds)
+        return self._wait_seconds(leader, ending, retry_seconds=retry_seconds)
 
     def _refuse(self, refused: PlanRefused) -> float:
         """Report a defective plan and return when to look again; what runs goes on running."""
@@ -250,18 +252,20 @@ class Rounds:
         )
         return self._backoff.next_seconds()
 
-    def _wait_seconds(self, term: Term, ending: Ending, *, retry_seconds: float | None) -> float:
+    def _wait_seconds(
+        self, leader: LeaderState, ending: Ending, *, retry_seconds: float | None
+    ) -> float:
         waits = [] if retry_seconds is None else [retry_seconds]
         if ending.waits_for_deadline:
-            waits.append(self._deadline_seconds(term))
+            waits.append(self._deadline_seconds(leader))
         return min(waits)
 
-    def _deadline_seconds(self, term: Term) -> float:
+    def _deadline_seconds(self, leader: LeaderState) -> float:
         """Return how long until time alone may change what is to be done."""
         now = self._clock.monotonic_seconds()
         pauses = [self._config.recheck_seconds * self._random.uniform(0.9, 1.1)]
-        pauses += term.steering.next_seconds(now)
-        retry = term.executor.next_try_seconds(now)
+        pauses += leader.pacing.next_seconds(now)
+        retry = leader.executor.next_try_seconds(now)
         if retry is not None:
             pauses.append(retry + self._random.uniform(0.0, 0.05))
         failure = self._observation.tracker.next_failure_seconds(now)

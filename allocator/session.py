@@ -287,7 +287,7 @@ class Session:
             config=config,
             random=random,
             offload=offload,
-            before_planning=self._hold_still,
+            before_planning=self._refresh_before_solve,
             loads=loads,
         )
         return AllocationLoop(
@@ -320,8 +320,8 @@ class Session:
             offload=offload,
         )
 
-    async def _hold_still(self) -> None:
-        """Prepare for a plan: the solver may hold the interpreter, and so the keep-alive, for as long as it takes."""
+    async def _refresh_before_solve(self) -> None:
+        """Renew the lease and beat: a solver may hold the interpreter, and so the keep-alive, until it is done."""
         await self._started_keeper().refresh(older_than_seconds=RENEWAL_AGE_SECONDS_MAX)
         await self.leadership.beat()
 

@@ -1,6 +1,6 @@
-"""What depends on time: when the cluster counts as settled, which drains wait, and when a live primary may be moved.
+"""The pace of changes: when the cluster counts as settled, which drains wait, and when a live primary may move.
 
-All of it is policy. By default only balance is steered: it waits until membership has settled.
+All of it is policy. By default only balance is paced: it waits until membership has settled.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from allocator.core.transition.settle import Settling
 
 
 @dataclass(slots=True)
-class Steering:
+class PacingPolicy:
     """A member's sense of time while it leads; kept from one leadership of its own to the next.
 
-    Etcd does not tell since when a drain waits. Whoever begins anew with each epoch has an election put off what waits,
-    and elections that come more often than the patience is long put it off for ever. What happened while another led
-    shows as a difference, and counts as having happened now; but a member that took its wish to leave back, and then
-    left, counts as leaving all along.
+    Etcd does not tell since when a drain waits. If each epoch started the wait again, elections that come more often
+    than the patience is long would put it off for ever. What happened while another led shows as a difference, and
+    counts as having happened now; but a member that took its wish to leave back, and then left, counts as leaving all
+    along.
     """
 
     policy: AllocationPolicy
@@ -29,7 +29,7 @@ class Steering:
     _hand_over_monotonic_seconds: float = float("-inf")
 
     def __post_init__(self) -> None:
-        """Know nothing of the past."""
+        """Start without a past."""
         self._settling = Settling(policy=self.policy.transition)
 
     @property
@@ -43,7 +43,7 @@ class Steering:
         return self._settling
 
     def observe(self, tracker: Tracker, now_monotonic_seconds: float) -> None:
-        """Look at members and the clock, and have the tracker know what follows for plans."""
+        """Look at members and the clock, and tell the tracker what follows for plans."""
         self._settling = self._settling.observed(
             tracker.members,
             now_monotonic_seconds,
@@ -65,7 +65,7 @@ class Steering:
         return primaries.hand_overs_in_flight_max
 
     def on_hand_overs_asked(self, now_monotonic_seconds: float) -> None:
-        """They were, and the next time is an interval away, whatever came of it."""
+        """Start the interval until the next hand-overs, also if none came of these."""
         self._hand_over_monotonic_seconds = now_monotonic_seconds
 
     def next_seconds(self, now_monotonic_seconds: float) -> Iterable[float]:

@@ -1,4 +1,4 @@
-"""What a leader remembers. But for its sense of time, that begins and ends with its leadership."""
+"""A leader's state: what it remembers between rounds. Except for pacing, it begins and ends with the term."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from allocator.core.stored_plan import StoredPlan
 from allocator.execute import Executor
 from allocator.leadership.leadership import Fence
 from allocator.round_plan import RoundResult
-from allocator.steering import Steering
+from allocator.steering import PacingPolicy
 
 
 @dataclass(slots=True)
-class Term:
-    """One leadership."""
+class LeaderState:
+    """A leader's memory of one term."""
 
     fence: Fence
     executor: Executor
-    steering: Steering
+    pacing: PacingPolicy
     stored: StoredPlan | None
-    """What the leader before left behind, until there is a plan."""
+    """The plan that the leader before stored, until there is a plan."""
     plan: Plan | None = None
     """In force."""
-    planned_demand: int = -1
-    """The tracker's demand that `plan` answers."""
+    answered_version: int = -1
+    """The tracker's plan version that `plan` answers."""
     ordered: Plan | None = None
-    """What an operator ordered, until a plan is made after it."""
+    """The plan that an operator ordered, until a plan is made after it."""
     cause: Cause = field(default_factory=Cause)
     """On whose behalf `plan` is in force."""
     waiting: set[ItemId] = field(default_factory=set)
@@ -37,7 +37,7 @@ class Term:
     is_crowded: bool = False
     """Whether something waits for moves that are in flight."""
     is_informed: bool = False
-    """Whether loads, and what time makes of membership, are known: before that nobody should ask what would happen."""
+    """Whether loads, and what time makes of membership, are known: before that, a preview would mislead."""
     is_unsure: bool = False
     """Whether something that we sent may still be on its way to etcd: nothing more is decided in this term."""
     audited_monotonic_seconds: float = 0.0
@@ -46,13 +46,13 @@ class Term:
     _order_settled: asyncio.Event = field(default_factory=asyncio.Event)
 
     def order(self, plan: Plan, cause: Cause) -> None:
-        """Have `plan` taken as it is once the demand is the one that it answers, on somebody's behalf."""
+        """Take `plan` as it is in the next round whose demand it answers, on somebody's behalf."""
         self.ordered, self._ordered_cause = plan, cause
-        self.planned_demand = -1
+        self.answered_version = -1
         self._order_settled.clear()
 
     def settle_order(self) -> None:
-        """The order was followed, overtaken, or taken back: whoever waits for it need not wait longer."""
+        """End the wait for an order, because it was followed, overtaken, or taken back."""
         self.ordered = None
         self._order_settled.set()
 
@@ -71,9 +71,9 @@ class Term:
         self.audited_monotonic_seconds = result.audited_monotonic_seconds
         self.rests_until_monotonic_seconds = result.rests_until_monotonic_seconds
 
-    def take_up(self, plan: Plan, *, demand: int) -> bool:
-        """Note that a plan was found to answer the demand; return whether it is another one than before."""
-        is_new, self.stored, self.planned_demand = plan is not self.plan, None, demand
+    def take_up(self, plan: Plan, *, version: int) -> bool:
+        """Take over the plan that answers a plan version. Return whether it is another one than before."""
+        is_new, self.stored, self.answered_version = plan is not self.plan, None, version
         is_ordered = self.ordered is not None and plan.desired == self.ordered.desired
         if is_new or is_ordered:
             self.cause = self._ordered_cause if is_ordered else Cause()

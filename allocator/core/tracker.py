@@ -1,8 +1,8 @@
-"""What the allocator derives from the key space, kept up to date change by change.
+"""The state that the allocator derives from the key space, kept up to date change by change.
 
-    changes of a step ──► Tracker ──► partial()  what may have something to do now: converge
-                             │   └──► whole()    everything: a new plan
-                             └──────► demand     a number that grows when a plan must be made anew
+    changes of a step ──► Tracker ──► partial()     what may have something to do now: converge
+                             │   └──► whole()       everything: a new plan
+                             └──────► plan_version  grows when a new plan must be made
 
 Looking at everything costs as much as everything; a status write should cost as much as a status write. So sums are
 kept, and each item is *open* or not. An item is opened by any change of its own keys. The caller looks at the open ones
@@ -124,23 +124,23 @@ class Tracker:
         self.lags: Lags = {}
         """Standbys that are behind; kept, and not to be changed afterwards."""
         self._objective = Objective()
-        self._demand_changes = 0
+        self._plan_version = 0
         self._shape = 0
         if look:
             for part in parts_of(contents):
                 self.apply(part)
 
     @property
-    def demand(self) -> int:
+    def plan_version(self) -> int:
         """A number that is another one after every change that asks for a new plan."""
-        return self._demand_changes
+        return self._plan_version
 
     @property
     def basis(self) -> tuple[int, int]:
         """What a plan that is made now rests on: other numbers after every change of the demand, and of which items,
         members and assignments there are. What replicas say of themselves changes nothing: it is written all the time.
         """
-        return (self._shape, self._demand_changes)
+        return (self._shape, self._plan_version)
 
     @property
     def members(self) -> Mapping[MemberId, Member]:
@@ -188,7 +188,7 @@ class Tracker:
         if changes.members:
             self._global = None
             # Any change of a member, for most are of its limit or of its wish to leave; and they are rare.
-            self._demand_changes += 1
+            self._plan_version += 1
         if changes.items or changes.members:
             self._shape += 1
 
@@ -197,7 +197,7 @@ class Tracker:
         while self.observe_some_failures(now_monotonic_seconds):
             continue
         if self.failed.expire(now_monotonic_seconds):
-            self._demand_changes += 1
+            self._plan_version += 1
 
     def observe_some_failures(self, now_monotonic_seconds: float) -> bool:
         """Look for failed replicas among some of the items that changed. True if others are left."""
@@ -224,26 +224,26 @@ class Tracker:
         if (measured, capacities, policy) != (self._measured, self._capacities, self._load_policy):
             self._measured, self._capacities, self._load_policy = measured, capacities, policy
             self._weights = None
-            self._demand_changes += 1
+            self._plan_version += 1
 
     def set_inherited(self, capacities: Mapping[MemberId, int]) -> None:
         """Take over the capacities of members that stand in for others for now; kept, and not to be changed."""
         if capacities != self._inherited:
             self._inherited = capacities
-            self._demand_changes += 1
+            self._plan_version += 1
 
     def set_drains_waiting(self, member_ids: frozenset[MemberId]) -> None:
         """Take over which exiting members give up nothing yet."""
         if member_ids != self._drains_waiting:
             self._drains_waiting = member_ids
             self._global = None
-            self._demand_changes += 1
+            self._plan_version += 1
 
     def set_objective(self, objective: Objective) -> None:
         """Take over what makes one placement better than another from now on."""
         if objective != self._objective:
             self._objective = objective
-            self._demand_changes += 1
+            self._plan_version += 1
 
     def next_failure_seconds(self, now_monotonic_seconds: float) -> float | None:
         """Return how long until the next replica has failed for too long, if it stays so; None if there is none."""
@@ -343,7 +343,7 @@ class Tracker:
         else:
             self._declared[item_id] = weight
         self._weights = None
-        self._demand_changes += 1
+        self._plan_version += 1
 
     def _update_item(self, item_id: ItemId) -> None:
         old, new = self._items.get(item_id), self._contents.items.get(item_id)
@@ -362,7 +362,7 @@ class Tracker:
             del self._items[item_id]
         if wanted == wanted_before:
             return
-        self._demand_changes += 1
+        self._plan_version += 1
         self._item_slots += (wanted or 0) - (wanted_before or 0)
 
     def _update_assignment(self, key: AssignmentKey) -> None:

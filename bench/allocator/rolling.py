@@ -116,7 +116,7 @@ def moves_of(
 ) -> tuple[int, int]:
     """Replace every member and return the moves made and their bound."""
     cluster = rollout.begin(policy, solver)
-    bound, before = rollout.bound(cluster), cluster.tally.added
+    bound, before = rollout.bound(cluster), cluster.counts.added
     for leaves, joins in zip(rollout.old, rollout.new, strict=True):
         for step in _steps(cluster, rollout, leaves, joins, mode):
             cluster.now_monotonic_seconds += BLOCK_SECONDS
@@ -128,7 +128,7 @@ def moves_of(
     cluster.leave_drained()
     cluster.settle(waiting=True)
     _check_replaced(cluster, rollout)
-    return cluster.tally.added - before, bound
+    return cluster.counts.added - before, bound
 
 
 def _steps(
@@ -199,7 +199,7 @@ def _swap(bench: str) -> None:
         members=4,
         items=2,
         overcommits=cluster.overcommits.count,
-        moves=cluster.tally.added,
+        moves=cluster.counts.added,
         bound=0,
     )
 

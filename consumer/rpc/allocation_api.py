@@ -33,7 +33,7 @@ from allocator.core.plan import Plan, PlanRefused
 from allocator.etcd.api import Etcd
 from allocator.key_space import KeySpace
 from allocator.leadership.leadership import Leadership
-from allocator.term import Term
+from allocator.term import LeaderState
 from consumer.core.allocation_messages import (
     explain_response,
     hypothesis_of,
@@ -141,7 +141,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         """Tell what a change would move; change nothing."""
         _require_unscoped(claims_of(context))
         _validate_plan_request(request)
-        if self._allocation.term is None:
+        if self._allocation.leader_state is None:
             stub = allocation_pb2_grpc.AllocationServiceStub
             plan: PlanResponse = await self._forward(
                 lambda channel: stub(channel).Plan, request, context, Capability.LIST
@@ -155,7 +155,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
     async def ApplyPlan(self, request: ApplyPlanRequest, context: Context) -> ApplyPlanResponse:  # noqa: N802 - gRPC's name
         """Carry a plan out as it is, or refuse."""
         _require_unscoped(claims_of(context))
-        if self._allocation.term is None:
+        if self._allocation.leader_state is None:
             stub = allocation_pb2_grpc.AllocationServiceStub
             applied: ApplyPlanResponse = await self._forward(
                 lambda channel: stub(channel).ApplyPlan, request, context, Capability.APPLY
@@ -189,7 +189,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         item = self._key_space.items.get(ItemId(request.shard))
         if item is None or not is_visible(spec_of(item), claims_of(context).selector):
             return ExplainResponse(status=Status.ALLOCATION_STATUS_SHARD_NOT_FOUND)
-        if self._allocation.term is None:
+        if self._allocation.leader_state is None:
             stub = allocation_pb2_grpc.AllocationServiceStub
             explained: ExplainResponse = await self._forward(
                 lambda channel: stub(channel).Explain, request, context, Capability.LIST
@@ -252,23 +252,23 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         compares, operations = _transaction(
             kept, keys=key_space.keys, items=key_space.items, members=key_space.members
         )
-        term = self._allocation.order(kept.plan, cause)
-        if term is None:
+        leader = self._allocation.order(kept.plan, cause)
+        if leader is None:
             return ApplyPlanResponse(status=Status.ALLOCATION_STATUS_CLUSTER_CHANGED)
         revision = 0
         if operations:
             try:
-                result = await self._etcd.txn((*term.fence.compares, *compares), operations)
+                result = await self._etcd.txn((*leader.fence.compares, *compares), operations)
             except BaseException:
                 # Whether it was applied is unknown. The caller is told so, and an order is not left behind to be
                 # followed when nobody remembers it.
-                term.settle_order()
+                leader.settle_order()
                 raise
             if not result.succeeded:
-                term.settle_order()
+                leader.settle_order()
                 return ApplyPlanResponse(status=Status.ALLOCATION_STATUS_CLUSTER_CHANGED)
             revision = result.header.revision
-        adopted = await _adopted(term, kept.plan)
+        adopted = await _adopted(leader, kept.plan)
         log.info("plan.applied", plan=kept.id, revision=revision, adopted=adopted)
         status = (
             Status.ALLOCATION_STATUS_OK if adopted else Status.ALLOCATION_STATUS_PLAN_SUPERSEDED
@@ -331,14 +331,14 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         return None
 
 
-async def _adopted(term: Term, plan: Plan) -> bool:
+async def _adopted(leader: LeaderState, plan: Plan) -> bool:
     """Wait until the allocation loop goes by the plan, or by another one made after the order."""
     try:
         async with asyncio.timeout(ADOPTION_SECONDS_MAX):
-            await term.order_settled()
+            await leader.order_settled()
     except TimeoutError:
-        term.settle_order()
-    return term.plan is not None and term.plan.desired == plan.desired
+        leader.settle_order()
+    return leader.plan is not None and leader.plan.desired == plan.desired
 
 
 def _transaction(

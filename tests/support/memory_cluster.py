@@ -20,7 +20,7 @@ from allocator.core.placement.problem import Desired, Solver, zones_spanned
 from allocator.core.placement.verify import verify
 from allocator.core.policy import Objective, PrimaryPolicy, TransitionPolicy
 from allocator.core.state import AllocState, Avoided, Demand
-from allocator.core.transition.converge import Convergence, Tally, converge
+from allocator.core.transition.converge import Convergence, ReplicaCounts, converge
 from allocator.core.transition.settle import Settling
 from allocator.etcd.txn_batch import holds
 from tests.support.safety_checks import Overcommits, check_budget, check_step
@@ -154,7 +154,7 @@ class MemoryCluster:
     hand_overs: Sequence[HandOver] = ()
     hand_overs_allowed: int = 0
     overcommits: Overcommits = field(default_factory=Overcommits)
-    tally: Tally = field(default_factory=Tally)
+    counts: ReplicaCounts = field(default_factory=ReplicaCounts)
     """Everything done so far."""
     lease_count: int = 0
 
@@ -303,7 +303,7 @@ class MemoryCluster:
             if refuse(step.checkpoint.subject):
                 continue
             assert self.etcd.perform(step.checkpoint), "nobody else writes here"
-            self.tally += step.tally
+            self.counts += step.counts
         after = self.state()
         check_step(before, after, self.desired, is_consistent=is_consistent)
         check_budget(before, after, self.policy, is_consistent=is_consistent)

@@ -43,8 +43,8 @@ DEAD_PER_CHECKPOINT_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """How many replicas a step touches, by what happens to them."""
+class ReplicaCounts:
+    """Replicas that a step touches, by what happens to them."""
 
     added: int = 0
     removed: int = 0
@@ -54,8 +54,8 @@ class Tally:
     handed_over: int = 0
     """Promoted in place of a live primary, by plan; counted among the promoted, too."""
 
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(
+    def __add__(self, other: ReplicaCounts) -> ReplicaCounts:
+        return ReplicaCounts(
             self.added + other.added,
             self.removed + other.removed,
             self.promoted + other.promoted,
@@ -69,7 +69,7 @@ class Step:
     """One checkpoint and what it does."""
 
     checkpoint: TxnCheckpoint
-    tally: Tally
+    counts: ReplicaCounts
     reason: str = ""
     """What is at stake, for the ledger."""
 
@@ -89,9 +89,9 @@ class Convergence:
         return tuple(step.checkpoint for step in self.steps)
 
     @property
-    def tally(self) -> Tally:
+    def counts(self) -> ReplicaCounts:
         """What all of it does."""
-        return sum((step.tally for step in self.steps), Tally())
+        return sum((step.counts for step in self.steps), ReplicaCounts())
 
     @property
     def adds_blocked(self) -> int:
@@ -184,7 +184,7 @@ def _step(state: AllocState, decision: ItemDecision, keys: Keys) -> Step:
         compares = list(dict.fromkeys(compares))
     return Step(
         TxnCheckpoint(tuple(compares), tuple(operations), subject=item.item_id),
-        _tally(decision),
+        _counts_of(decision),
         decision.pending.risk.name.lower().replace("_", "-"),
     )
 
@@ -204,9 +204,9 @@ def _siblings(state: AllocState, decision: ItemDecision, keys: Keys) -> Iterator
             yield Compare.create_revision(sibling.kv.key, sibling.kv.create_revision)
 
 
-def _tally(decision: ItemDecision) -> Tally:
+def _counts_of(decision: ItemDecision) -> ReplicaCounts:
     promoted = sum(move.slot == PRIMARY_SLOT for move in decision.moves)
-    return Tally(
+    return ReplicaCounts(
         added=len(decision.adds),
         removed=len(decision.removes),
         promoted=promoted,
@@ -258,6 +258,6 @@ def _dead_steps(state: AllocState, item_id: ItemId, keys: Keys) -> Iterator[Step
                 tuple(Delete(assignment.kv.key) for assignment in group),
                 subject=item_id,
             ),
-            Tally(removed=len(group)),
+            ReplicaCounts(removed=len(group)),
             "deleted",
         )

@@ -1,4 +1,4 @@
-"""Which replicas of an item may go now.
+"""The replicas of an item that may go now.
 
 Invariants: a removal never leaves fewer live consistent replicas than the item wants, nor fewer zones than it spans now
 and is meant to span. Two kinds of replica are not protected: a second one on the same member, and one whose member is

@@ -1,4 +1,4 @@
-"""Which slot each replica of an item has. A slot is part of a key, so another slot is another key: two writes.
+"""The slots of an item's replicas. A slot is part of a key, so another slot is another key: two writes.
 
     primary              slot 0, and no other replica
     newcomer             the slot of a standby that goes for it, else the lowest that is free

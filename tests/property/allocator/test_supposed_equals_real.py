@@ -19,7 +19,7 @@ from allocator.core.placement.flow import FlowSolver
 from allocator.core.policy import AllocationPolicy, LoadPolicy, TransitionPolicy
 from allocator.core.tracker import Tracker
 from allocator.errors import KeyDecodeError
-from allocator.steering import Steering
+from allocator.steering import PacingPolicy
 from tests.support.memory_cluster import ValueConsistency
 from tests.support.plain_values import PlainDecoder, PlainItem
 
@@ -113,7 +113,7 @@ class Leader:
             consistency=ValueConsistency(),
             replace_failed_after_seconds=1.0,
         )
-        self.steering = Steering(course.policy)
+        self.pacing = PacingPolicy(course.policy)
         self.look(10.0)
         for member_id, value in course.newcomers.items():
             self.put(KEYS.member(member_id), value)
@@ -141,7 +141,7 @@ class Leader:
         measured = self._course.measured if policy.measure else None
         self.tracker.apply(self.mirror.take_changes())
         self.tracker.set_loads(measured, {}, policy)
-        self.steering.observe(self.tracker, now_monotonic_seconds)
+        self.pacing.observe(self.tracker, now_monotonic_seconds)
 
     def standing(self, now_monotonic_seconds: float) -> Standing:
         """Return what the leader knows."""
@@ -149,7 +149,7 @@ class Leader:
             snapshot=self.tracker.whole(revision=self.revision),
             plan=None,
             policy=self._course.policy,
-            settling=self.steering.settling,
+            settling=self.pacing.settling,
             now_monotonic_seconds=now_monotonic_seconds,
             quarantined=frozenset(),
             epoch=1,
@@ -211,4 +211,4 @@ def test_demand_that_is_supposed_is_the_one_that_comes(course: Course) -> None:
     real = leader.tracker.whole(revision=leader.revision).state()
     assert state.demand() == real.demand()
     assert state.objective == real.objective
-    assert settling.drains_waiting == leader.steering.drains_waiting
+    assert settling.drains_waiting == leader.pacing.drains_waiting

@@ -63,7 +63,7 @@ def test_tracker_after_any_changes_equals_a_look_at_everything(steps: list[list[
     created: dict[bytes, int] = {}
     revision = 1
     for step in steps:
-        before, demand = scratch(mirror, revision), tracker.demand
+        before, version = scratch(mirror, revision), tracker.plan_version
         for event in step:
             revision += 1
             put_or_delete(mirror, event, created, revision)
@@ -73,7 +73,7 @@ def test_tracker_after_any_changes_equals_a_look_at_everything(steps: list[list[
         expected = scratch(mirror, revision)
         assert tracker.whole(revision=revision).state() == expected
         assert tracker.take_open() == changes.items | {k.item_id for k in changes.assignments}
-        assert tracker.demand != demand or expected.demand() == before.demand()
+        assert tracker.plan_version != version or expected.demand() == before.demand()
         assert [tracker.holds_items(m) for m in MEMBERS] == [
             any(a.member_id == m for i in expected.items for a in expected.assignments.get(i, ()))
             for m in MEMBERS

@@ -119,16 +119,16 @@ def test_reports_are_read_again_after_a_while_and_not_before() -> None:
         bench.report(MEMBER, b"0.5")
         tracker = bench.tracker()
         await bench.feed.update(tracker)
-        demand = tracker.demand
+        demand = tracker.plan_version
         bench.report(MEMBER, b"64")
 
         await bench.feed.update(tracker)
-        assert (_load(tracker), tracker.demand) == (512, demand)
+        assert (_load(tracker), tracker.plan_version) == (512, demand)
 
         while _load(tracker) == 512:
             await asyncio.sleep(LOOK_SECONDS)
             await bench.feed.update(tracker)
-        assert tracker.demand > demand
+        assert tracker.plan_version > demand
 
     _run(feed)
 

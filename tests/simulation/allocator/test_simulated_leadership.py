@@ -15,7 +15,7 @@ from allocator.core.model import Assignment, Item, ItemId, MemberId
 from allocator.core.ops import Delete, Put, TxnCheckpoint
 from allocator.core.placement.flow import FlowSolver
 from allocator.core.policy import AllocationPolicy, TransitionPolicy
-from allocator.core.transition.converge import Step, Tally
+from allocator.core.transition.converge import ReplicaCounts, Step
 from allocator.execute import Executor
 from allocator.key_space import KeySpace
 from allocator.leadership.leadership import Fence
@@ -365,7 +365,7 @@ def test_leader_decides_nothing_while_its_own_writes_do_not_show() -> None:
             on_progress=lambda: None,
         )
         put = Put(keys.item(ItemId("item")), SimulatedItem(1).encoded())
-        step = Step(TxnCheckpoint((), (put,), subject="item"), Tally(added=1))
+        step = Step(TxnCheckpoint((), (put,), subject="item"), ReplicaCounts(added=1))
         async with TaskGroup() as group:
             performing = group.start_soon(executor.perform((step,), Fence(1, ())), name="perform")
             await asyncio.sleep(60.0)

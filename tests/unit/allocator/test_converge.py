@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from allocator.core.model import Assignment, Item, ItemId, MemberId
 from allocator.core.ops import Compare, Delete, Put
 from allocator.core.placement.problem import Desired
-from allocator.core.transition.converge import Step, Tally, converge
+from allocator.core.transition.converge import ReplicaCounts, Step, converge
 from tests.support.memory_cluster import CONSISTENT, MemoryCluster, ValueConsistency
 
 A1, A2, B1, B2 = (MemberId(name[0], name) for name in ("a1", "a2", "b1", "b2"))
@@ -76,7 +76,7 @@ def test_converge_new_item_puts_empty_values_on_members_leases() -> None:
         Put(first, b"", lease=cluster.etcd.kvs[a1].lease),
         Put(second, b"", lease=cluster.etcd.kvs[b1].lease),
     )
-    assert (step.checkpoint.subject, step.tally) == ("i", Tally(added=2))
+    assert (step.checkpoint.subject, step.counts) == ("i", ReplicaCounts(added=2))
 
 
 def test_converge_removal_compares_every_replica_it_relies_on() -> None:
@@ -92,7 +92,7 @@ def test_converge_removal_compares_every_replica_it_relies_on() -> None:
         unchanged(cluster, goes),
     )
     assert step.checkpoint.operations == (Delete(goes),)
-    assert step.tally == Tally(removed=1)
+    assert step.counts == ReplicaCounts(removed=1)
 
 
 def test_converge_live_primary_hands_over_before_it_goes() -> None:
@@ -115,7 +115,7 @@ def test_converge_live_primary_hands_over_before_it_goes() -> None:
     assert unchanged(cluster, primary) in step.checkpoint.compares
     assert unchanged(cluster, standby) in step.checkpoint.compares
     assert unchanged(cluster, cluster.keys.member(B1)) in step.checkpoint.compares
-    assert step.tally == Tally(promoted=1, packed=1, handed_over=1)
+    assert step.counts == ReplicaCounts(promoted=1, packed=1, handed_over=1)
     assert after(cluster, B1) == ["b1#0", "a1#1"]
     assert after(cluster, B1) == ["b1#0"]
 
@@ -228,7 +228,7 @@ def test_converge_dead_assignments_are_deleted_without_a_gate() -> None:
         *(unchanged(cluster, each) for each in keys),
     )
     assert step.checkpoint.operations == tuple(Delete(each) for each in keys)
-    assert step.tally == Tally(removed=2)
+    assert step.counts == ReplicaCounts(removed=2)
 
 
 def test_converge_adds_nothing_to_a_member_that_dead_replicas_fill() -> None:
@@ -400,7 +400,7 @@ def test_converge_gap_in_slots_is_filled_by_what_is_beyond() -> None:
 
     (step,) = steps(cluster, A1, B1, B2)
 
-    assert step.tally == Tally(packed=1)
+    assert step.counts == ReplicaCounts(packed=1)
     assert after(cluster, A1, B1, B2) == ["a1#0", "b2#1", "b1#2"]
 
 
@@ -412,7 +412,7 @@ def test_converge_newcomer_takes_the_slot_of_the_standby_that_goes() -> None:
     cluster.mark_consistent()
     (step,) = steps(cluster, A1, A2, B2)
 
-    assert step.tally == Tally(removed=1)
+    assert step.counts == ReplicaCounts(removed=1)
     assert after(cluster, A1, A2, B2) == ["a1#0", "a2#1", "b2#2"]
     assert steps(cluster, A1, A2, B2) == ()
 
@@ -425,7 +425,7 @@ def test_converge_newcomer_does_not_take_the_slot_of_a_primary_that_goes() -> No
     cluster.mark_consistent()
     (step,) = steps(cluster, A2, B1)
 
-    assert step.tally == Tally(promoted=1, packed=1, handed_over=1)
+    assert step.counts == ReplicaCounts(promoted=1, packed=1, handed_over=1)
 
 
 def test_converge_gap_below_a_shared_slot_is_filled_by_the_one_that_stays() -> None:
@@ -434,7 +434,7 @@ def test_converge_gap_below_a_shared_slot_is_filled_by_the_one_that_stays() -> N
 
     (step,) = steps(cluster, A1, B2)
 
-    assert step.tally == Tally(packed=1)
+    assert step.counts == ReplicaCounts(packed=1)
     assert after(cluster, A1, B2) == ["a1#0", "b2#1", "b1#2"]
 
 

@@ -56,7 +56,7 @@ def test_swap_of_four_full_members_settles_across_zones() -> None:
     cluster.settle()
 
     assert single_zone_items(cluster.state()) == []
-    assert (cluster.overcommits.count, cluster.tally.added) == (1, 2)
+    assert (cluster.overcommits.count, cluster.counts.added) == (1, 2)
     assert set(cluster.loads().values()) == {1}
 
 

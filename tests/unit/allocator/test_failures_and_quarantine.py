@@ -10,7 +10,7 @@ from allocator.core.model import Assignment, ItemId, MemberId
 from allocator.core.ops import Compare, Delete, TxnCheckpoint
 from allocator.core.placement.problem import Desired, Problem
 from allocator.core.plan import Plan, PlanRefused, plan_for
-from allocator.core.transition.converge import Step, Tally
+from allocator.core.transition.converge import ReplicaCounts, Step
 from allocator.core.transition.quarantine import Quarantine
 from tests.support.memory_cluster import MemoryCluster, ValueConsistency
 
@@ -20,7 +20,7 @@ def step(subject: str, revision: int = 1) -> Step:
     key = subject.encode()
     return Step(
         TxnCheckpoint((Compare.mod_revision(key, revision),), (Delete(key),), subject=subject),
-        Tally(removed=1),
+        ReplicaCounts(removed=1),
     )
 
 

@@ -271,7 +271,7 @@ def test_hand_over_exchanges_slots_in_one_transaction() -> None:
     assert cluster.etcd.perform(step.checkpoint)
 
     assert cluster.placement() == {"i": [str(B1), str(A1)]}
-    assert (step.tally.promoted, step.tally.packed, step.tally.handed_over) == (1, 1, 1)
+    assert (step.counts.promoted, step.counts.packed, step.counts.handed_over) == (1, 1, 1)
     assert compared >= {
         cluster.keys.item(I),
         cluster.keys.member(B1),
@@ -356,7 +356,7 @@ def test_leaving_member_that_nobody_replaces_hands_its_primaries_over() -> None:
     convergence = once(cluster, {I: (A1, B1)})
 
     assert waiting.steps == ()
-    assert convergence.tally.handed_over == 1
+    assert convergence.counts.handed_over == 1
     assert cluster.etcd.perform(convergence.steps[0].checkpoint)
     assert cluster.placement() == {"i": [str(B1), str(A1)]}
     assert once(cluster, {I: (A1, B1)}).steps == ()
@@ -405,10 +405,10 @@ def test_item_counts_its_own_moves_within_the_budget() -> None:
 
     found = once(cluster, {both: (B1, B2)}, policy=TransitionPolicy(moves_max=1))
 
-    assert [step.tally.added for step in found.steps] == [1]
+    assert [step.counts.added for step in found.steps] == [1]
     (waits,) = (each for each in found.blocked if each.reason is Reason.MOVE_BUDGET)
     assert waits.detail == "0 moves to it, 1 in all"
 
     short = put(cluster, "short", 3, "a1#0", "a2#1")
     found = once(cluster, {short: (B1, B2, A1)}, policy=TransitionPolicy(moves_max=1))
-    assert [step.tally.added for step in found.steps] == [2], "one of them is no move"
+    assert [step.counts.added for step in found.steps] == [2], "one of them is no move"

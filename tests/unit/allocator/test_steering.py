@@ -12,7 +12,7 @@ from allocator.core.placement.flow import FlowSolver
 from allocator.core.placement.primaries import wanted_hand_overs
 from allocator.core.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
 from allocator.core.tracker import Tracker
-from allocator.steering import Steering
+from allocator.steering import PacingPolicy
 from tests.support.memory_cluster import ValueConsistency
 from tests.support.plain_values import PlainDecoder
 
@@ -82,9 +82,9 @@ def test_hand_overs_are_asked_about_where_there_are_any_and_only_there(
     be looked at as a whole every few seconds, or one that is not would never be.
     """
     tracker = _tracker(limits, primaries)
-    steering = Steering(POLICY)
-    steering.observe(tracker, 0.0)
+    pacing = PacingPolicy(POLICY)
+    pacing.observe(tracker, 0.0)
     problem = tracker.whole(revision=1).state().problem()
     wanted = wanted_hand_overs(problem, FlowSolver().solve(problem), policy=POLICY.primaries)
 
-    assert bool(steering.hand_overs_allowed(tracker, 100.0)) == bool(wanted)
+    assert bool(pacing.hand_overs_allowed(tracker, 100.0)) == bool(wanted)

@@ -184,11 +184,14 @@ class SequenceEmission:
     def _admit_memory(self) -> None:
         """Make ready what is in memory, of which clocks grow, unless it was re-read or is rolled back."""
         for part in self._in_memory:
-            self._admit(part.span(*self._selection.admitted_range(part.clocks)))
+            begin, end = self._selection.admitted_range(part.clocks)
+            if begin < end:
+                self._ready.append(part.span(begin, end))
+                self._last_clock = part.clocks[end - 1]
         self._in_memory.clear()
-        # Not by the selection: it is no copy of a message with its clock that is rolled back.
+        # Not judged by the selection, in which the later clock of a rolled back message would hide it.
         if self.clock > self._last_clock:
-            self._admit(self._acknowledgement)
+            self._ready.append(self._acknowledgement)
 
     def _admit_replay(self, batch: MessageBatch) -> None:
         """Make ready the producer's messages that are neither duplicates nor rolled back."""
@@ -197,9 +200,6 @@ class SequenceEmission:
         ours = [
             at for at, (producer, clock) in places if producer == self._producer and admits(clock)
         ]
-        self._admit(batch.pick(ours))
-
-    def _admit(self, part: MessageBatch) -> None:
-        if len(part):
-            self._ready.append(part)
-            self._last_clock = part.clocks[-1]
+        if ours:
+            self._ready.append(batch.pick(ours))
+            self._last_clock = batch.clocks[ours[-1]]

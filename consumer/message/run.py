@@ -15,22 +15,18 @@ from consumer.message.uuid import Flags
 _duplicates_through: Final = duplicates_through(Flags.OUTSIDE_TXN)
 
 
-def commits_itself(batch: MessageBatch, index: int) -> bool:
-    """Return whether a message belongs to no transaction: by its flags, or because it opted out of sequencing."""
-    return batch.flags[index] not in TXN_FLAGS or batch.clocks[index] == 0
-
-
 def end_of_stretch(batch: MessageBatch, start: int) -> int:
     """Return the index after the messages that go on where the one at `start` is: of its producer, with its flags, and
     each with a later clock than the one before.
     """
     producers, clocks, flags = batch.producers, batch.clocks, batch.flags
     producer, clock, flag = producers[start], clocks[start], flags[start]
-    for index in range(start + 1, len(batch)):
+    count = len(clocks)
+    for index in range(start + 1, count):
         if producers[index] != producer or flags[index] != flag or clocks[index] <= clock:
             return index
         clock = clocks[index]
-    return len(batch)
+    return count
 
 
 @dataclass(slots=True)

@@ -119,8 +119,7 @@ EFFECTS: Final[Mapping[Outcome, Effect]] = {
     Outcome.ACK_ROLLBACK_LOST_PROGRESS: Effect.ROLL_BACK,
 }
 
-# Enums as `classify` needs them: to hash their members, or to look them up, takes longer than to decide.
-_EFFECT_BY_NUMBER: Final = tuple(EFFECTS.get(outcome, Effect.SKIP) for outcome in Outcome)
+# Members of enums take longer to look up than `classify` takes to decide.
 _NOTHING: Final = SpanState.NOTHING
 _IN_MEMORY: Final = SpanState.IN_MEMORY
 _SKIP: Final = Effect.SKIP
@@ -189,11 +188,6 @@ TXN_FLAGS: Final = frozenset(DECISIONS) - {Flags.OUTSIDE_TXN}
 """Of messages that belong to a transaction. All others, and those without a clock, commit themselves."""
 
 
-def effect_of(outcome: Outcome) -> Effect:
-    """Return what an outcome does to the producer."""
-    return _EFFECT_BY_NUMBER[outcome]
-
-
 def decide(flags: int, clock: int, producer: ProducerClocks, *, in_memory: bool = True) -> Outcome:
     """Return what becomes of one message.
 
@@ -232,11 +226,10 @@ def classify(
     while done < count:
         standing = standing_of(int(clocks[done]), producer)
         outcome = row[standing][span]
-        if _EFFECT_BY_NUMBER[outcome] is not _SKIP:
-            outcomes.append((outcome, 1))
-            if count - done > 1:
-                outcomes.append((_FOLLOWING_BY_NUMBER[outcome], count - done - 1))
-            break
+        if EFFECTS[outcome] is not _SKIP:
+            if count - done == 1:
+                return done, [*outcomes, (outcome, 1)]
+            return done, [*outcomes, (outcome, 1), (_FOLLOWING[outcome], count - done - 1)]
         stop = _count_through(clocks, _last_clock(standing, producer))
         outcomes.append((outcome, stop - done))
         done = stop
@@ -294,6 +287,9 @@ class CommitSelection:
 
     def admitted_range(self, clocks: Sequence[int]) -> tuple[int, int]:
         """Return which of the next messages, whose clocks grow, are committed: those at indices [begin, end)."""
+        if clocks and clocks[0] > self.greatest and clocks[-1] <= self.through:
+            self.greatest = clocks[-1]
+            return 0, len(clocks)  # The usual case.
         begin = bisect_right(clocks, self.greatest)
         end = bisect_right(clocks, self.through)
         if begin < len(clocks):
@@ -323,7 +319,7 @@ def _floor_of(row: _Row) -> Callable[[ProducerClocks], int]:
         They are passed over up to some clock, and not beyond, whatever is pending: so duplicates are at the head of a
         stretch.
     """
-    skips = [all(effect_of(outcome) is Effect.SKIP for outcome in cell) for cell in row]
+    skips = [all(EFFECTS[outcome] is Effect.SKIP for outcome in cell) for cell in row]
     match skips:
         case [True, True, False, False]:
             return _min_clock_of
@@ -350,10 +346,10 @@ def _following(outcome: Outcome) -> Outcome:
     """Return what becomes of the next message of a stretch if the one before it had this outcome, no duplicate's."""
     row = next(row for row in DECISIONS.values() if any(outcome in cell for cell in row))
     # Whatever that one did, its clock is the producer's greatest now, so the next one is new.
-    span = SpanState.IN_MEMORY if effect_of(outcome) is Effect.HOLD else SpanState.NOTHING
+    span = SpanState.IN_MEMORY if EFFECTS[outcome] is Effect.HOLD else SpanState.NOTHING
     return row[ClockStanding.NEW][span]
 
 
-_FOLLOWING_BY_NUMBER: Final = tuple(
-    _following(outcome) if outcome in EFFECTS else outcome for outcome in Outcome
-)
+_FOLLOWING: Final = {
+    outcome: _following(outcome) for outcome, effect in EFFECTS.items() if effect is not Effect.SKIP
+}

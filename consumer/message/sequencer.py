@@ -38,13 +38,14 @@ from consumer.message.outcome import Outcome
 from consumer.message.producer_counts import ProducerCounts
 from consumer.message.producers import Producer
 from consumer.message.ring import Ring, Span
-from consumer.message.run import commits_itself, committed_part, end_of_stretch, scan_run
+from consumer.message.run import committed_part, end_of_stretch, scan_run
 from consumer.message.sequence_rules import (
+    EFFECTS,
     NOTHING_PENDING,
+    TXN_FLAGS,
     Effect,
     classify,
     decide,
-    effect_of,
 )
 from consumer.message.uuid import Flags
 from consumer.protocol import shard_pb2
@@ -165,11 +166,12 @@ class Sequencer:
         if now_seconds is not None:
             reading.advance(now_seconds)
             self.pass_time(now_seconds)
-        index = start
-        while index < len(batch) and self._emission is None:
-            if commits_itself(batch, index):
+        index, count = start, len(batch)
+        while index < count and self._emission is None:
+            flags = batch.flags[index]
+            if flags not in TXN_FLAGS or not batch.clocks[index]:
                 index = self._queue_run(batch, index)
-            elif batch.flags[index] == Flags.CONTINUE_TXN:
+            elif flags == Flags.CONTINUE_TXN:
                 index = self._queue_pending(batch, index)
             else:
                 self._queue_acknowledgement(batch.span(index, index + 1))
@@ -319,7 +321,7 @@ class Sequencer:
 
     def _heard(self, journal: str, producer_id: int, clock: int) -> Producer:
         """Return the producer of a message with this clock, known before or not."""
-        heard_seconds = self._reading_of(journal).seconds
+        heard_seconds = self._reading[journal].seconds
         return self._producers_of(journal).heard(
             producer_id, clock - 1, heard_seconds=heard_seconds
         )
@@ -345,19 +347,17 @@ class Sequencer:
     def _queue_pending(self, batch: MessageBatch, start: int) -> int:
         """Sequence a producer's messages that await an acknowledgement; return the index after them."""
         producer = self._heard(batch.journal, batch.producers[start], batch.clocks[start])
-        stretch = batch.span(start, end_of_stretch(batch, start))
-        duplicates, outcomes = classify(Flags.CONTINUE_TXN, stretch.clocks, producer)
+        stop = end_of_stretch(batch, start)
+        part = batch.span(start, stop)
+        duplicates, outcomes = classify(Flags.CONTINUE_TXN, part.clocks, producer)
         for outcome, messages in outcomes:
             self._count(outcome, messages)
+        self._offsets[batch.journal] = part.ends[-1]
         if duplicates:
-            self._visible_through = stretch.ends[duplicates - 1]
-        if duplicates < len(stretch):
-            self._hold(producer, stretch.span(duplicates, len(stretch)) if duplicates else stretch)
-        self._offsets[batch.journal] = stretch.ends[-1]
-        return start + len(stretch)
-
-    def _hold(self, producer: Producer, part: MessageBatch) -> None:
-        """Let messages await their acknowledgement."""
+            self._visible_through = part.ends[duplicates - 1]
+            if duplicates == stop - start:
+                return stop
+            part = batch.span(start + duplicates, stop)
         if producer.begin == NOTHING_PENDING:
             # Only a span that begins: one that a checkpoint passed over delays no further transaction.
             self._pending.add(producer)
@@ -365,6 +365,7 @@ class Sequencer:
         if producer.span is None:
             producer.span = Span()
         self._ring.add(producer.span, part, now_seconds=self._now_seconds)
+        return stop
 
     def _queue_acknowledgement(self, message: MessageBatch) -> None:
         """Sequence one message, which is an acknowledgement."""
@@ -373,7 +374,7 @@ class Sequencer:
         replay = self._replay_range(producer, message)
         outcome = decide(Flags.ACK_TXN, clock, producer, in_memory=replay is None)
         self._count(outcome)
-        if effect_of(outcome) is Effect.COMMIT:
+        if EFFECTS[outcome] is Effect.COMMIT:
             if producer.begin == NOTHING_PENDING:
                 producer.begin = message.begins[0]
             self._emit_sequence(producer, message, replay)

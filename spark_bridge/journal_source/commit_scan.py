@@ -32,13 +32,13 @@ import numpy as np
 from consumer.message.ageing import PRUNE_HORIZON_SECONDS, ReadingTime, stale_ids
 from consumer.message.outcome import Outcome
 from consumer.message.sequence_rules import (
+    EFFECTS,
     NOTHING_PENDING,
     CommitSelection,
     Effect,
     ProducerClocks,
     classify,
     decide,
-    effect_of,
 )
 from consumer.message.uuid import Flags
 from spark_bridge.journal_source.journal_state import JournalState, ProducerState
@@ -322,7 +322,7 @@ class CommitScan:
             producer.replayed = []
             self.replay = Replay(producer.begin, known_from, key)
             return
-        if effect_of(outcome) is Effect.COMMIT and not self._commit(producer, through=clock):
+        if EFFECTS[outcome] is Effect.COMMIT and not self._commit(producer, through=clock):
             self.full, self._held = True, key  # the state says that it is to come
             return
         self._settle(producer, clock)

@@ -18,7 +18,6 @@ from consumer.message.sequence_rules import (
     classify,
     decide,
     duplicates_through,
-    effect_of,
 )
 from consumer.message.uuid import Flags
 
@@ -44,7 +43,7 @@ def copy_of(producer: ProducerClocks) -> ProducerClocks:
 
 def obey(producer: ProducerClocks, clock: int, outcome: Outcome) -> None:
     """Do to a producer what an outcome says."""
-    match effect_of(outcome):
+    match EFFECTS[outcome]:
         case Effect.HOLD:
             producer.hold(7, clock)
         case Effect.COMMIT | Effect.ROLL_BACK:
@@ -119,7 +118,7 @@ def test_stretch_is_classified_as_its_messages_are_one_by_one(
         duplicates, outcomes = classify(flags, column, copy_of(producer))
 
         assert [outcome for outcome, count in outcomes for _ in range(count)] == one_by_one
-        effects = [effect_of(outcome) for outcome in one_by_one]
+        effects = [EFFECTS[outcome] for outcome in one_by_one]
         assert effects[:duplicates] == [Effect.SKIP] * duplicates
         assert Effect.SKIP not in effects[duplicates:]
 
@@ -129,7 +128,7 @@ def test_duplicates_end_where_the_table_says(
     flags: int, producer: ProducerClocks, clock: int
 ) -> None:
     """Plan: any message. Why: runs of single messages compare clocks with one bound instead of asking for each."""
-    is_duplicate = effect_of(decide(flags, clock, producer)) is Effect.SKIP
+    is_duplicate = EFFECTS[decide(flags, clock, producer)] is Effect.SKIP
 
     assert is_duplicate == (clock <= duplicates_through(flags)(producer))
 

@@ -1,4 +1,4 @@
-"""Since when replicas have failed, item by item, and which have failed for so long that another place is better.
+"""Failed replicas by item: since when each has failed, and which for so long that another place is better.
 
 A failed replica restarts where it is, and mostly recovers. One that stays failed on a member while its item is served
 by others has a cause on that member: a full disk, a library missing, a network that does not reach.
@@ -37,7 +37,8 @@ class FailedSince:
         self._after_seconds = after_seconds
         self._since: dict[ItemId, dict[_Identity, tuple[float, MemberId]]] = {}
         self._due: list[tuple[float, ItemId, _Identity]] = []
-        """Since when, for those that have not failed for too long; a heap, in which those that recovered remain."""
+        """Since when, for those that have not failed for too long; a heap, in which those that recovered may remain,
+        except as the first."""
         self._too_long: dict[tuple[ItemId, _Identity], MemberId] = {}
         self._is_stale = False
         """Whether `avoided` is not what follows from `_too_long`."""
@@ -70,6 +71,7 @@ class FailedSince:
                 self._is_stale = True
         if failed:
             self._since[item_id] = failed
+        self._drop_recovered()
 
     def expire(self, now_monotonic_seconds: float) -> bool:
         """Look at the clock. Return whether other replicas than before have failed for too long."""
@@ -80,6 +82,7 @@ class FailedSince:
                 _, member_id = self._since[item_id][identity]
                 self._too_long[item_id, identity] = member_id
                 self._is_stale = True
+        self._drop_recovered()
         if not self._is_stale:
             return False
         self._is_stale = False
@@ -91,12 +94,16 @@ class FailedSince:
 
     def next_seconds(self, now_monotonic_seconds: float) -> float | None:
         """Return how long until the next one has failed for too long; None if nothing waits for that."""
-        while self._due and not self._fails_since(
-            self._due[0][1], self._due[0][2], self._due[0][0]
-        ):
-            heappop(self._due)
         since_latest = now_monotonic_seconds - self._after_seconds
         return max(0.0, self._due[0][0] - since_latest) if self._due else None
+
+    def _drop_recovered(self) -> None:
+        """Have the first one due be one that still fails."""
+        while self._due:
+            since, item_id, identity = self._due[0]
+            if self._fails_since(item_id, identity, since):
+                return
+            heappop(self._due)
 
     def _fails_since(self, item_id: ItemId, identity: _Identity, since: float) -> bool:
         known = self._since.get(item_id, {}).get(identity)

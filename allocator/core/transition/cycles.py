@@ -14,6 +14,7 @@ anything moves that a waiting item depends on, however indirectly.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from allocator.core.model import MemberId
@@ -71,7 +72,7 @@ def find_break(
             opening.update(b.member_id for b in _refused(decision) if b.member_id is not None)
         elif _targets(decision):
             stuck.append(decision)
-    stuck = _without_hope(stuck, opening)
+    stuck, opening = _without_hope(stuck, opening)
     if not stuck or any(_comes_back(state, m, load, opening) for m, load in loads.items()):
         return None
     at_limit = {m for m, load in loads.items() if load == state.limits[m] and _stays(state, m)}
@@ -105,8 +106,11 @@ def _refused(decision: ItemDecision) -> Iterator[Blocked]:
     return (b for b in decision.blocked if b.change is Change.REMOVE)
 
 
-def _without_hope(stuck: Sequence[ItemDecision], opening: set[MemberId]) -> list[ItemDecision]:
-    """Return items none of whose targets opens; what the others will free opens, too."""
+def _without_hope(
+    stuck: Sequence[ItemDecision], opening: AbstractSet[MemberId]
+) -> tuple[list[ItemDecision], set[MemberId]]:
+    """Return items none of whose targets opens, and all members that open: what the other items will free does, too."""
+    opens = set(opening)
     waiting: dict[MemberId, list[int]] = {}
     for index, decision in enumerate(stuck):
         for target in _targets(decision):
@@ -119,9 +123,10 @@ def _without_hope(stuck: Sequence[ItemDecision], opening: set[MemberId]) -> list
                 continue
             hopeful.add(index)
             freed = {b.member_id for b in _refused(stuck[index]) if b.member_id is not None}
-            frontier.extend(freed - opening)
-            opening |= freed
-    return [decision for index, decision in enumerate(stuck) if index not in hopeful]
+            frontier.extend(freed - opens)
+            opens |= freed
+    hopeless = [decision for index, decision in enumerate(stuck) if index not in hopeful]
+    return hopeless, opens
 
 
 def _comes_back(

@@ -204,3 +204,31 @@ def test_plan_is_kept_while_the_demand_stands_and_refused_when_defective() -> No
 
     assert isinstance(refused, PlanRefused)
     assert [str(each) for each in refused.violations] == ["i: has no answer"]
+
+
+def test_next_failure_is_told_without_the_replicas_that_recovered() -> None:
+    """The first of two failed replicas recovers: the question tells the second one's time, however often it is asked.
+    A time that has passed for nothing would wake the leader at once, again and again.
+    """
+    cluster = MemoryCluster()
+    cluster.put_member("a", "a1", 8)
+    for name in ("first", "second"):
+        cluster.put_item(name, 1)
+        cluster.put_assignment(name, "a", "a1", 1, b"failed")
+    failed = FailedSince(
+        lambda assignment: assignment.kv.value == b"failed", ValueConsistency(), after_seconds=60.0
+    )
+
+    def look(name: str, now: float) -> None:
+        state, item_id = cluster.state(), ItemId(name)
+        failed.observe(item_id, state.items[item_id], state.assignments[item_id], now)
+
+    look("first", 0.0)
+    look("second", 10.0)
+    assert failed.next_seconds(10.0) == 50.0
+    cluster.put_assignment("first", "a", "a1", 1)
+    look("first", 20.0)
+    assert failed.next_seconds(20.0) == failed.next_seconds(20.0) == 50.0
+    assert failed.expire(70.0)
+    assert failed.avoided == {(ItemId("second"), MemberId("a", "a1"))}
+    assert failed.next_seconds(70.0) is None

@@ -1,0 +1,96 @@
+"""The allocator's door: what places items on members, and the parts that judge a placement.
+
+The simulator's door is `allocator.simulation`. What neither names is internal, and may change in any release.
+"""
+
+from typing import TYPE_CHECKING
+
+from allocator.runtime.door import lazy_names
+
+if TYPE_CHECKING:
+    from allocator.config import AllocationConfig
+    from allocator.core.keys import Keys
+    from allocator.core.model import ItemId, MemberId
+    from allocator.core.placement.certificate import Certificate, certify
+    from allocator.core.placement.choose import best_solver
+    from allocator.core.placement.problem import Problem, ProblemItem, ProblemMember
+    from allocator.core.placement.verify import verify
+    from allocator.core.policy import (
+        AllocationPolicy,
+        Balance,
+        LedgerPolicy,
+        LoadPolicy,
+        Objective,
+        PrimaryPolicy,
+        TransitionPolicy,
+    )
+    from allocator.errors import AllocatorError, ExtraMissingError, ValidationError
+    from allocator.etcd.client import EtcdClient
+    from allocator.etcd.config import EtcdConfig
+    from allocator.key_space import KeySpace
+    from allocator.runtime.task_group import TaskGroup
+    from allocator.session import Session, SessionConfig
+
+__all__ = [
+    "AllocationConfig",
+    "AllocationPolicy",
+    "AllocatorError",
+    "Balance",
+    "Certificate",
+    "EtcdClient",
+    "EtcdConfig",
+    "ExtraMissingError",
+    "ItemId",
+    "KeySpace",
+    "Keys",
+    "LedgerPolicy",
+    "LoadPolicy",
+    "MemberId",
+    "Objective",
+    "PrimaryPolicy",
+    "Problem",
+    "ProblemItem",
+    "ProblemMember",
+    "Session",
+    "SessionConfig",
+    "TaskGroup",
+    "TransitionPolicy",
+    "ValidationError",
+    "best_solver",
+    "certify",
+    "verify",
+]
+
+if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in any name.
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "AllocationConfig": "allocator.config",
+            "AllocationPolicy": "allocator.core.policy",
+            "AllocatorError": "allocator.errors",
+            "Balance": "allocator.core.policy",
+            "Certificate": "allocator.core.placement.certificate",
+            "EtcdClient": "allocator.etcd.client",
+            "EtcdConfig": "allocator.etcd.config",
+            "ExtraMissingError": "allocator.errors",
+            "ItemId": "allocator.core.model",
+            "KeySpace": "allocator.key_space",
+            "Keys": "allocator.core.keys",
+            "LedgerPolicy": "allocator.core.policy",
+            "LoadPolicy": "allocator.core.policy",
+            "MemberId": "allocator.core.model",
+            "Objective": "allocator.core.policy",
+            "PrimaryPolicy": "allocator.core.policy",
+            "Problem": "allocator.core.placement.problem",
+            "ProblemItem": "allocator.core.placement.problem",
+            "ProblemMember": "allocator.core.placement.problem",
+            "Session": "allocator.session",
+            "SessionConfig": "allocator.session",
+            "TaskGroup": "allocator.runtime.task_group",
+            "TransitionPolicy": "allocator.core.policy",
+            "ValidationError": "allocator.errors",
+            "best_solver": "allocator.core.placement.choose",
+            "certify": "allocator.core.placement.certificate",
+            "verify": "allocator.core.placement.verify",
+        },
+    )

@@ -2,6 +2,7 @@
 
 AllocatorError
 ├── ValidationError(field_path, problem)
+├── ExtraMissingError(what, extra, packages)   also an ImportError: an extra is not installed
 ├── KeySpaceError
 │   ├── KeyDecodeError(key)
 │   └── RevisionCompactedError(revision, compact_revision)
@@ -39,6 +40,20 @@ class ValidationError(AllocatorError):
             return ValidationError(parent, self.problem)
         joint = "" if self.field_path.startswith("[") else "."
         return ValidationError(f"{parent}{joint}{self.field_path}", self.problem)
+
+
+class ExtraMissingError(AllocatorError, ImportError):
+    """Something needs an extra that is not installed; the message is the command that installs it."""
+
+    def __init__(self, what: str, extra: str, packages: str, *, module: str = "") -> None:
+        super().__init__(f"{what} {needs_extra(extra, packages)}")
+        self.extra = extra
+        self.name = module
+
+
+def needs_extra(extra: str, packages: str) -> str:
+    """Return what to say of something that lacks an extra."""
+    return f"needs {packages}: pip install 'broadsheet[{extra}]'"
 
 
 class KeySpaceError(AllocatorError):

@@ -50,7 +50,7 @@ def check_session(spark: SparkSession) -> None:
         raise ConnectNotSupportedError(
             "ShardCluster",
             instead="start the members from a driver of its own "
-            "(spark_bridge.session.start_session); data sources work from here",
+            "(spark_bridge.start_session); data sources work from here",
         )
     check_conf(dict(spark.sparkContext.getConf().getAll()))
 

@@ -86,7 +86,7 @@ class TaskResolver:
             members: A `ShardCluster`, or addresses of members of any cluster, `http://host:port`.
             shards: Those that tasks will ask; None: all.
             mapping: How keys map to journals, as publishers map them: `modulo`, `rendezvous`, or a function like those
-                of `consumer.message.mapping`. With it stubs are asked for by key, without it by a shard's id.
+                of `consumer.modulo_mapping`'s kind. With it stubs are asked for by key, without it by a shard's id.
             journals: Those that publishers choose among, in their order; None: all that the shards read, by name.
             deadline_seconds: Of each call, retries included, unless the call has a `timeout`.
             token: What every answer must have read through, bytes by journal.

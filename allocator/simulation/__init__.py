@@ -7,5 +7,15 @@ shows both.
 from allocator.simulation.invariants import Invariant, Violation
 from allocator.simulation.run import simulate
 from allocator.simulation.scenario import Fault, Report, Scenario
+from allocator.simulation.world import Change, World
 
-__all__ = ["Fault", "Invariant", "Report", "Scenario", "Violation", "simulate"]
+__all__ = [
+    "Change",
+    "Fault",
+    "Invariant",
+    "Report",
+    "Scenario",
+    "Violation",
+    "World",
+    "simulate",
+]

@@ -48,9 +48,9 @@ def lease_keys(leases: int) -> list[str]:
 
 def dynamodb_client(address: str) -> DynamoDBClient:
     """Open a client of a moto server, which takes any key."""
-    from consumer.leasing.dynamodb.client import open_client
+    from consumer.leasing.dynamodb.client import open_dynamodb_client
 
-    return open_client(
+    return open_dynamodb_client(
         endpoint_url=address,
         region_name="us-east-1",
         aws_access_key_id="test",

@@ -15,7 +15,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from allocator.errors import ValidationError
+from allocator.errors import ValidationError, needs_extra
 from allocator.etcd.client import EtcdClient
 from allocator.etcd.config import EtcdConfig
 from consumer.leasing.addresses import NATIVE, StoreAddress
@@ -102,7 +102,7 @@ async def _dynamodb_store(
     with _needing("aws", "boto3"):
         from botocore.exceptions import BotoCoreError
 
-        from consumer.leasing.dynamodb.client import open_client
+        from consumer.leasing.dynamodb.client import open_dynamodb_client
         from consumer.leasing.dynamodb.core.kcl_java import KclJavaLayout
         from consumer.leasing.dynamodb.core.native import NativeLayout
         from consumer.leasing.dynamodb.core.vmware_go import VmwareGoLayout
@@ -115,7 +115,7 @@ async def _dynamodb_store(
     names = {"region": "region_name", "endpoint": "endpoint_url"}
     settings = {names[name]: value for name, value in address.options.items() if name in names}
     try:
-        client = open_client(**settings)
+        client = open_dynamodb_client(**settings)
     except (BotoCoreError, ValueError) as error:
         raise ValidationError("store", f"{address.text}: {error}") from error
     try:
@@ -217,6 +217,4 @@ def _needing(extra: str, packages: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise ValidationError(
-            "store", f"needs {packages}: pip install 'broadsheet[{extra}]' ({error})"
-        ) from error
+        raise ValidationError("store", f"{needs_extra(extra, packages)} ({error})") from error

@@ -5,12 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from consumer.application import Shard
-from consumer.message.batch import Envelope, MessageType
-from consumer.message.json_type import JsonType
-from consumer.message.publisher import Publisher
-from consumer.protocol import journal_pb2
-from consumer.stores.json_file import JsonFileStore
+from consumer import Envelope, JournalSpec, JsonType, MessageType, Publisher, Shard
+from consumer.stores import JsonFileStore
 
 STATE_DIRECTORY_VARIABLE = "BROADSHEET_STATE_DIR"
 """Environment variable that names where shards keep their files; `shardctl dev` sets it."""
@@ -28,7 +24,7 @@ class Counter:
         """Keep the counts in a local file, one directory a shard."""
         return JsonFileStore(shard, self._directory, initial={}, state_type=dict[str, int])
 
-    def message_type(self, journal_spec: journal_pb2.JournalSpec) -> MessageType:
+    def message_type(self, journal_spec: JournalSpec) -> MessageType:
         """Messages are JSON lines."""
         return JsonType()
 

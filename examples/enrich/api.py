@@ -11,9 +11,7 @@ from typing import Any
 
 import grpc
 
-from consumer.application import Resolver
-from consumer.errors import BoundExceededError
-from consumer.rpc.shard_call import serving_shard
+from consumer import BoundExceededError, Resolver, serving_shard
 from examples.enrich import enrich_pb2_grpc
 from examples.enrich.enrich_pb2 import LookUpRequest, LookUpResponse
 from examples.enrich.store import Profile, ProfileStore

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import grpc
 
-from consumer.application import Resolver, Shard
-from consumer.message.batch import Envelope, MessageBatch, MessageType
-from consumer.message.publisher import Publisher
-from consumer.message.uuid import Flags
-from consumer.protocol.journal_pb2 import JournalSpec
+from consumer import (
+    Envelope,
+    Flags,
+    JournalSpec,
+    MessageBatch,
+    MessageType,
+    Publisher,
+    Resolver,
+    Shard,
+)
 from examples.enrich import api
 from examples.enrich.messages import PAYMENTS
 from examples.enrich.store import ProfileStore

@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 from examples.enrich.enrich_pb2 import LookUpRequest, LookUpResponse
 from examples.enrich.enrich_pb2_grpc import ProfileServiceStub
 from examples.enrich.store import Profile
-from spark_bridge.task_resolver import TaskResolver
+from spark_bridge import TaskResolver
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from consumer.message.json_type import JsonStructType, Meta
+from consumer import JsonStructType, Meta
 
 
 class Payment(msgspec.Struct):

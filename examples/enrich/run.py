@@ -20,10 +20,14 @@ from pyspark.sql import DataFrame, SparkSession
 from examples.enrich.look_up import unusual_orders, with_profiles
 from examples.enrich.messages import PAYMENT_JOURNALS, SHARDS
 from examples.enrich.rows import differences, orders_of, payments_of
-from spark_bridge.cluster import ShardCluster
-from spark_bridge.publish import PublishTarget, publish_dataframe
-from spark_bridge.session import start_session
-from spark_bridge.task_resolver import TaskResolver, token_of_heads
+from spark_bridge import (
+    PublishTarget,
+    ShardCluster,
+    TaskResolver,
+    publish_dataframe,
+    start_session,
+    token_of_heads,
+)
 
 MASTER = "local[6,100000]"
 """Task slots for three members and for the DataFrames beside them; failures are allowed."""

@@ -6,8 +6,8 @@ import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 
-from consumer.application import Shard
-from consumer.stores.sqlite import SqliteStore
+from consumer import Shard
+from consumer.stores import SqliteStore
 from examples.enrich.messages import Payment
 
 _SCHEMA = """CREATE TABLE IF NOT EXISTS profiles (

@@ -11,7 +11,7 @@ from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import LongType
 
 from examples.enrich.look_up import look_up, mean_cents
-from spark_bridge.task_resolver import TaskResolver
+from spark_bridge import TaskResolver
 
 
 def usual_cents_of(resolver: TaskResolver) -> Callable[[Column], Column]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_bridge.services import Services
+from spark_bridge import Services
 
 ALERT_COLUMNS = (
     "aircraft STRING, carrier STRING, flight INT, origin STRING, destination STRING, scheduled_at LONG, "

@@ -9,9 +9,7 @@ from typing import Any
 
 import grpc
 
-from consumer.application import Resolver
-from consumer.protocol.shard_pb2 import Status
-from consumer.rpc.call_context import claims_of
+from consumer import Resolver, Status, claims_of
 from examples.flights import flights_pb2_grpc
 from examples.flights.aircraft import Aircraft
 from examples.flights.flights_pb2 import Aircraft as AircraftMessage

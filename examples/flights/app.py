@@ -11,12 +11,18 @@ import grpc
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from consumer.application import Resolver, Shard
-from consumer.message.batch import Envelope, MessageBatch, MessageType
-from consumer.message.mapping import MappedJournal, modulo_mapping
-from consumer.message.publisher import Publisher
-from consumer.message.uuid import Flags
-from consumer.protocol.journal_pb2 import JournalSpec
+from consumer import (
+    Envelope,
+    Flags,
+    JournalSpec,
+    MappedJournal,
+    MessageBatch,
+    MessageType,
+    Publisher,
+    Resolver,
+    Shard,
+    modulo_mapping,
+)
 from examples.flights import api
 from examples.flights.aircraft import Aircraft
 from examples.flights.messages import ALERT_JOURNALS, ALERTS, FLIGHTS, Flight

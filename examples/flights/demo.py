@@ -29,8 +29,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.table import Table
 
-from consumer.errors import EndpointError, ShardError
-from consumer.journal.client import JournalClient
+from consumer import EndpointError, JournalClient, ShardError
 from examples.flights.alerts import read_alerts, start_alert_stream
 from examples.flights.app import FlightsApplication
 from examples.flights.client import ask_for_aircraft, list_aircraft
@@ -48,11 +47,13 @@ from examples.flights.verify import (
     expected_alerts,
     live_totals,
 )
-from spark_bridge.cluster import ShardCluster
-from spark_bridge.errors import NoMemberError
-from spark_bridge.formats import register_formats
-from spark_bridge.session import start_session
-from spark_bridge.standalone import StandaloneCluster
+from spark_bridge import (
+    NoMemberError,
+    ShardCluster,
+    StandaloneCluster,
+    register_formats,
+    start_session,
+)
 
 ROOT = "/broadsheet/flights"
 MEMBERS = 4

@@ -8,9 +8,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
-from consumer.application import Shard
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.stores.sql import SqlStore
+from consumer import Checkpoint, Shard
+from consumer.stores import SqlStore
 from examples.flights.aircraft import Aircraft
 
 _METADATA = sa.MetaData()

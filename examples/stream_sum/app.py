@@ -12,12 +12,16 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from consumer.application import Shard
-from consumer.message.batch import Envelope, MessageType
-from consumer.message.mapping import MappedJournal, modulo_mapping
-from consumer.message.publisher import Publisher
-from consumer.message.uuid import Flags
-from consumer.protocol.journal_pb2 import JournalSpec
+from consumer import (
+    Envelope,
+    Flags,
+    JournalSpec,
+    MappedJournal,
+    MessageType,
+    Publisher,
+    Shard,
+    modulo_mapping,
+)
 from examples.stream_sum.messages import CHUNKS, SUM_JOURNALS, SUMS
 from examples.stream_sum.store import (
     JsonStreamStore,

@@ -7,9 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from consumer.journal.client import JournalClient
-from consumer.message.reader import read_committed
-from consumer.message.uuid import Flags
+from consumer import Flags, JournalClient, read_committed
 from examples.stream_sum.messages import SUM_JOURNALS, SUMS, StreamSum
 
 _SHOWN_MAX = 10

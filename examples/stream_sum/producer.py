@@ -16,12 +16,17 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from consumer.message.clock import MessageClock
-from consumer.message.framing import NDJSON, framing_for
-from consumer.message.json_type import json_uuid_of
-from consumer.message.mapping import MappedJournal, modulo_mapping
-from consumer.message.publisher import PendingAppend, Publisher
-from consumer.message.uuid import Flags, build_uuid, new_producer_id, parse_uuid
+from consumer import Flags, MappedJournal, Publisher, modulo_mapping
+from consumer.message import (
+    NDJSON,
+    MessageClock,
+    PendingAppend,
+    build_uuid,
+    framing_for,
+    json_uuid_of,
+    new_producer_id,
+    parse_uuid,
+)
 from examples.stream_sum.messages import CHUNKS, Chunk
 from examples.stream_sum.source import StreamSource
 

@@ -9,11 +9,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from random import Random
 
-from allocator.runtime.task_group import TaskGroup
-from consumer.journal.append_service import AppendService
-from consumer.journal.client import JournalClient
-from consumer.journal.late_copies import CopyRegister
-from consumer.message.publisher import PendingAppend
+from allocator import TaskGroup
+from consumer import AppendService, JournalClient
+from consumer.message import CopyRegister, PendingAppend
 from examples.stream_sum.messages import CHUNK_JOURNALS, StreamSum
 from examples.stream_sum.producer import Producer
 

@@ -9,9 +9,8 @@ import time
 
 import click
 
-from allocator.runtime.task_group import TaskGroup
-from consumer.cli.connection import BROKER_ADDRESS_DEFAULT
-from consumer.journal.client import JournalClient
+from allocator import TaskGroup
+from consumer import BROKER_ADDRESS_DEFAULT, JournalClient
 from examples.stream_sum.check import Comparison, all_sums, compare
 from examples.stream_sum.publish import Producers
 

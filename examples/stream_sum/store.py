@@ -17,12 +17,8 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects import sqlite as sqlite_dialect
 from sqlalchemy.engine import Engine
 
-from consumer.application import Shard, Store
-from consumer.local_state import LocalState
-from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.stores.json_file import JsonFileStore
-from consumer.stores.sql import SqlStore
-from consumer.stores.sqlite.store import SqliteStore
+from consumer import Checkpoint, Shard, Store
+from consumer.stores import JsonFileStore, LocalState, SqliteStore, SqlStore
 from examples.stream_sum.stream import Progress
 
 

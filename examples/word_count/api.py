@@ -9,10 +9,8 @@ from typing import Any
 
 import grpc
 
-from consumer.application import Resolver
-from consumer.protocol.shard_pb2 import Status
-from consumer.rpc.call_context import claims_of
-from consumer.stores.sqlite import SqliteStore
+from consumer import Resolver, Status, claims_of
+from consumer.stores import SqliteStore
 from examples.word_count import word_count_pb2_grpc
 from examples.word_count.store import CountStore
 from examples.word_count.word_count_pb2 import Count, ListCountsRequest, ListCountsResponse

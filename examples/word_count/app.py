@@ -11,12 +11,8 @@ from __future__ import annotations
 
 import grpc
 
-from consumer.application import Resolver, Shard
-from consumer.message.batch import Envelope, MessageType
-from consumer.message.publisher import Publisher
-from consumer.message.uuid import Flags
-from consumer.protocol.journal_pb2 import JournalSpec
-from consumer.stores.sqlite import SqliteStore
+from consumer import Envelope, Flags, JournalSpec, MessageType, Publisher, Resolver, Shard
+from consumer.stores import SqliteStore
 from examples.word_count import api
 from examples.word_count.messages import LINE_JOURNALS, LINES, WORDS, Word, by_word
 from examples.word_count.store import CountStore

@@ -13,11 +13,14 @@ from collections.abc import Mapping, Sequence
 import click
 import grpc
 
-from consumer.cli.connection import BROKER_ADDRESS_DEFAULT, CONSUMER_ADDRESS_DEFAULT
-from consumer.client import ShardClient
-from consumer.journal.channels import parse_endpoint
-from consumer.journal.client import JournalClient
-from consumer.protocol.shard_pb2 import Status
+from consumer import (
+    BROKER_ADDRESS_DEFAULT,
+    CONSUMER_ADDRESS_DEFAULT,
+    JournalClient,
+    ShardClient,
+    Status,
+    parse_endpoint,
+)
 from examples.word_count.messages import (
     COUNT_SHARDS,
     LINE_JOURNALS,

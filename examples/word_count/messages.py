@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from consumer.message.json_type import JsonStructType, Meta
-from consumer.message.mapping import MappedJournal, fnv1a_32, modulo_mapping
+from consumer import JsonStructType, MappedJournal, Meta, modulo_mapping
+from consumer.message import fnv1a_32
 
 
 class Line(msgspec.Struct):

@@ -11,12 +11,8 @@ from pathlib import Path
 
 import click
 
-from consumer.cli.connection import BROKER_ADDRESS_DEFAULT
-from consumer.journal.client import JournalClient
-from consumer.message.clock import MessageClock
-from consumer.message.mapping import MappedJournal
-from consumer.message.publisher import Publisher
-from consumer.message.uuid import new_producer_id
+from consumer import BROKER_ADDRESS_DEFAULT, JournalClient, MappedJournal, Publisher
+from consumer.message import MessageClock, new_producer_id
 from examples.word_count.messages import LINE_JOURNALS, LINES, Line
 
 

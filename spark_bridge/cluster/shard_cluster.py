@@ -98,7 +98,7 @@ class ShardCluster:
         What is not given is taken from the session's conf (`spark_bridge.cluster.cluster_conf`), if it says.
 
         Args:
-            spark: A session started with `spark_bridge.conf.recommended_conf()`. Each member takes one task slot for
+            spark: A session started with `spark_bridge.recommended_conf()`. Each member takes one task slot for
                 as long as it lives.
             application: `module:factory` that executors can import, or a function that makes the application and can
                 be pickled. It takes no argument, or one: the arguments.

@@ -21,7 +21,7 @@ CONNECTIONS_MAX = 32
 """As many as asyncio has threads at most."""
 
 
-def open_client(**settings: Any) -> DynamoDBClient:
+def open_dynamodb_client(**settings: Any) -> DynamoDBClient:
     """Open a client; close it when the stores that use it are no longer used.
 
     Args:

@@ -73,7 +73,7 @@ class DynamoRecordStore:
 
         Args:
             client: Of boto3; stays the caller's. Best one that does not try again by itself
-                (`consumer.leasing.dynamodb.client.open_client`): then throttling is told from doubt.
+                (`consumer.leasing.open_dynamodb_client`): then throttling is told from doubt.
             table_name: Of the table; the other systems name it like the application.
             layout: Of its rows; None: our own.
             options: How the table is made, if it is.

@@ -12,7 +12,7 @@ from consumer.errors import DependencyError, InvalidStateError, ThrottlingError
 from consumer.leasing.core import rules
 from consumer.leasing.core.position import Position
 from consumer.leasing.core.record import LeaseRecord, Versioned
-from consumer.leasing.dynamodb.client import ANSWER_SECONDS_MAX, open_client
+from consumer.leasing.dynamodb.client import ANSWER_SECONDS_MAX, open_dynamodb_client
 from consumer.leasing.dynamodb.core.kcl_java import KclJavaLayout
 from consumer.leasing.dynamodb.core.vmware_go import VmwareGoLayout
 from consumer.leasing.dynamodb.store import DynamoRecordStore
@@ -140,7 +140,7 @@ async def test_write_that_a_client_repeats_in_secret_is_ours(
     moto_endpoint: str, subject: DynamoSubject
 ) -> None:
     """boto3's own retries send a write twice: its condition fails at the second, and that was us."""
-    retrying = open_client(**aws_settings(moto_endpoint))
+    retrying = open_dynamodb_client(**aws_settings(moto_endpoint))
     store = DynamoRecordStore(retrying, subject.table_name, layout=subject.layout)
     manager = LeaseManager(store)
     held = await _taken(manager)
@@ -274,12 +274,12 @@ async def test_table_of_another_layout_is_told(client: DynamoDBClient) -> None:
 
 def test_client_gives_up_before_a_lease_ends(moto_endpoint: str) -> None:
     """It does not repeat calls in secret; what its user says about it goes before."""
-    ours = open_client(endpoint_url=moto_endpoint, region_name="us-east-1")
+    ours = open_dynamodb_client(endpoint_url=moto_endpoint, region_name="us-east-1")
     config: Any = ours.meta.config  # Its settings are made at run time.
     assert config.read_timeout == ANSWER_SECONDS_MAX
     assert config.retries["total_max_attempts"] == 1
     ours.close()
-    theirs = open_client(**aws_settings(moto_endpoint))
+    theirs = open_dynamodb_client(**aws_settings(moto_endpoint))
     config = theirs.meta.config
     assert config.read_timeout == 20
     theirs.close()

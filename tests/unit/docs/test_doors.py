@@ -1,0 +1,250 @@
+"""The packages' doors: what users may import, from one place each, and what an extra that is missing says."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+
+import allocator as allocator_door
+import allocator.simulation as allocator_simulation
+import consumer as consumer_door
+import consumer.embedded as embedded_door
+import consumer.leasing as leasing_door
+import consumer.message as message_door
+import consumer.simulation as consumer_simulation
+import consumer.sources as sources_door
+import consumer.stores as stores_door
+import spark_bridge as spark_door
+from allocator.runtime.door import EXTRAS
+from consumer.cli.main import main
+from tests.support.documents import REPOSITORY
+
+_LAZY = (
+    allocator_door,
+    consumer_door,
+    embedded_door,
+    leasing_door,
+    message_door,
+    sources_door,
+    stores_door,
+    spark_door,
+)
+_DOORS = {door.__name__: door for door in (*_LAZY, allocator_simulation, consumer_simulation)}
+_OURS = "|".join(re.escape(door.__name__) for door in (allocator_door, consumer_door, spark_door))
+_IMPORT = re.compile(
+    rf"^[ \t]*(?:from ((?:{_OURS})(?:\.\w+)*) import (\([^)]*\)|[^\n]*)|import ((?:{_OURS})(?:\.\w+)*))",
+    re.MULTILINE,
+)
+_DEEP = re.compile(rf"(?<![\w./-])((?:{_OURS})(?:\.\w+)+)\.\w+")
+
+each_door = pytest.mark.parametrize("door", _DOORS.values(), ids=_DOORS.keys())
+each_lazy_door = pytest.mark.parametrize("door", _LAZY, ids=lambda door: door.__name__)
+
+
+def _for_users() -> Iterator[Path]:
+    """Yield what users copy from: README, docs, examples. Generated stubs and records of decisions are not."""
+    yield REPOSITORY / "README.md"
+    yield from (path for path in (REPOSITORY / "docs").rglob("*.md") if "adr" not in path.parts)
+    for path in (REPOSITORY / "examples").rglob("*.py"):
+        if "_pb2" not in path.name:
+            yield path
+
+
+def _source(door: ModuleType) -> ast.Module:
+    assert door.__file__ is not None
+    return ast.parse(Path(door.__file__).read_text())
+
+
+def _homes_in(nodes: ast.AST) -> dict[str, str]:
+    """Return of each imported name the module that it is imported from; our own packages only."""
+    return {
+        alias.name: node.module
+        for node in ast.walk(nodes)
+        if isinstance(node, ast.ImportFrom) and node.module and re.match(_OURS, node.module)
+        for alias in node.names
+    }
+
+
+def _homes_of(door: ModuleType) -> dict[str, str]:
+    """Return of each public name of a door the module that a type checker finds it in."""
+    tree = _source(door)
+    if door not in _LAZY:
+        return _homes_in(tree)
+    (checking,) = (
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
+    return _homes_in(checking)
+
+
+def test_readme_docs_and_examples_import_from_doors_only() -> None:
+    """What users copy must not reach behind a door: what lies there may change in any release."""
+    wrong = []
+    count = 0
+    for path in _for_users():
+        for module, names, plain in _IMPORT.findall(path.read_text()):
+            door = _DOORS.get(module or plain)
+            asked = re.findall(r"\w+(?= as )|(?<! as )\b\w+\b(?! as )", re.sub(r"#.*", "", names))
+            count += 1
+            if door is None or not {name for name in asked if name != "as"} <= set(door.__all__):
+                wrong.append(f"{path.relative_to(REPOSITORY)}: {module or plain}: {names}")
+    assert wrong == []
+    assert count > 50, "the pattern finds what it is to judge"
+
+
+def test_help_of_commands_names_doors_only() -> None:
+    """What `--help` tells people to import or to name must be public as well."""
+
+    def helps(command: click.Command, context: click.Context) -> Iterator[str]:
+        yield command.get_help(context)
+        if isinstance(command, click.Group):
+            for name in command.list_commands(context):
+                child = command.get_command(context, name)
+                assert child is not None
+                yield from helps(child, click.Context(child, info_name=name, parent=context))
+
+    texts = list(helps(main, click.Context(main, info_name="shardctl")))
+    named = {module for text in texts for module in _DEEP.findall(text)}
+
+    assert len(texts) > 10
+    assert named <= set(_DOORS)
+
+
+@each_door
+def test_a_door_says_the_same_to_everybody(door: ModuleType) -> None:
+    """`__all__`, what type checkers see and what Python finds are one list of names."""
+    homes = _homes_of(door)
+
+    assert set(door.__all__) == set(homes)
+    assert len(door.__all__) == len(set(door.__all__))
+    assert set(door.__all__) <= set(dir(door))
+    for name, home in homes.items():
+        assert getattr(door, name) is getattr(importlib.import_module(home), name), name
+
+
+def test_a_name_has_one_home() -> None:
+    """No two doors hand out the same thing: there is one right way to import it."""
+    doors_of: dict[tuple[str, str], list[str]] = {}
+    for door in _DOORS.values():
+        for name, home in _homes_of(door).items():
+            doors_of.setdefault((home, name), []).append(door.__name__)
+
+    assert {thing: doors for thing, doors in doors_of.items() if len(doors) > 1} == {}
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    """`hasattr` and a mistyped import must work as with any other module."""
+    for door in _LAZY:
+        with pytest.raises(AttributeError, match=f"module '{door.__name__}' has no attribute"):
+            _ = door.NoSuchName
+
+
+def test_our_own_modules_do_not_come_in_through_the_doors() -> None:
+    """Inside, a name is imported from where it is defined: through a door, every import could close a circle."""
+    wrong = []
+    for package in (allocator_door, consumer_door, spark_door):
+        assert package.__file__ is not None
+        for path in Path(package.__file__).parent.rglob("*.py"):
+            for name, home in _homes_in(ast.parse(path.read_text())).items():
+                door = _DOORS.get(home)
+                if door in _LAZY and name in door.__all__:
+                    wrong.append(f"{path}: from {home} import {name}")
+    assert wrong == []
+
+
+def _python(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+_HEAVY = ("grpc", "numpy", "sqlalchemy", *EXTRAS)
+
+
+def test_a_door_imports_nothing_until_it_is_asked() -> None:
+    """Opening every door costs no gRPC, no Arrow and no extra: a client of one name does not pay for all."""
+    names = [door.__name__ for door in _LAZY]
+
+    loaded = _python(
+        f"import importlib, sys\n"
+        f"for name in {names!r}: importlib.import_module(name)\n"
+        f"print(*sorted({{name.partition('.')[0] for name in sys.modules}} & set({_HEAVY!r})))"
+    )
+
+    assert loaded.split() == []
+
+
+_BLOCKED = """
+import importlib, sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {extras!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+for door in {doors!r}:
+    module = importlib.import_module(door)
+    for name in module.__all__:
+        try:
+            getattr(module, name)
+        except ImportError as error:
+            print(name, getattr(error, "extra", "none"), error, sep="|")
+"""
+
+
+def test_names_that_need_an_extra_say_which() -> None:
+    """In an installation without extras each door opens, and each name works or tells what to install."""
+    doors = [door.__name__ for door in _DOORS.values()]
+
+    told = _python(_BLOCKED.format(extras=set(EXTRAS), doors=doors))
+
+    lacking: dict[str, set[str]] = {}
+    for line in told.splitlines():
+        name, extra, message = line.split("|", 2)
+        assert f"{name} needs " in message
+        assert f"pip install 'broadsheet[{extra}]'" in message
+        lacking.setdefault(extra, set()).add(name)
+    assert {"KinesisSource", "DynamoRecordStore"} <= lacking.pop("aws")
+    assert {"BlobRecordStore", "RecordCheckpointStore"} <= lacking.pop("azure")
+    assert {"KafkaSource"} <= lacking.pop("kafka")
+    assert lacking.pop("rocksdb") == {"RocksDbStore"}
+    assert {"ShardCluster", "start_session", "publish_dataframe"} <= lacking.pop("spark")
+    assert lacking == {}
+
+
+def test_a_bare_installation_has_what_the_first_programs_need() -> None:
+    """Only what is about an extra's own subject may need it: never the application's contract, or a client."""
+    told = _python(
+        _BLOCKED.format(
+            extras=set(EXTRAS),
+            doors=[
+                door.__name__
+                for door in (allocator_door, consumer_door, message_door, embedded_door)
+            ],
+        )
+    )
+
+    assert told == ""
+
+
+def test_extras_are_those_of_the_project() -> None:
+    """What an error tells to install exists, and brings the package that is missing."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    for module, (extra, packages) in EXTRAS.items():
+        listed = " ".join(project["optional-dependencies"][extra])
+        for package in packages.split(" and "):
+            assert package in listed, f"{module}: [{extra}] has no {package}"

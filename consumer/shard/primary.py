@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -25,6 +26,7 @@ from consumer.core.failure_kind import FailureKind, failure_kind
 from consumer.core.stall import Look
 from consumer.core.supervision import Place
 from consumer.core.transaction import TransactionMachine
+from consumer.core.young_deaths import DeathRecord
 from consumer.errors import ApplicationError, ConsumerError, ShardStoppedError
 from consumer.journal.append_service import AppendService
 from consumer.message.batch import MessageBatch
@@ -55,6 +57,30 @@ FENCED_REST_SECONDS = 0.1
 
 TakeOver: TypeAlias = "Callable[[], Awaitable[HintKeeper]]"
 """Makes a recovery log ours, and returns what keeps its hints."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Services that one attempt owns."""
+
+    worker: ShardWorker
+    sources: Sources
+    appends: AppendService
+    recovered_appends: AppendService
+    """Re-acknowledges what the restored checkpoint committed."""
+    rollbacks: Rollbacks
+    producer: int
+    """Publishes until the sources change."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Restored:
+    """State that the attempt begins from."""
+
+    store: Store
+    checkpoint: Checkpoint
+    hints: HintKeeper | None
+    """None: the shard has no recovery log."""
 
 
 class PrimaryAttempt:
@@ -223,9 +249,30 @@ class PrimaryAttempt:
     async def _serve(
         self, on_ready: Callable[[], Coroutine[Any, Any, None]], take_over: TakeOver | None
     ) -> None:
+        """Serve in phases; each begins only once the phase before it has succeeded."""
+        deaths = await self._admit()
+        parts = self._assemble()
+        restored = await self._restore(parts, take_over)
+        await self._become_ready(parts, restored)
+        async with TaskGroup() as group:
+            self._start_companions(group, parts, restored, on_ready)
+            if deaths.members:
+                group.start_soon(self._outlive(), name=f"outlive {self._shard.id}")
+            begun = parts.rollbacks.begin(restored.checkpoint)
+            group.start_soon(parts.rollbacks.undo(begun), name=f"undo {self._shard.id}")
+            await self._transact(parts, restored, begun)
+            if restored.hints is not None:
+                await restored.hints.flush()
+            group.stop()
+
+    async def _admit(self) -> DeathRecord:
+        """Check the assignment and the shard's record of deaths, before anything exists that needs tear-down."""
+        await prove_assignment(self._environment.etcd, self._assignment())
+        return await self._environment.deaths.admit(self._shard.id)
+
+    def _assemble(self) -> _Parts:
+        """Create what the attempt works with; it awaits nothing, so that a cancellation cannot leave half of it."""
         environment, shard = self._environment, self._shard
-        await prove_assignment(environment.etcd, self._assignment())
-        deaths = await environment.deaths.admit(shard.id)
         worker = self._worker = environment.new_worker(shard.id)
         sources = Sources(shard, environment, worker=worker, on_read=self._on_read)
         appends = self._appends = environment.new_appends(shard.fqn)
@@ -240,54 +287,71 @@ class PrimaryAttempt:
             producer=producer,
             transactions=lambda: self._achievements.transactions,
         )
+        return _Parts(worker, sources, appends, recovered, rollbacks, producer)
+
+    async def _restore(self, parts: _Parts, take_over: TakeOver | None) -> _Restored:
+        """Take the log over and restore the store; prefetch beside it, because fail-over waits for both."""
         async with TaskGroup() as group:
-            group.start_soon(sources.prefetch(), name=f"prefetch {shard.id}")
-            group.start_soon(rollbacks.foresee(), name=f"foresee {shard.id}")
+            group.start_soon(parts.sources.prefetch(), name=f"prefetch {self._shard.id}")
+            group.start_soon(parts.rollbacks.foresee(), name=f"foresee {self._shard.id}")
             hints = await take_over() if take_over is not None else None
-            store, checkpoint = await self._restored(worker, rollbacks, fenced=hints is not None)
+            store, checkpoint = await self._restored(
+                parts.worker, parts.rollbacks, fenced=hints is not None
+            )
             group.stop()
-        await sources.check(checkpoint)
-        self.progress.update(read_through_of(checkpoint), {})
-        self.ready_at_monotonic_seconds = environment.clock.monotonic_seconds()
+        return _Restored(store, checkpoint, hints)
+
+    async def _become_ready(self, parts: _Parts, restored: _Restored) -> None:
+        """Check the sources first, because callers must never see a store whose sources were replaced."""
+        await parts.sources.check(restored.checkpoint)
+        self.progress.update(read_through_of(restored.checkpoint), {})
+        self.ready_at_monotonic_seconds = self._environment.clock.monotonic_seconds()
         self.ready.set_result(None)
-        async with TaskGroup() as group:
-            group.start_soon(appends.run(), name=f"append {shard.id}")
-            group.start_soon(recovered.run(), name=f"re-acknowledge {shard.id}")
-            group.start_soon(on_ready(), name=f"ready {shard.id}")
-            if hints is not None:
-                group.start_soon(hints.run(), name=f"hints {shard.id}")
-            group.start_soon(rollbacks.run(), name=f"rollbacks {shard.id}")
-            committed = self._achievements.first_committed
-            group.start_soon(sources.drop_resets(committed), name=f"resets {shard.id}")
-            if deaths.members:
-                group.start_soon(self._outlive(), name=f"outlive {shard.id}")
-            begun = rollbacks.begin(checkpoint)
-            group.start_soon(rollbacks.undo(begun), name=f"undo {shard.id}")
-            while True:
-                self._callbacks = self._new_callbacks(store, producer)
-                services = TxnServices(
-                    worker=worker,
-                    callbacks=self._callbacks,
-                    appends=appends,
-                    recovered_appends=recovered,
-                    begun=begun,
-                    keep_rollbacks=rollbacks.keep,
-                    resumed=rollbacks.resumed,
-                    clock=environment.clock,
-                    observer=self._achievements,
-                    read_replay=sources.replay,
-                )
-                await self._run_transactions(store, checkpoint, sources, services)
-                if self._stopping:
-                    break
-                checkpoint = await worker.run(store.restore_checkpoint, shard)
-                await sources.check(checkpoint)
-                await rollbacks.settle(checkpoint)
-                producer = new_producer_id(environment.random_bytes)
-                begun = rollbacks.begin(checkpoint)
-            if hints is not None:
-                await hints.flush()
-            group.stop()
+
+    def _start_companions(
+        self,
+        group: TaskGroup,
+        parts: _Parts,
+        restored: _Restored,
+        on_ready: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
+        """Start what runs beside all transactions: a failure of any of it ends the attempt."""
+        shard = self._shard
+        group.start_soon(parts.appends.run(), name=f"append {shard.id}")
+        group.start_soon(parts.recovered_appends.run(), name=f"re-acknowledge {shard.id}")
+        group.start_soon(on_ready(), name=f"ready {shard.id}")
+        if restored.hints is not None:
+            group.start_soon(restored.hints.run(), name=f"hints {shard.id}")
+        group.start_soon(parts.rollbacks.run(), name=f"rollbacks {shard.id}")
+        committed = self._achievements.first_committed
+        group.start_soon(parts.sources.drop_resets(committed), name=f"resets {shard.id}")
+
+    async def _transact(self, parts: _Parts, restored: _Restored, begun: Future[None]) -> None:
+        """Run transactions until a stop; when only the sources changed, restart from the store's new checkpoint."""
+        store, checkpoint, producer = restored.store, restored.checkpoint, parts.producer
+        while True:
+            self._callbacks = self._new_callbacks(store, producer)
+            services = TxnServices(
+                worker=parts.worker,
+                callbacks=self._callbacks,
+                appends=parts.appends,
+                recovered_appends=parts.recovered_appends,
+                begun=begun,
+                keep_rollbacks=parts.rollbacks.keep,
+                resumed=parts.rollbacks.resumed,
+                clock=self._environment.clock,
+                observer=self._achievements,
+                read_replay=parts.sources.replay,
+            )
+            await self._run_transactions(store, checkpoint, parts.sources, services)
+            if self._stopping:
+                return
+            checkpoint = await parts.worker.run(store.restore_checkpoint, self._shard)
+            await parts.sources.check(checkpoint)
+            await parts.rollbacks.settle(checkpoint)
+            # A new producer, because the old checkpoint's acknowledgements are written again (see _new_callbacks).
+            producer = new_producer_id(self._environment.random_bytes)
+            begun = parts.rollbacks.begin(checkpoint)
 
     async def _outlive(self) -> None:
         """Serve for long enough, then clear the shard of the suspicion that it kills its primaries."""

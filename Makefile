@@ -21,7 +21,7 @@ SECONDS ?= 120
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-flaky test-sim chaos soak fuzz lint fmt types proto proto-check proto-accept pictures bench requirements clean
+.PHONY: help setup demo test test-fast test-flaky test-sim chaos soak fuzz lint fmt types docs proto proto-check proto-accept pictures bench requirements clean
 
 help: ## list targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -77,6 +77,9 @@ lint: setup ## lint, formatting and import contracts
 types: setup ## strict types
 	$(BIN)/mypy
 
+docs: setup ## build docs/ and the reference as a site into site/; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 proto: setup ## generate stubs from proto/
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --mypy_out=. \
 		--plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy $(PROTOS)
@@ -106,4 +109,4 @@ requirements: setup ## pin and hash requirements anew
 		--no-emit-index-url --no-emit-find-links --no-header -q -o requirements/dev.txt
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) .cache .demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .cache .demo build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

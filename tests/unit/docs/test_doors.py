@@ -39,7 +39,7 @@ _LAZY = (
     stores_door,
     spark_door,
 )
-_DOORS = {door.__name__: door for door in (*_LAZY, allocator_simulation, consumer_simulation)}
+DOORS = {door.__name__: door for door in (*_LAZY, allocator_simulation, consumer_simulation)}
 _OURS = "|".join(re.escape(door.__name__) for door in (allocator_door, consumer_door, spark_door))
 _IMPORT = re.compile(
     rf"^[ \t]*(?:from ((?:{_OURS})(?:\.\w+)*) import (\([^)]*\)|[^\n]*)|import ((?:{_OURS})(?:\.\w+)*))",
@@ -47,7 +47,7 @@ _IMPORT = re.compile(
 )
 _DEEP = re.compile(rf"(?<![\w./-])((?:{_OURS})(?:\.\w+)+)\.\w+")
 
-each_door = pytest.mark.parametrize("door", _DOORS.values(), ids=_DOORS.keys())
+each_door = pytest.mark.parametrize("door", DOORS.values(), ids=DOORS.keys())
 each_lazy_door = pytest.mark.parametrize("door", _LAZY, ids=lambda door: door.__name__)
 
 
@@ -94,7 +94,7 @@ def test_readme_docs_and_examples_import_from_doors_only() -> None:
     count = 0
     for path in _for_users():
         for module, names, plain in _IMPORT.findall(path.read_text()):
-            door = _DOORS.get(module or plain)
+            door = DOORS.get(module or plain)
             asked = re.findall(r"\w+(?= as )|(?<! as )\b\w+\b(?! as )", re.sub(r"#.*", "", names))
             count += 1
             if door is None or not {name for name in asked if name != "as"} <= set(door.__all__):
@@ -118,7 +118,7 @@ def test_help_of_commands_names_doors_only() -> None:
     named = {module for text in texts for module in _DEEP.findall(text)}
 
     assert len(texts) > 10
-    assert named <= set(_DOORS)
+    assert named <= set(DOORS)
 
 
 @each_door
@@ -136,7 +136,7 @@ def test_a_door_says_the_same_to_everybody(door: ModuleType) -> None:
 def test_a_name_has_one_home() -> None:
     """No two doors hand out the same thing: there is one right way to import it."""
     doors_of: dict[tuple[str, str], list[str]] = {}
-    for door in _DOORS.values():
+    for door in DOORS.values():
         for name, home in _homes_of(door).items():
             doors_of.setdefault((home, name), []).append(door.__name__)
 
@@ -157,7 +157,7 @@ def test_our_own_modules_do_not_come_in_through_the_doors() -> None:
         assert package.__file__ is not None
         for path in Path(package.__file__).parent.rglob("*.py"):
             for name, home in _homes_in(ast.parse(path.read_text())).items():
-                door = _DOORS.get(home)
+                door = DOORS.get(home)
                 if door in _LAZY and name in door.__all__:
                     wrong.append(f"{path}: from {home} import {name}")
     assert wrong == []
@@ -208,7 +208,7 @@ for door in {doors!r}:
 
 def test_names_that_need_an_extra_say_which() -> None:
     """In an installation without extras each door opens, and each name works or tells what to install."""
-    doors = [door.__name__ for door in _DOORS.values()]
+    doors = [door.__name__ for door in DOORS.values()]
 
     told = _python(_BLOCKED.format(extras=set(EXTRAS), doors=doors))
 

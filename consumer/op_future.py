@@ -14,6 +14,7 @@ from typing import Generic, TypeAlias, TypeVar
 ResultT = TypeVar("ResultT")
 
 OpFuture: TypeAlias = "Future[None]"
+"""An operation under way: `result()` blocks a worker thread, `asyncio.wrap_future()` is awaited on the event loop."""
 
 
 @dataclass(frozen=True, slots=True)

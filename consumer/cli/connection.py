@@ -23,6 +23,7 @@ CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 CONSUMER_ADDRESS_DEFAULT = "http://localhost:8080,http://localhost:8082"
 """Where `shardctl dev` has its first two members."""
 BROKER_ADDRESS_DEFAULT = "http://localhost:8081"
+"""Where `shardctl dev` has its broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from typing import Final, Protocol
 from consumer.errors import ContentTypeError, FramingError
 
 NDJSON: Final = "application/x-ndjson"
+"""The content type of JSON messages, one a line."""
 CSV: Final = "text/csv"
 PROTOBUF_FIXED: Final = "application/x-protobuf-fixed"
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"

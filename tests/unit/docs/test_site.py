@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,32 @@ def _page(config: MkDocsConfig, uri: str, markdown: str) -> Page:
 def test_the_reference_has_a_page_for_each_door() -> None:
     """Doors are found by what they are: one that was missed would have no page, and the build would not say so."""
     assert set(DOORS) <= {door.module for door in doors_of_packages()}
+
+
+def test_what_a_door_exports_has_a_docstring() -> None:
+    """A name without one is an empty heading in the reference, of which MkDocs does not warn."""
+    exported = [(home, name) for door in doors_of_packages() for name, home in door.homes.items()]
+
+    assert [thing for thing in exported if not _is_described(*thing)] == []
+
+
+def _is_described(module: str, name: str) -> bool:
+    path = REPOSITORY.joinpath(*module.split("."))
+    files = (path.with_suffix(".pyi"), path.with_suffix(".py"), path / "__init__.py")
+    tree = ast.parse(next(file for file in files if file.exists()).read_text())
+    for node, following in pairwise([*tree.body, ast.Pass()]):
+        match node:
+            case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef() if node.name == name:
+                return ast.get_docstring(node) is not None
+            case ast.AnnAssign(target=ast.Name(found)) | ast.Assign(targets=[ast.Name(found)]):
+                if found == name:
+                    return isinstance(following, ast.Expr)
+    # Handed on from where it is defined.
+    return any(
+        _is_described(node.module or "", name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and name in {alias.name for alias in node.names}
+    )
 
 
 def test_a_door_groups_names_by_the_package_that_defines_them() -> None:

@@ -9,13 +9,17 @@ from allocator.runtime.door import lazy_names
 
 if TYPE_CHECKING:
     from allocator.config import AllocationConfig
-    from allocator.core.keys import Keys
-    from allocator.core.model import ItemId, MemberId
     from allocator.core.placement.certificate import Certificate, certify
     from allocator.core.placement.choose import best_solver
     from allocator.core.placement.problem import Problem, ProblemItem, ProblemMember
     from allocator.core.placement.verify import verify
-    from allocator.core.policy import (
+    from allocator.errors import AllocatorError, ExtraMissingError, ValidationError
+    from allocator.etcd.client import EtcdClient
+    from allocator.etcd.config import EtcdConfig
+    from allocator.key_space import KeySpace
+    from allocator.keys import Keys
+    from allocator.model import ItemId, MemberId
+    from allocator.policy import (
         AllocationPolicy,
         Balance,
         LedgerPolicy,
@@ -24,10 +28,6 @@ if TYPE_CHECKING:
         PrimaryPolicy,
         TransitionPolicy,
     )
-    from allocator.errors import AllocatorError, ExtraMissingError, ValidationError
-    from allocator.etcd.client import EtcdClient
-    from allocator.etcd.config import EtcdConfig
-    from allocator.key_space import KeySpace
     from allocator.runtime.task_group import TaskGroup
     from allocator.session import Session, SessionConfig
 
@@ -66,28 +66,28 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
         __name__,
         {
             "AllocationConfig": "allocator.config",
-            "AllocationPolicy": "allocator.core.policy",
+            "AllocationPolicy": "allocator.policy",
             "AllocatorError": "allocator.errors",
-            "Balance": "allocator.core.policy",
+            "Balance": "allocator.policy",
             "Certificate": "allocator.core.placement.certificate",
             "EtcdClient": "allocator.etcd.client",
             "EtcdConfig": "allocator.etcd.config",
             "ExtraMissingError": "allocator.errors",
-            "ItemId": "allocator.core.model",
+            "ItemId": "allocator.model",
             "KeySpace": "allocator.key_space",
-            "Keys": "allocator.core.keys",
-            "LedgerPolicy": "allocator.core.policy",
-            "LoadPolicy": "allocator.core.policy",
-            "MemberId": "allocator.core.model",
-            "Objective": "allocator.core.policy",
-            "PrimaryPolicy": "allocator.core.policy",
+            "Keys": "allocator.keys",
+            "LedgerPolicy": "allocator.policy",
+            "LoadPolicy": "allocator.policy",
+            "MemberId": "allocator.model",
+            "Objective": "allocator.policy",
+            "PrimaryPolicy": "allocator.policy",
             "Problem": "allocator.core.placement.problem",
             "ProblemItem": "allocator.core.placement.problem",
             "ProblemMember": "allocator.core.placement.problem",
             "Session": "allocator.session",
             "SessionConfig": "allocator.session",
             "TaskGroup": "allocator.runtime.task_group",
-            "TransitionPolicy": "allocator.core.policy",
+            "TransitionPolicy": "allocator.policy",
             "ValidationError": "allocator.errors",
             "best_solver": "allocator.core.placement.choose",
             "certify": "allocator.core.placement.certificate",

@@ -13,9 +13,6 @@ from dataclasses import dataclass
 
 import structlog
 
-from allocator.core.keys import Keys, MemberKey
-from allocator.core.model import MemberId
-from allocator.core.ops import Compare, Get, KeyValue, LeaseId, Put, prefix_range_end
 from allocator.errors import (
     AnnounceConflictError,
     EtcdUnavailableError,
@@ -25,6 +22,9 @@ from allocator.errors import (
     MemberKeyLostError,
 )
 from allocator.etcd.api import Etcd
+from allocator.keys import Keys, MemberKey
+from allocator.model import MemberId
+from allocator.ops import Compare, Get, KeyValue, LeaseId, Put, prefix_range_end
 from allocator.runtime.backoff import Backoff
 
 CONFLICT_POLL_SECONDS_MAX = 1.0

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from allocator.core.policy import AllocationPolicy
+from allocator.policy import AllocationPolicy
 
 T = TypeVar("T")
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from allocator.core.ledger import Cause
-from allocator.core.ops import Put, TxnCheckpoint
 from allocator.core.transition.converge import ReplicaCounts, Step
 from allocator.core.transition.quarantine import Quarantine
 from allocator.etcd.api import Etcd
@@ -19,6 +18,7 @@ from allocator.key_space import KeySpace
 from allocator.leadership.leadership import Fence
 from allocator.ledger import Ledger
 from allocator.metrics import AllocatorMetrics
+from allocator.ops import Put, TxnCheckpoint
 from allocator.runtime.clock import Clock
 
 _log = structlog.get_logger()

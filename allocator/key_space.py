@@ -24,11 +24,6 @@ from contextlib import aclosing
 import structlog
 from sortedcontainers import SortedDict
 
-from allocator.core.keys import Keys
-from allocator.core.mirror import Changes, Mirror
-from allocator.core.mirror import Decoder as Decoder
-from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
-from allocator.core.ops import KeyValue, prefix_range_end
 from allocator.errors import (
     ClusterMismatchError,
     EtcdUnavailableError,
@@ -44,8 +39,13 @@ from allocator.etcd.api import (
     WatchBatch,
     mod_revision_of,
 )
+from allocator.keys import Keys
+from allocator.model import Assignment, Item, ItemId, Member, MemberId
+from allocator.ops import KeyValue, prefix_range_end
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.task_group import TaskGroup
+from allocator.state.mirror import Changes, Mirror
+from allocator.state.mirror import Decoder as Decoder
 
 APPLY_DELAY_SECONDS = 0.03
 """Source: gazette/core, flag `watch-delay`."""

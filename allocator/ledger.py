@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 
-from allocator.core.keys import AuxiliaryKeys, Keys
 from allocator.core.ledger import (
     Cause,
     Entry,
@@ -16,11 +15,12 @@ from allocator.core.ledger import (
     keys_to_prune,
     moves_of,
 )
-from allocator.core.model import MemberId
-from allocator.core.ops import Compare, Delete, KeyValue, Put, TxnCheckpoint, prefix_range_end
-from allocator.core.policy import LedgerPolicy
 from allocator.errors import EtcdError
 from allocator.etcd.api import Etcd
+from allocator.keys import AuxiliaryKeys, Keys
+from allocator.model import MemberId
+from allocator.ops import Compare, Delete, KeyValue, Put, TxnCheckpoint, prefix_range_end
+from allocator.policy import LedgerPolicy
 from allocator.runtime.clock import Clock
 
 PRUNE_ENTRIES = 256

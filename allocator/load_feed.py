@@ -17,18 +17,17 @@ from collections.abc import Callable, Collection, Mapping
 import structlog
 
 from allocator.config import Offload
-from allocator.core.keys import AuxiliaryKeys, member_id_below
-from allocator.core.load.measured import MeasuredLoads
-from allocator.core.load.report import MemberReport
-from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import KeyValue, prefix_range_end
-from allocator.core.policy import LoadPolicy
-from allocator.core.tracker import Tracker
 from allocator.errors import EtcdError, KeyDecodeError, ValidationError
 from allocator.etcd.api import Etcd
 from allocator.key_space import KeySpace
+from allocator.keys import AuxiliaryKeys, member_id_below
+from allocator.model import ItemId, MemberId
+from allocator.ops import KeyValue, prefix_range_end
+from allocator.policy import LoadPolicy
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
+from allocator.state.derived_state import Tracker
+from allocator.state.load import MeasuredLoads, MemberReport
 
 LOOK_SECONDS = 15.0
 """Time between two reads of the reports."""

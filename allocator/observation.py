@@ -10,15 +10,15 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from allocator.core.consistency import Consistency
-from allocator.core.failed_replicas import FailedSince
-from allocator.core.keys import ItemKey
-from allocator.core.model import Assignment, ItemId, MemberId
-from allocator.core.snapshot import Snapshot
-from allocator.core.tracker import Tracker, parts_of
 from allocator.errors import KeyDecodeError, MemberKeyLostError
 from allocator.key_space import KeySpace
+from allocator.keys import ItemKey
+from allocator.model import Assignment, ItemId, MemberId
 from allocator.runtime.clock import Clock
+from allocator.state.alloc_state import Consistency
+from allocator.state.derived_state import Tracker, parts_of
+from allocator.state.failed_replicas import FailedSince
+from allocator.state.snapshot import Snapshot
 
 
 class Observation:

@@ -16,13 +16,12 @@ from random import Random
 import structlog
 
 from allocator.config import AllocationConfig, Offload
-from allocator.core.consistency import Consistency
 from allocator.core.decision import Decision, Question, decide
 from allocator.core.inquiry.standing import Standing
-from allocator.core.keys import Keys
 from allocator.core.placement.problem import Solver
 from allocator.core.plan import PlanRefused
 from allocator.errors import EtcdError
+from allocator.keys import Keys
 from allocator.leadership.leadership import Leadership
 from allocator.leadership.plan_store import PlanStore
 from allocator.load_feed import LoadFeed
@@ -39,6 +38,7 @@ from allocator.round_plan import (
 )
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
+from allocator.state.alloc_state import Consistency
 from allocator.term import LeaderState
 
 _log = structlog.get_logger()

@@ -28,10 +28,6 @@ from tenacity import (
 from allocator.allocate import AllocationLoop
 from allocator.announcement import Announced, announce, revoke_predecessors, update
 from allocator.config import AllocationConfig, Offload
-from allocator.core.consistency import Consistency
-from allocator.core.keys import AuxiliaryKeys
-from allocator.core.model import Assignment, MemberId
-from allocator.core.ops import LeaseId
 from allocator.core.placement.choose import best_solver
 from allocator.core.placement.problem import Solver
 from allocator.core.placement.weighted import WeightedSolver
@@ -39,16 +35,20 @@ from allocator.errors import EtcdUnavailableError, RevisionCompactedError, TxnCo
 from allocator.etcd.api import Etcd
 from allocator.etcd.lease import LeaseKeeper
 from allocator.key_space import KeySpace
+from allocator.keys import AuxiliaryKeys
 from allocator.leadership.election import LeadershipConfig
 from allocator.leadership.leadership import Leadership
 from allocator.leadership.plan_store import PlanStore
 from allocator.ledger import Ledger
 from allocator.load_feed import DecodeReport, LoadFeed
 from allocator.metrics import AllocatorMetrics
+from allocator.model import Assignment, MemberId
 from allocator.observation import Observation
+from allocator.ops import LeaseId
 from allocator.rounds import Rounds
 from allocator.runtime.clock import Clock, SystemClock
 from allocator.runtime.task_group import TaskGroup
+from allocator.state.alloc_state import Consistency
 
 RENEWAL_AGE_SECONDS_MAX = 1.0
 """Age of the lease's last renewal at which a plan is begun: nearly all of the TTL is left for it."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from enum import Enum
 
-from allocator.core.keys import check_root
-from allocator.core.model import MemberId
-from allocator.core.policy import AllocationPolicy
 from allocator.errors import ValidationError
 from allocator.etcd.config import EtcdConfig
+from allocator.keys import check_root
+from allocator.model import MemberId
+from allocator.policy import AllocationPolicy
 from consumer.core.accrual import SUSPICION_PHI
 from consumer.core.call_bounds import CallBounds
 from consumer.core.load_message import CAPACITY_MAX

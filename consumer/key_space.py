@@ -17,9 +17,9 @@ from typing import Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
-from allocator.core.ops import KeyValue
 from allocator.errors import KeyDecodeError
+from allocator.model import Assignment, Item, ItemId, Member, MemberId
+from allocator.ops import KeyValue
 from consumer.protocol.journal_pb2 import LabelSelector, ProcessSpec
 from consumer.protocol.labels import ID, matches
 from consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus, ShardSpec

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from allocator.core.keys import check_root
+from allocator.keys import check_root
 
 
 def cluster_prefix(root: str, cluster: str) -> bytes:

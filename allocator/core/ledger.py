@@ -15,12 +15,12 @@ from enum import Enum
 
 import msgspec
 
-from allocator.core.documents import DocumentError, decode_json
-from allocator.core.keys import AssignmentKey, AuxiliaryKeys, Keys
-from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import Delete, KeyValue, Operation, Put
-from allocator.core.state import PRIMARY_SLOT
+from allocator.documents import DocumentError, decode_json
 from allocator.errors import KeyDecodeError
+from allocator.keys import AssignmentKey, AuxiliaryKeys, Keys
+from allocator.model import ItemId, MemberId
+from allocator.ops import Delete, KeyValue, Operation, Put
+from allocator.state.alloc_state import PRIMARY_SLOT
 
 NO_SLOT = -1
 

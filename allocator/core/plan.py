@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from allocator.core.model import ItemId, MemberId
 from allocator.core.placement.capacity import is_weighted
 from allocator.core.placement.imbalance import imbalance_gap
 from allocator.core.placement.primaries import plan_primaries
 from allocator.core.placement.problem import Desired, Solver
 from allocator.core.placement.verify import Violation, verify
-from allocator.core.policy import AllocationPolicy, Objective
-from allocator.core.state import AllocState, Demand
+from allocator.model import ItemId, MemberId
+from allocator.policy import AllocationPolicy, Objective
+from allocator.state.alloc_state import AllocState, Demand
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from hashlib import blake2b
 
 import msgspec
 
-from allocator.core.documents import DocumentError, decode_msgpack
-from allocator.core.model import ItemId, MemberId
 from allocator.core.placement.problem import Desired
-from allocator.core.state import PRIMARY_SLOT, AllocState, Demand
 from allocator.core.transition.replicas import is_settled
+from allocator.documents import DocumentError, decode_msgpack
+from allocator.model import ItemId, MemberId
+from allocator.state.alloc_state import PRIMARY_SLOT, AllocState, Demand
 
 _ID_BYTES = 16
 PLAN_BYTES_MAX = 64 << 20

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
-from allocator.core.ops import Compare, KeyValue, LeaseId, Operation
+from allocator.ops import Compare, KeyValue, LeaseId, Operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

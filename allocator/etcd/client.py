@@ -14,7 +14,6 @@ from typing import Final, Self
 
 import grpc.aio
 
-from allocator.core.ops import Compare, Get, LeaseId, Operation, Put, prefix_range_end
 from allocator.errors import EtcdRequestError, LeaseNotFoundError
 from allocator.etcd import rpc_pb2
 from allocator.etcd.api import Header, LeaseLife, RangeResult, TxnResult, WatchBatch
@@ -24,6 +23,7 @@ from allocator.etcd.config import EtcdConfig as EtcdConfig
 from allocator.etcd.convert import header_from, put_to, txn_result_from, txn_to
 from allocator.etcd.reads import RANGE, read_range, read_ranges
 from allocator.etcd.watch import watch_prefix
+from allocator.ops import Compare, Get, LeaseId, Operation, Put, prefix_range_end
 from allocator.runtime.clock import Clock, SystemClock
 
 LEASE_KEEP_ALIVE_PATH = "/etcdserverpb.Lease/LeaseKeepAlive"

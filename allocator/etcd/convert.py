@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
-from allocator.core.ops import (
+from allocator.etcd import rpc_pb2
+from allocator.etcd.api import Header, KeyDeleted, KeyPut, TxnResult, WatchEvent
+from allocator.ops import (
     Compare,
     CompareResult,
     CompareTarget,
@@ -15,8 +17,6 @@ from allocator.core.ops import (
     Operation,
     Put,
 )
-from allocator.etcd import rpc_pb2
-from allocator.etcd.api import Header, KeyDeleted, KeyPut, TxnResult, WatchEvent
 
 
 def header_from(message: rpc_pb2.ResponseHeader, *, revision: int | None = None) -> Header:

@@ -20,9 +20,9 @@ import math
 
 import structlog
 
-from allocator.core.ops import LeaseId
 from allocator.errors import EtcdError, EtcdUnavailableError, LeaseLostError
 from allocator.etcd.api import Etcd
+from allocator.ops import LeaseId
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
 

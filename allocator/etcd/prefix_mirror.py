@@ -12,9 +12,9 @@ from contextlib import aclosing
 
 import structlog
 
-from allocator.core.ops import KeyValue, prefix_range_end
 from allocator.errors import EtcdUnavailableError, RevisionCompactedError
 from allocator.etcd.api import Etcd, KeyDeleted, KeyPut, WatchBatch
+from allocator.ops import KeyValue, prefix_range_end
 from allocator.runtime.backoff import Backoff
 
 _log = structlog.get_logger()

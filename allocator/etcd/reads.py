@@ -12,12 +12,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
-from allocator.core.ops import Get, KeyValue
 from allocator.errors import RevisionCompactedError
 from allocator.etcd import rpc_pb2
 from allocator.etcd.api import RangeResult, TxnResult
 from allocator.etcd.calls import Caller, Method
 from allocator.etcd.convert import header_from, key_value_from
+from allocator.ops import Get, KeyValue
 from allocator.runtime.task_group import TaskGroup
 
 PAGE_KEYS = 1_000

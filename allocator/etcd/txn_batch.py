@@ -19,7 +19,14 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from allocator.core.ops import (
+from allocator.errors import (
+    EtcdError,
+    EtcdLimitError,
+    EtcdRequestError,
+    TxnConflictError,
+)
+from allocator.etcd.api import Etcd, TxnResult
+from allocator.ops import (
     TXN_OPERATIONS_MAX,
     Compare,
     CompareResult,
@@ -30,13 +37,6 @@ from allocator.core.ops import (
     Put,
     TxnCheckpoint,
 )
-from allocator.errors import (
-    EtcdError,
-    EtcdLimitError,
-    EtcdRequestError,
-    TxnConflictError,
-)
-from allocator.etcd.api import Etcd, TxnResult
 from allocator.runtime.task_group import TaskGroup
 
 PIPELINED_TXNS_MAX = 4

@@ -18,7 +18,6 @@ import grpc
 import grpc.aio
 import structlog
 
-from allocator.core.ops import prefix_range_end
 from allocator.errors import (
     AllocatorError,
     EtcdLimitError,
@@ -31,6 +30,7 @@ from allocator.etcd.calls import Caller, Metadata
 from allocator.etcd.channel import EndpointChannel
 from allocator.etcd.convert import events_from, header_from
 from allocator.etcd.status import Outcome, error_for, outcome_of, translated
+from allocator.ops import prefix_range_end
 from allocator.runtime.backoff import Backoff
 
 WATCH_PATH = "/etcdserverpb.Watch/Watch"

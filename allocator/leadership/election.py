@@ -24,9 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from allocator.core.keys import AuxiliaryKeys
-from allocator.core.model import Member, MemberId
-from allocator.core.ops import KeyValue
+from allocator.keys import AuxiliaryKeys
 from allocator.leadership.records import (
     CandidateRecord,
     EpochRecord,
@@ -34,6 +32,8 @@ from allocator.leadership.records import (
     decoded_or_none,
     name_of,
 )
+from allocator.model import Member, MemberId
+from allocator.ops import KeyValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,13 +22,11 @@ from random import Random
 
 import structlog
 
-from allocator.core.keys import AuxiliaryKeys
-from allocator.core.model import MemberId
-from allocator.core.ops import Compare, Delete, KeyValue, Put
 from allocator.errors import EtcdError
 from allocator.etcd.api import Etcd
 from allocator.etcd.prefix_mirror import PrefixMirror
 from allocator.key_space import KeySpace
+from allocator.keys import AuxiliaryKeys
 from allocator.leadership.election import Election, ElectionAction, LeadershipConfig, View
 from allocator.leadership.records import (
     CandidateRecord,
@@ -37,6 +35,8 @@ from allocator.leadership.records import (
     encoded,
     name_of,
 )
+from allocator.model import MemberId
+from allocator.ops import Compare, Delete, KeyValue, Put
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 import msgspec
 
-from allocator.core.documents import DocumentError, decode_json
-from allocator.core.model import MemberId
+from allocator.documents import DocumentError, decode_json
+from allocator.model import MemberId
 
 
 class LeaderRecord(msgspec.Struct, frozen=True, kw_only=True):

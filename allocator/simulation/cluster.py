@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from allocator.core.keys import Keys
-from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import Delete, KeyValue, LeaseId, Operation, Put
 from allocator.key_space import KeySpace
+from allocator.keys import Keys
+from allocator.model import ItemId, MemberId
+from allocator.ops import Delete, KeyValue, LeaseId, Operation, Put
 from allocator.runtime.task_group import TaskGroup
 from allocator.session import SessionConfig
 from allocator.simulation.etcd import FakeEtcd

@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator, Callable
 from contextvars import Context
 from dataclasses import dataclass
 
-from allocator.core.ops import Compare, LeaseId, Operation, prefix_range_end
 from allocator.errors import LeaseNotFoundError, RevisionCompactedError
 from allocator.etcd.api import (
     Header,
@@ -23,6 +22,7 @@ from allocator.etcd.api import (
     WatchBatch,
     mod_revision_of,
 )
+from allocator.ops import Compare, LeaseId, Operation, prefix_range_end
 from allocator.simulation.store import Commit, Store, key_of
 
 CLUSTER_ID = 0x51

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from allocator.core.model import ItemId
+from allocator.model import ItemId
 from allocator.simulation.cluster import Cluster
 from allocator.simulation.member import SimulatedMember, State
 from allocator.simulation.scenario import Fault

@@ -21,10 +21,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from allocator.core.model import ItemId, MemberId
-from allocator.core.state import PRIMARY_SLOT
+from allocator.model import ItemId, MemberId
 from allocator.simulation.member import Note
 from allocator.simulation.world import Change, Replica, Replicas, World
+from allocator.state.alloc_state import PRIMARY_SLOT
 
 OVERCOMMIT_MAX = 1
 """Replicas above their members' limits, over the whole cluster, that breaking a cycle may take."""

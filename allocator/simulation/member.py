@@ -8,8 +8,6 @@ from enum import Enum
 from random import Random
 from typing import Protocol
 
-from allocator.core.keys import Keys
-from allocator.core.model import MemberId
 from allocator.core.placement.problem import Desired, Problem, Solver
 from allocator.errors import (
     AnnounceConflictError,
@@ -19,6 +17,8 @@ from allocator.errors import (
     TxnConflictError,
 )
 from allocator.key_space import KeySpace
+from allocator.keys import Keys
+from allocator.model import MemberId
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
 from allocator.session import Session, SessionConfig

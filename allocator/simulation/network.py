@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TypeVar
 
-from allocator.core.ops import Compare, LeaseId, Operation
 from allocator.errors import AllocatorError, EtcdUnavailableError
 from allocator.etcd.api import LeaseLife, RangeResult, TxnResult, WatchBatch
+from allocator.ops import Compare, LeaseId, Operation
 from allocator.simulation.etcd import FakeEtcd
 
 T = TypeVar("T")

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 
-from allocator.core.model import Assignment, ItemId, MemberId
-from allocator.core.ops import Compare, Put
 from allocator.errors import EtcdRequestError, EtcdUnavailableError
 from allocator.etcd.api import Etcd
 from allocator.key_space import KeySpace
+from allocator.model import Assignment, ItemId, MemberId
+from allocator.ops import Compare, Put
 from allocator.simulation.values import CONSISTENT, FAILED
 
 

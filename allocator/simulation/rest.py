@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from allocator.core.model import ItemId, MemberId
 from allocator.core.placement.flow import FlowSolver
 from allocator.core.placement.problem import (
     Desired,
@@ -15,7 +14,8 @@ from allocator.core.placement.problem import (
     zones_spanned,
 )
 from allocator.core.placement.verify import verify
-from allocator.core.policy import AllocationPolicy
+from allocator.model import ItemId, MemberId
+from allocator.policy import AllocationPolicy
 from allocator.simulation.invariants import Violation
 from allocator.simulation.world import World
 

@@ -12,8 +12,8 @@ from enum import Enum
 from allocator.config import AllocationConfig
 from allocator.core.placement.flow import FlowSolver
 from allocator.core.placement.problem import Solver
-from allocator.core.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
 from allocator.leadership.election import LeadershipConfig
+from allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
 from allocator.simulation.invariants import Invariant, Violation
 from allocator.simulation.member import WorkloadFactory
 

@@ -14,7 +14,11 @@ from dataclasses import dataclass, field
 import grpc
 from sortedcontainers import SortedDict
 
-from allocator.core.ops import (
+from allocator.errors import AllocatorError, RevisionCompactedError
+from allocator.etcd.api import KeyDeleted, KeyPut, WatchEvent
+from allocator.etcd.status import error_for
+from allocator.etcd.txn_batch import holds
+from allocator.ops import (
     TXN_OPERATIONS_MAX,
     Compare,
     Delete,
@@ -24,10 +28,6 @@ from allocator.core.ops import (
     Operation,
     Put,
 )
-from allocator.errors import AllocatorError, RevisionCompactedError
-from allocator.etcd.api import KeyDeleted, KeyPut, WatchEvent
-from allocator.etcd.status import error_for
-from allocator.etcd.txn_batch import holds
 
 REQUEST_BYTES_MAX = 1_572_864
 """Etcd's default `--max-request-bytes`."""

@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from allocator.core.keys import AssignmentKey, AuxiliaryKeys, ItemKey, Keys, MemberKey, ParsedKey
-from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
-from allocator.core.ops import KeyValue
-from allocator.core.state import PRIMARY_SLOT, AllocState
 from allocator.errors import KeyDecodeError
 from allocator.etcd.api import KeyPut
+from allocator.keys import AssignmentKey, AuxiliaryKeys, ItemKey, Keys, MemberKey, ParsedKey
 from allocator.leadership.records import EpochRecord, decoded_or_none
+from allocator.model import Assignment, Item, ItemId, Member, MemberId
+from allocator.ops import KeyValue
 from allocator.simulation.store import Commit, key_of
 from allocator.simulation.values import (
     CONSISTENT,
@@ -20,6 +19,7 @@ from allocator.simulation.values import (
     SimulatedItem,
     SimulatedMemberValue,
 )
+from allocator.state.alloc_state import PRIMARY_SLOT, AllocState
 
 OPERATOR = "operator"
 """Author of what is done to a cluster from outside."""

@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from allocator.config import AllocationConfig
-from allocator.core.keys import AssignmentKey, AuxiliaryKeys, Keys
-from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import LeaseId, Put
-from allocator.core.policy import AllocationPolicy
 from allocator.etcd.client import EtcdClient
 from allocator.key_space import KeySpace
+from allocator.keys import AssignmentKey, AuxiliaryKeys, Keys
 from allocator.leadership.records import CandidateRecord, encoded
+from allocator.model import ItemId, MemberId
+from allocator.ops import LeaseId, Put
+from allocator.policy import AllocationPolicy
 from allocator.runtime.task_group import TaskGroup
 from allocator.session import Session, SessionConfig
 from consumer.key_space import ReplicaConsistency, ShardDecoder, is_failed

@@ -15,12 +15,12 @@ from uuid import uuid4
 
 import grpc.aio
 
-from allocator.core.model import MemberId
-from allocator.core.ops import Put, prefix_range_end
-from allocator.core.policy import AllocationPolicy, TransitionPolicy
 from allocator.etcd import rpc_pb2
 from allocator.etcd.client import EtcdClient, EtcdConfig
 from allocator.etcd.watch import WATCH_PATH
+from allocator.model import MemberId
+from allocator.ops import Put, prefix_range_end
+from allocator.policy import AllocationPolicy, TransitionPolicy
 from allocator.runtime.task_group import TaskGroup
 from bench.allocator.cluster import Cluster, put_all, replicas_catching_up
 from bench.report import Params, emit

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from allocator.core.keys import Keys
-from allocator.core.ops import KeyValue, Put
 from allocator.errors import EtcdRequestError
 from allocator.etcd.api import KeyPut, WatchBatch
 from allocator.etcd.client import EtcdClient, EtcdConfig
+from allocator.keys import Keys
+from allocator.ops import KeyValue, Put
 from allocator.runtime.task_group import TaskGroup
 from bench.allocator.cluster import CAUGHT_UP, PUTS_PER_TXN
 

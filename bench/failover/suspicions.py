@@ -18,10 +18,10 @@ from contextlib import contextmanager
 
 import psutil
 
-from allocator.core.keys import Keys
 from allocator.etcd.api import KeyDeleted
 from allocator.etcd.client import EtcdClient
 from allocator.etcd.config import EtcdConfig
+from allocator.keys import Keys
 from allocator.runtime.task_group import TaskGroup
 from bench.report import Params, emit
 

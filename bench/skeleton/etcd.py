@@ -9,9 +9,9 @@ from typing import TypeAlias
 
 import grpc.aio
 
-from allocator.core.ops import Compare, CompareTarget, Put
 from allocator.etcd import rpc_pb2
 from allocator.etcd.client import EtcdClient, EtcdConfig
+from allocator.ops import Compare, CompareTarget, Put
 from allocator.runtime.task_group import TaskGroup
 from bench.report import alternate, emit_pair
 from consumer.embedded.etcd import EmbeddedEtcdProcess

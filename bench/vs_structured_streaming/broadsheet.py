@@ -21,8 +21,8 @@ from pathlib import Path
 
 import psutil
 
-from allocator.core.keys import Keys
 from allocator.etcd.config import EtcdConfig
+from allocator.keys import Keys
 from bench.disturbances import Disturbances
 from bench.vs_structured_streaming.driver import Driver
 from bench.vs_structured_streaming.feed import Pace, Trickle

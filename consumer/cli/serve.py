@@ -16,7 +16,8 @@ from prometheus_client import REGISTRY, CollectorRegistry, start_http_server
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from allocator.core.policy import (
+from allocator.etcd.config import EtcdConfig
+from allocator.policy import (
     SETTLE_SECONDS,
     SETTLE_SECONDS_MAX,
     AllocationPolicy,
@@ -26,7 +27,6 @@ from allocator.core.policy import (
     PrimaryPolicy,
     TransitionPolicy,
 )
-from allocator.etcd.config import EtcdConfig
 from allocator.runtime.event_loop import run
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Application

@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 
 from google.protobuf.message import Message
 
-from allocator.core.ops import TXN_OPERATIONS_MAX
+from allocator.ops import TXN_OPERATIONS_MAX
 from allocator.runtime.backoff import Backoff
 from consumer.client.client_errors import error_of_status
 from consumer.client.endpoints import Addresses

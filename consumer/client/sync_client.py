@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from allocator.core.ops import TXN_OPERATIONS_MAX
+from allocator.ops import TXN_OPERATIONS_MAX
 from consumer.client.endpoints import Addresses
 from consumer.client.loop_thread import LoopThread
 from consumer.client.referenced_journals import verify_referenced_journals

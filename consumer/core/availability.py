@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
-from allocator.core.model import Assignment, MemberId
+from allocator.model import Assignment, MemberId
 from consumer.key_space import PRIMARY_SLOT, status_of
 from consumer.protocol.shard_pb2 import ReplicaStatus
 

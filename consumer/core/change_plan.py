@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from allocator.core.keys import Keys
-from allocator.core.model import Assignment, Item, ItemId
-from allocator.core.ops import (
+from allocator.errors import ValidationError
+from allocator.keys import Keys
+from allocator.model import Assignment, Item, ItemId
+from allocator.ops import (
     TXN_OPERATIONS_MAX,
     Compare,
     Delete,
@@ -22,7 +23,6 @@ from allocator.core.ops import (
     Put,
     TxnCheckpoint,
 )
-from allocator.errors import ValidationError
 from consumer.core.hint_keys import primary_hints_key
 from consumer.errors import BoundExceededError, NotAuthorizedError
 from consumer.key_space import PRIMARY_SLOT, ShardKeySpace, is_failed, is_visible, spec_of

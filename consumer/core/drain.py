@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from allocator.core.model import Assignment, ItemId, Member, MemberId
+from allocator.model import Assignment, ItemId, Member, MemberId
 from consumer.key_space import status_of
 from consumer.protocol.shard_pb2 import ReplicaStatus
 

@@ -12,11 +12,17 @@ from dataclasses import dataclass, field, replace
 
 from google.protobuf.message import DecodeError
 
-from allocator.core.load.lag import Lag
-from allocator.core.load.quantise import Bucket, bucket_of, held_bucket, value_of
-from allocator.core.load.report import MemberReport, ReplicaLoad
-from allocator.core.model import ItemId
 from allocator.errors import ValidationError
+from allocator.model import ItemId
+from allocator.state.load import (
+    Bucket,
+    Lag,
+    MemberReport,
+    ReplicaLoad,
+    bucket_of,
+    held_bucket,
+    value_of,
+)
 from consumer.protocol.load_pb2 import MemberLoad
 
 STEP_RATIO = 1.25

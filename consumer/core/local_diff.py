@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from allocator.core.model import Assignment, Item, ItemId, MemberId
+from allocator.model import Assignment, Item, ItemId, MemberId
 
 
 @dataclass(frozen=True, slots=True)

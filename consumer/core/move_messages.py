@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from allocator.core.ledger import MoveKind, decoded_or_none
-from allocator.core.ops import KeyValue
+from allocator.ops import KeyValue
 from consumer.protocol.allocation_pb2 import MoveKind as WireKind
 from consumer.protocol.allocation_pb2 import ShardMove
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from allocator.core.model import MemberId
+from allocator.model import MemberId
 
 WATCHED_PER_MEMBER = 2
 """Two witnesses for each: if one dies together with the member that it watches, the other is left."""

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from allocator.core.model import Assignment, Item, Member, MemberId
 from allocator.etcd.api import Header as EtcdHeader
+from allocator.model import Assignment, Item, Member, MemberId
 from consumer.core.route import build_route, primary_of, replicas_of
 from consumer.key_space import is_visible, member_id_of, process_id_of, spec_of
 from consumer.protocol.journal_pb2 import Header, LabelSelector, Route

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from allocator.core.model import Assignment, Member, MemberId
+from allocator.model import Assignment, Member, MemberId
 from consumer.key_space import PRIMARY_SLOT, process_id_of, process_of
 from consumer.protocol.journal_pb2 import Route
 

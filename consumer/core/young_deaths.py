@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from allocator.core.model import ItemId, MemberId
+from allocator.model import ItemId, MemberId
 
 _KEPT_MAX = 16
 """Members named in a record."""

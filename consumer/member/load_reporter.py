@@ -13,14 +13,13 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from allocator.core.keys import AuxiliaryKeys
-from allocator.core.load.lag import Lag
-from allocator.core.load.report import ReplicaLoad
-from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import LeaseId, Put
 from allocator.errors import EtcdError
 from allocator.etcd.api import Etcd
+from allocator.keys import AuxiliaryKeys
+from allocator.model import ItemId, MemberId
+from allocator.ops import LeaseId, Put
 from allocator.runtime.clock import Clock
+from allocator.state.load import Lag, ReplicaLoad
 from consumer.core.load_message import RoundedReport
 from consumer.shard.usage import Usage
 

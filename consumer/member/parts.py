@@ -10,9 +10,9 @@ import grpc
 from prometheus_client import CollectorRegistry
 
 from allocator.config import AllocationConfig
-from allocator.core.keys import AuxiliaryKeys, Keys
 from allocator.etcd.api import Etcd
 from allocator.key_space import KeySpace
+from allocator.keys import AuxiliaryKeys, Keys
 from allocator.ledger import Ledger
 from allocator.metrics import AllocatorMetrics
 from allocator.runtime.clock import Clock

@@ -27,11 +27,11 @@ import structlog
 from google.protobuf.message import DecodeError
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from allocator.core.model import Member, MemberId
-from allocator.core.ops import LeaseId
 from allocator.errors import EtcdError, ValidationError
 from allocator.etcd.api import Etcd
 from allocator.key_space import KeySpace
+from allocator.model import Member, MemberId
+from allocator.ops import LeaseId
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup

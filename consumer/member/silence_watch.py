@@ -25,10 +25,10 @@ from random import Random
 import grpc
 import structlog
 
-from allocator.core.model import Member
-from allocator.core.ops import LeaseId
 from allocator.errors import EtcdError
 from allocator.etcd.api import Etcd
+from allocator.model import Member
+from allocator.ops import LeaseId
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup

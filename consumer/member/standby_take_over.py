@@ -17,12 +17,12 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter
 
 from allocator.core.ledger import Cause
-from allocator.core.model import Assignment, Item, ItemId, MemberId
-from allocator.core.ops import Compare, Delete, Put, TxnCheckpoint
 from allocator.errors import EtcdError, ValidationError
 from allocator.etcd.api import Etcd
 from allocator.key_space import KeySpace
 from allocator.ledger import Ledger
+from allocator.model import Assignment, Item, ItemId, MemberId
+from allocator.ops import Compare, Delete, Put, TxnCheckpoint
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from google.protobuf.message import DecodeError
 
-from allocator.core.documents import DocumentError, decode_json
+from allocator.documents import DocumentError, decode_json
 from allocator.errors import ValidationError
 from consumer.errors import BoundExceededError
 from consumer.protocol.journal_pb2 import Header

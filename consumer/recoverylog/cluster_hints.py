@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from allocator.core.keys import Keys
-from allocator.core.ops import prefix_range_end
 from allocator.errors import RevisionCompactedError
 from allocator.etcd.api import Etcd
+from allocator.keys import Keys
+from allocator.ops import prefix_range_end
 from consumer.core.hint_keys import (
     backup_hints_keys,
     has_recovery_log,

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from allocator.core.model import Assignment
-from allocator.core.ops import Compare, Get, KeyValue, Put
 from allocator.errors import KeyDecodeError
 from allocator.etcd.api import Etcd
+from allocator.model import Assignment
+from allocator.ops import Compare, Get, KeyValue, Put
 from consumer.core.hint_keys import (
     backup_hints_keys,
     has_recovery_log,

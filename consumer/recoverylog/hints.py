@@ -14,7 +14,7 @@ import msgspec
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.message import DecodeError
 
-from allocator.core.documents import decode_json
+from allocator.documents import decode_json
 from consumer.protocol.recorded_op_pb2 import FSMHints
 
 INTEGER_FIELDS = frozenset({"fnode", "first_seq_no", "first_offset", "last_seq_no", "last_offset"})

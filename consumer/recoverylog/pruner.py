@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from allocator.core.keys import AuxiliaryKeys, Keys
-from allocator.core.ops import Compare, Delete, KeyValue, Operation, Put, prefix_range_end
 from allocator.etcd.api import Etcd
+from allocator.keys import AuxiliaryKeys, Keys
+from allocator.ops import Compare, Delete, KeyValue, Operation, Put, prefix_range_end
 from allocator.runtime.clock import Clock
 from consumer.errors import ConsumerError, EndpointError, JournalNotFoundError
 from consumer.journal.client import JournalClient

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from allocator.core.documents import DocumentError, decode_json
+from allocator.documents import DocumentError, decode_json
 
 SPANS_MAX: Final = 10_000
 """Spans kept for a log: etcd takes 1.5 MiB in a value. Those that died last are forgotten first, and wait longer."""

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from allocator.core.model import Assignment
-from allocator.core.ops import (
+from allocator.model import Assignment
+from allocator.ops import (
     Compare,
     Delete,
     KeyValue,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import structlog
 from google.protobuf.message import DecodeError
 
-from allocator.core.keys import AssignmentKey, Keys
-from allocator.core.model import Assignment, ItemId
-from allocator.core.ops import Get, KeyValue, prefix_range_end
 from allocator.errors import KeyDecodeError
 from allocator.etcd.api import Etcd, TxnResult
+from allocator.keys import AssignmentKey, Keys
+from allocator.model import Assignment, ItemId
+from allocator.ops import Get, KeyValue, prefix_range_end
 from consumer.core.hint_keys import has_recovery_log
 from consumer.protocol.recovery_pb2 import Rewind, RewindStatus
 from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from allocator.core.model import MemberId
 from allocator.errors import ValidationError
+from allocator.model import MemberId
 from consumer.journal.channels import parse_endpoint
 from consumer.protocol.auth import Capability, ClientAuth, expiring
 from consumer.protocol.journal_pb2 import LabelSelector

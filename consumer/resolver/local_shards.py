@@ -20,10 +20,10 @@ from typing import TypeVar, assert_never
 
 import structlog
 
-from allocator.core.model import Assignment, ItemId, MemberId
-from allocator.core.state import PRIMARY_SLOT
 from allocator.key_space import KeySpace
+from allocator.model import Assignment, ItemId, MemberId
 from allocator.runtime.task_group import TaskGroup
+from allocator.state.alloc_state import PRIMARY_SLOT
 from consumer.core.local_diff import (
     Assigned,
     Promote,

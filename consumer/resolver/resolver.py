@@ -22,8 +22,8 @@ from typing import Any, Self, TypeVar, assert_never
 
 import grpc
 
-from allocator.core.model import ItemId, MemberId
 from allocator.key_space import KeySpace
+from allocator.model import ItemId, MemberId
 from consumer.application import Application, MessageProducer, Shard
 from consumer.core.resolution import (
     Answered,

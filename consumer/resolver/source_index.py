@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from allocator.core.model import ItemId
+from allocator.model import ItemId
 from consumer.protocol.shard_pb2 import ShardSpec
 
 

@@ -25,14 +25,14 @@ from allocator.allocate import AllocationLoop
 from allocator.core.inquiry.explanation import explain
 from allocator.core.inquiry.proposal import Proposal, propose
 from allocator.core.inquiry.standing import Standing
-from allocator.core.keys import Keys
 from allocator.core.ledger import Cause
-from allocator.core.model import Item, ItemId, Member, MemberId
-from allocator.core.ops import TXN_OPERATIONS_MAX, Compare, Delete, Operation, Put
 from allocator.core.plan import Plan, PlanRefused
 from allocator.etcd.api import Etcd
 from allocator.key_space import KeySpace
+from allocator.keys import Keys
 from allocator.leadership.leadership import Leadership
+from allocator.model import Item, ItemId, Member, MemberId
+from allocator.ops import TXN_OPERATIONS_MAX, Compare, Delete, Operation, Put
 from allocator.term import LeaderState
 from consumer.core.allocation_messages import (
     explain_response,

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import structlog
 
-from allocator.core.model import ItemId, Member, MemberId
-from allocator.core.ops import Compare, Put
-from allocator.core.state import PRIMARY_SLOT
 from allocator.errors import TxnConflictError, ValidationError
 from allocator.etcd.api import Etcd
 from allocator.key_space import KeySpace
 from allocator.leadership.leadership import Leadership
+from allocator.model import ItemId, Member, MemberId
+from allocator.ops import Compare, Put
+from allocator.state.alloc_state import PRIMARY_SLOT
 from consumer.core.allocation_messages import parse_member
 from consumer.key_space import process_of
 from consumer.protocol.allocation_pb2 import (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from allocator.core.model import ItemId
 from allocator.errors import ValidationError
 from allocator.key_space import KeySpace
 from allocator.ledger import Ledger
+from allocator.model import ItemId
 from consumer.core.move_messages import shard_moves
 from consumer.errors import BoundExceededError
 from consumer.key_space import is_visible, spec_of

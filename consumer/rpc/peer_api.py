@@ -11,9 +11,9 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, suppress
 from typing import Any
 
-from allocator.core.model import MemberId
 from allocator.errors import ValidationError
 from allocator.key_space import KeySpace
+from allocator.model import MemberId
 from allocator.runtime.clock import Clock
 from consumer.errors import BoundExceededError
 from consumer.key_space import process_of

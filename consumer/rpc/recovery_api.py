@@ -11,10 +11,10 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from allocator.core.keys import Keys
-from allocator.core.ops import KeyValue
 from allocator.errors import ValidationError
 from allocator.etcd.api import Etcd
+from allocator.keys import Keys
+from allocator.ops import KeyValue
 from allocator.runtime.clock import Clock
 from consumer.core.change_plan import is_scoped
 from consumer.errors import NotAuthorizedError

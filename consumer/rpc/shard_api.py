@@ -24,15 +24,15 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
-from allocator.core.keys import Keys
 from allocator.core.ledger import Cause
-from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import TXN_OPERATIONS_MAX, Get
 from allocator.errors import TxnConflictError
 from allocator.etcd.api import Etcd
 from allocator.etcd.txn_batch import apply_checkpoints
 from allocator.key_space import KeySpace
+from allocator.keys import Keys
 from allocator.ledger import Ledger
+from allocator.model import ItemId, MemberId
+from allocator.ops import TXN_OPERATIONS_MAX, Get
 from consumer.core.change_plan import (
     StoredSpec,
     certainly_writes,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from allocator.core.model import ItemId
+from allocator.model import ItemId
 from allocator.runtime.clock import Clock
 from consumer.application import Application
 from consumer.core.hint_keys import has_recovery_log

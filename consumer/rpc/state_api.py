@@ -11,9 +11,9 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any
 
-from allocator.core.model import MemberId
 from allocator.errors import ValidationError
 from allocator.key_space import KeySpace
+from allocator.model import MemberId
 from consumer.application import Application, MessageProducer
 from consumer.core.checkpoint import read_through_of
 from consumer.core.resolution import header_of

@@ -5,8 +5,8 @@ Source: gazette/core consumer/shard.go (servePrimary); the proof against etcd is
 
 from __future__ import annotations
 
-from allocator.core.model import Assignment
 from allocator.etcd.api import Etcd
+from allocator.model import Assignment
 from consumer.errors import AssignmentLostError
 
 

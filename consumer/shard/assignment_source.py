@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from allocator.core.model import Assignment
+from allocator.model import Assignment
 
 AssignmentSource: TypeAlias = "Callable[[], Assignment]"
 """Returns the shard's assignment to this process, as last observed."""

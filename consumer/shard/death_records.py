@@ -8,12 +8,12 @@ from __future__ import annotations
 import msgspec
 import structlog
 
-from allocator.core.documents import DocumentError, decode_json
-from allocator.core.keys import AuxiliaryKeys
-from allocator.core.model import ItemId
-from allocator.core.ops import Compare, Delete, Put
+from allocator.documents import DocumentError, decode_json
 from allocator.errors import EtcdError
 from allocator.etcd.api import Etcd
+from allocator.keys import AuxiliaryKeys
+from allocator.model import ItemId
+from allocator.ops import Compare, Delete, Put
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
 from consumer.core.young_deaths import DeathRecord, YoungDeath

@@ -12,8 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
-from allocator.core.keys import Keys
 from allocator.etcd.api import Etcd
+from allocator.keys import Keys
 from allocator.ledger import Ledger
 from allocator.runtime.clock import Clock
 from consumer.application import Application

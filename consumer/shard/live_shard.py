@@ -24,9 +24,9 @@ from pathlib import Path
 
 import structlog
 
-from allocator.core.load.lag import Lag
-from allocator.core.model import Assignment, ItemId
+from allocator.model import Assignment, ItemId
 from allocator.runtime.task_group import TaskGroup
+from allocator.state.load import Lag
 from consumer.core.failure_kind import FailureKind, failure_kind
 from consumer.core.failure_trace import text_of, trace_of, way_past
 from consumer.core.hint_keys import has_recovery_log

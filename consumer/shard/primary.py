@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import structlog
 
-from allocator.core.model import Assignment
+from allocator.model import Assignment
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import SegmentKeeper, Shard, Store
 from consumer.core import transaction_events as tx

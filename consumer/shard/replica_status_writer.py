@@ -13,10 +13,10 @@ from random import Random
 
 import structlog
 
-from allocator.core.model import Assignment
-from allocator.core.ops import Compare, Put
 from allocator.errors import EtcdError
 from allocator.etcd.api import Etcd
+from allocator.model import Assignment
+from allocator.ops import Compare, Put
 from allocator.runtime.backoff import Backoff
 from consumer.core.replica_status import reduced, truncated
 from consumer.protocol.shard_pb2 import ReplicaStatus

@@ -12,9 +12,11 @@ from collections.abc import Iterable
 
 import structlog
 
-from allocator.core.keys import SEPARATOR, AuxiliaryKeys
-from allocator.core.model import Assignment
-from allocator.core.ops import (
+from allocator.errors import EtcdUnavailableError
+from allocator.etcd.api import Etcd
+from allocator.keys import SEPARATOR, AuxiliaryKeys
+from allocator.model import Assignment
+from allocator.ops import (
     TXN_OPERATIONS_MAX,
     Compare,
     Delete,
@@ -22,8 +24,6 @@ from allocator.core.ops import (
     Put,
     prefix_range_end,
 )
-from allocator.errors import EtcdUnavailableError
-from allocator.etcd.api import Etcd
 from allocator.runtime.backoff import Backoff
 from consumer.errors import AssignmentLostError
 from consumer.message.rollback import Rollback

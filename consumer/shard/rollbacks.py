@@ -23,7 +23,7 @@ from typing import Self
 
 import structlog
 
-from allocator.core.model import Assignment
+from allocator.model import Assignment
 from allocator.runtime.clock import Clock
 from consumer.errors import (
     AppendOutcomeUnknownError,

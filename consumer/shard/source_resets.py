@@ -10,10 +10,10 @@ from collections.abc import Collection
 import structlog
 from google.protobuf.message import DecodeError
 
-from allocator.core.keys import SEPARATOR, AuxiliaryKeys
-from allocator.core.ops import Compare, Delete, KeyValue, Put, prefix_range_end
 from allocator.errors import KeyDecodeError
 from allocator.etcd.api import Etcd
+from allocator.keys import SEPARATOR, AuxiliaryKeys
+from allocator.ops import Compare, Delete, KeyValue, Put, prefix_range_end
 from consumer.core.source_reset import SourceReset
 from consumer.protocol.recovery_pb2 import SourceResetRecord
 

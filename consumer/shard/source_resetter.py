@@ -10,11 +10,11 @@ from typing import TypeVar
 import structlog
 from google.protobuf.message import DecodeError
 
-from allocator.core.keys import AssignmentKey, AuxiliaryKeys, Keys
-from allocator.core.model import ItemId
-from allocator.core.ops import Compare, Delete, Get, KeyValue, prefix_range_end
 from allocator.errors import KeyDecodeError
 from allocator.etcd.api import Etcd
+from allocator.keys import AssignmentKey, AuxiliaryKeys, Keys
+from allocator.model import ItemId
+from allocator.ops import Compare, Delete, Get, KeyValue, prefix_range_end
 from consumer.core.source_reset import SourceReset
 from consumer.errors import JournalNotFoundError
 from consumer.journal.client import JournalClient

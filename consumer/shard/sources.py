@@ -13,8 +13,8 @@ from typing import Any
 
 import structlog
 
-from allocator.core.keys import AuxiliaryKeys
 from allocator.errors import EtcdError
+from allocator.keys import AuxiliaryKeys
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Application, MessageProducer, Shard, Store

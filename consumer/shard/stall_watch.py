@@ -14,9 +14,9 @@ from contextlib import suppress
 import structlog
 
 from allocator.core.ledger import Cause
-from allocator.core.model import Assignment
-from allocator.core.ops import Compare, Delete, TxnCheckpoint
 from allocator.errors import EtcdError
+from allocator.model import Assignment
+from allocator.ops import Compare, Delete, TxnCheckpoint
 from consumer.application import MessageProducer
 from consumer.core.move_messages import STALLED
 from consumer.core.stall import Stall, StallDetector

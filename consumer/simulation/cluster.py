@@ -16,9 +16,9 @@ from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
 
-from allocator.core.keys import AssignmentKey, Keys
-from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import Delete, KeyValue, Operation, Put
+from allocator.keys import AssignmentKey, Keys
+from allocator.model import ItemId, MemberId
+from allocator.ops import Delete, KeyValue, Operation, Put
 from allocator.runtime.task_group import TaskGroup
 from allocator.simulation.etcd import FakeEtcd
 from allocator.simulation.network import Link

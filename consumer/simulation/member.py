@@ -16,11 +16,11 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from allocator.core.keys import AuxiliaryKeys, Keys
-from allocator.core.model import Assignment, MemberId
-from allocator.core.ops import LeaseId
 from allocator.errors import EtcdUnavailableError
 from allocator.key_space import KeySpace
+from allocator.keys import AuxiliaryKeys, Keys
+from allocator.model import Assignment, MemberId
+from allocator.ops import LeaseId
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
 from allocator.simulation.etcd import FakeEtcd

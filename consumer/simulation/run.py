@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from allocator.core.keys import Keys
+from allocator.keys import Keys
 from allocator.runtime.task_group import TaskGroup
 from allocator.simulation.many import Family
 from allocator.simulation.run import logs_to

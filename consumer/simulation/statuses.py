@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from allocator.core.keys import AssignmentKey, Keys
-from allocator.core.ops import KeyValue
 from allocator.errors import KeyDecodeError
 from allocator.etcd.api import KeyPut
+from allocator.keys import AssignmentKey, Keys
+from allocator.ops import KeyValue
 from allocator.simulation.store import Commit
 from consumer.core.failure_kind import FailureKind
 from consumer.protocol.shard_pb2 import ReplicaStatus

@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 import structlog
 
-from allocator.core.keys import Keys, MemberKey
-from allocator.core.model import MemberId
-from allocator.core.ops import LeaseId, prefix_range_end
 from allocator.errors import KeyDecodeError
 from allocator.etcd.api import Etcd
+from allocator.keys import Keys, MemberKey
+from allocator.model import MemberId
+from allocator.ops import LeaseId, prefix_range_end
 from spark_bridge.member.identity import Incarnation, parse_suffix
 
 log = structlog.get_logger()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from allocator.core.model import MemberId
+from allocator.model import MemberId
 from consumer.client import SyncShardClient
 from consumer.protocol.auth import ClientAuth
 from spark_bridge.cluster.membership import MemberInfo

@@ -12,12 +12,12 @@ from uuid import uuid4
 import structlog
 from google.protobuf.message import DecodeError
 
-from allocator.core.documents import DocumentError
-from allocator.core.keys import Keys, MemberKey
-from allocator.core.model import MemberId
-from allocator.core.ops import prefix_range_end
+from allocator.documents import DocumentError
 from allocator.etcd.client import EtcdClient
 from allocator.etcd.config import EtcdConfig
+from allocator.keys import Keys, MemberKey
+from allocator.model import MemberId
+from allocator.ops import prefix_range_end
 from consumer.client.loop_thread import LoopThread
 from consumer.protocol.shard_pb2 import ConsumerSpec
 from spark_bridge.cluster.leases import revoke_members

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
-from allocator.core.model import MemberId
+from allocator.model import MemberId
 from consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from allocator.core.policy import AllocationPolicy
+from allocator.policy import AllocationPolicy
 from consumer.core.call_bounds import CallBounds
 from consumer.shard.environment import ShardConfig
 

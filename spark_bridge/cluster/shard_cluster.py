@@ -23,10 +23,10 @@ import structlog
 from pyspark.resource import ResourceProfile
 from pyspark.sql import SparkSession
 
-from allocator.core.keys import Keys
-from allocator.core.model import MemberId
-from allocator.core.policy import AllocationPolicy, TransitionPolicy
 from allocator.etcd.config import EtcdConfig
+from allocator.keys import Keys
+from allocator.model import MemberId
+from allocator.policy import AllocationPolicy, TransitionPolicy
 from consumer.client import SyncShardClient
 from consumer.config import MemberConfig
 from consumer.protocol.auth import KeyedAuth

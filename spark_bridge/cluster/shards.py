@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable
 
 import structlog
 
-from allocator.core.model import MemberId
+from allocator.model import MemberId
 from consumer.errors import EndpointError
 from consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
 from spark_bridge.cluster.elasticity import wait_until

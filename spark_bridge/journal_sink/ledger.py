@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from allocator.core.ops import Compare, Delete, Get, KeyValue, Put, prefix_range_end
+from allocator.ops import Compare, Delete, Get, KeyValue, Put, prefix_range_end
 from spark_bridge.errors import PublishError
 from spark_bridge.journal_sink.record import Publication, decoded, encoded
 from spark_bridge.keys import publication_key, query_key

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from allocator.core.keys import check_root
 from allocator.errors import ValidationError
 from allocator.etcd.config import EtcdConfig
+from allocator.keys import check_root
 from consumer.protocol.selector_text import parse_selector
 from spark_bridge.format_options import FormatOptions, OptionError
 from spark_bridge.journal_source.options import Access

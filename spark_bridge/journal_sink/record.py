@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from allocator.core.documents import decode_json
+from allocator.documents import decode_json
 from spark_bridge.errors import PublishError
 
 RECORD_BYTES_MAX = 1 << 20

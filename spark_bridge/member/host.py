@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import msgspec
 
-from allocator.core.documents import decode_json
+from allocator.documents import decode_json
 from spark_bridge.member.identity import Incarnation
 
 LOCAL_EXECUTOR = "driver"

@@ -20,10 +20,10 @@ from typing import Any
 
 import structlog
 
-from allocator.core.ops import prefix_range_end
 from allocator.errors import EtcdError, RevisionCompactedError
 from allocator.etcd.api import Etcd, KeyPut
 from allocator.etcd.client import EtcdClient
+from allocator.ops import prefix_range_end
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Application
 from consumer.config import MemberConfig

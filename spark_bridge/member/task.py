@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from allocator.announcement import revoke_predecessors
-from allocator.core.keys import Keys
-from allocator.core.model import MemberId
-from allocator.core.ops import LeaseId
 from allocator.etcd.client import EtcdClient
 from allocator.etcd.config import EtcdConfig
+from allocator.keys import Keys
+from allocator.model import MemberId
+from allocator.ops import LeaseId
 from spark_bridge.member.identity import Incarnation
 
 _NO_LEASE = LeaseId(0)

@@ -2,7 +2,7 @@
 
     spark.read.format("shard_moves").option("address", "http://127.0.0.1:8080").option("since", "2026-01-31").load()
 
-It is bounded (`allocator.core.policy.LedgerPolicy`): a table that keeps what was read before keeps more of it.
+It is bounded (`allocator.policy.LedgerPolicy`): a table that keeps what was read before keeps more of it.
 """
 
 from __future__ import annotations

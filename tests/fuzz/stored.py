@@ -12,17 +12,17 @@ import msgspec
 from google.protobuf.message import DecodeError, Message
 
 from allocator.core import ledger, stored_plan
-from allocator.core.documents import DocumentError
-from allocator.core.keys import Keys
-from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import KeyValue
+from allocator.documents import DocumentError
 from allocator.errors import KeyDecodeError, ValidationError
+from allocator.keys import Keys
 from allocator.leadership.records import (
     CandidateRecord,
     EpochRecord,
     LeaderRecord,
     decoded_or_none,
 )
+from allocator.model import ItemId, MemberId
+from allocator.ops import KeyValue
 from consumer.core.load_message import decode_report
 from consumer.errors import (
     FramingError,

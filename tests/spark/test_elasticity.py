@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 from structlog.testing import capture_logs
 
-from allocator.core.model import MemberId
+from allocator.model import MemberId
 from examples.flights.app import FlightsApplication
 from spark_bridge.cluster import MemberInfo, ShardCluster
 from spark_bridge.errors import NotInClusterError

@@ -12,8 +12,8 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from allocator.core.keys import Keys
-from allocator.core.model import MemberId
+from allocator.keys import Keys
+from allocator.model import MemberId
 from consumer.shard.environment import ShardConfig
 from examples.flights.app import FlightsApplication
 from examples.flights.messages import FLIGHT_JOURNALS
@@ -280,8 +280,8 @@ def _delete_key(services: Services, key: bytes) -> None:
 def _keys_at(services: Services, root: str) -> list[bytes]:
     import asyncio
 
-    from allocator.core.ops import prefix_range_end
     from allocator.etcd.client import EtcdClient
+    from allocator.ops import prefix_range_end
 
     async def read() -> list[bytes]:
         async with EtcdClient(services.etcd) as etcd:

@@ -18,8 +18,8 @@ from uuid import uuid4
 import pytest
 from structlog.testing import capture_logs
 
-from allocator.core.ops import prefix_range_end
 from allocator.etcd.client import EtcdClient
+from allocator.ops import prefix_range_end
 from spark_bridge.cluster import ShardCluster
 from spark_bridge.conf import recommended_conf
 from spark_bridge.java import find_java

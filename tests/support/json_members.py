@@ -9,15 +9,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from allocator.config import AllocationConfig, Offload
-from allocator.core.keys import Keys
-from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import Compare, KeyValue, Put
 from allocator.core.placement.problem import Solver
-from allocator.core.policy import AllocationPolicy, TransitionPolicy
 from allocator.errors import EtcdUnavailableError, ValidationError
 from allocator.etcd.client import EtcdClient
 from allocator.key_space import KeySpace
+from allocator.keys import Keys
 from allocator.leadership.election import LeadershipConfig
+from allocator.model import ItemId, MemberId
+from allocator.ops import Compare, KeyValue, Put
+from allocator.policy import AllocationPolicy, TransitionPolicy
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.task_group import TaskGroup
 from allocator.session import Session, SessionConfig

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from allocator.core.keys import Keys
-from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
-from allocator.core.ops import KeyValue
 from allocator.etcd.api import Header as EtcdHeader
+from allocator.keys import Keys
+from allocator.model import Assignment, Item, ItemId, Member, MemberId
+from allocator.ops import KeyValue
 from consumer.key_space import ConsumerMember, ShardItem, process_id_of
 from consumer.protocol.journal_pb2 import ProcessSpec
 from consumer.protocol.labels import label_set

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from allocator.core.ops import Put
 from allocator.etcd.client import EtcdClient, EtcdConfig
+from allocator.ops import Put
 from consumer.leasing.etcd.store import EtcdRecordStore
 from consumer.leasing.sql.store import SqlRecordStore
 from tests.support.azure_stores import AzureSubject

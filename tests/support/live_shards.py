@@ -11,11 +11,11 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from allocator.core.keys import AuxiliaryKeys, Keys
-from allocator.core.model import Assignment, ItemId, MemberId
-from allocator.core.ops import Delete, Put
 from allocator.etcd.client import EtcdClient
 from allocator.key_space import KeySpace
+from allocator.keys import AuxiliaryKeys, Keys
+from allocator.model import Assignment, ItemId, MemberId
+from allocator.ops import Delete, Put
 from allocator.runtime.clock import SystemClock
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Shard

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from allocator.core.policy import AllocationPolicy, TransitionPolicy
 from allocator.etcd.config import EtcdConfig
+from allocator.policy import AllocationPolicy, TransitionPolicy
 from allocator.runtime.task_group import TaskGroup
 from consumer.client import ShardClient
 from consumer.config import MemberConfig

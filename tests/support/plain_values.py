@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import KeyValue
 from allocator.errors import KeyDecodeError, ValidationError
+from allocator.model import ItemId, MemberId
+from allocator.ops import KeyValue
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from allocator.core.keys import Keys
-from allocator.core.model import ItemId
-from allocator.core.ops import Put
 from allocator.etcd.client import EtcdClient
+from allocator.keys import Keys
+from allocator.model import ItemId
+from allocator.ops import Put
 from consumer.core.hint_keys import backup_hints_keys, primary_hints_key, recovery_log_of
 from consumer.journal.client import JournalClient
 from consumer.protocol.journal_pb2 import ApplyRequest, Fragment

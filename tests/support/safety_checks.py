@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from allocator.core.model import Assignment, MemberId
 from allocator.core.placement.problem import Desired, zones_spanned
-from allocator.core.policy import TransitionPolicy
-from allocator.core.state import AllocState
+from allocator.model import Assignment, MemberId
+from allocator.policy import TransitionPolicy
+from allocator.state.alloc_state import AllocState
 
 IsConsistent = Callable[[Assignment], bool]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from allocator.core.inquiry.standing import Standing
-from allocator.core.load.weights import ItemWeights
 from allocator.core.placement.flow import FlowSolver
 from allocator.core.plan import Plan
-from allocator.core.policy import AllocationPolicy
-from allocator.core.snapshot import Snapshot
-from allocator.core.state import AllocState
 from allocator.core.transition.settle import Settling
+from allocator.policy import AllocationPolicy
+from allocator.state.alloc_state import AllocState
+from allocator.state.load import ItemWeights
+from allocator.state.snapshot import Snapshot
 from tests.support.memory_cluster import AT_ONCE, MemoryCluster, ValueConsistency
 
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 from allocator.core.inquiry.causes import CauseFinder, told
 from allocator.core.inquiry.standing import Standing, as_planned
-from allocator.core.load.lag import Lag
-from allocator.core.model import Assignment, Item, ItemId, MemberId
 from allocator.core.placement.primaries import wanted_hand_overs
 from allocator.core.plan import Plan, PlanRefused, plan_for
-from allocator.core.state import PRIMARY_SLOT, AllocState
 from allocator.core.transition.blocked import Blocked, Reason
 from allocator.core.transition.converge import converge
 from allocator.core.transition.replicas import Replicas
 from allocator.core.transition.settle import waits_to_settle
+from allocator.model import Assignment, Item, ItemId, MemberId
+from allocator.state.alloc_state import PRIMARY_SLOT, AllocState
+from allocator.state.load import Lag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,8 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from allocator.core.model import Assignment, ItemId, MemberId
-from allocator.core.state import PRIMARY_SLOT
+from allocator.model import Assignment, ItemId, MemberId
+from allocator.state.alloc_state import PRIMARY_SLOT
 
 
 class Kind(Enum):

@@ -15,10 +15,10 @@ from allocator.core.inquiry.standing import (
     as_planned,
     supposed,
 )
-from allocator.core.model import MemberId
 from allocator.core.plan import Plan, PlanRefused, plan_for
-from allocator.core.state import AllocState
 from allocator.core.transition.settle import waits_to_settle
+from allocator.model import MemberId
+from allocator.state.alloc_state import AllocState
 
 ID_BYTES = 8
 

@@ -12,15 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from allocator.core.consistency import Consistency
 from allocator.core.inquiry.happening import Happening
 from allocator.core.inquiry.stage import Stage
-from allocator.core.keys import Keys
 from allocator.core.plan import Plan
-from allocator.core.policy import AllocationPolicy
-from allocator.core.state import AllocState
 from allocator.core.transition.blocked import Blocked
 from allocator.core.transition.settle import Settling
+from allocator.keys import Keys
+from allocator.policy import AllocationPolicy
+from allocator.state.alloc_state import AllocState, Consistency
 
 ROUNDS_MAX = 100_000
 """What budgets of one move at a time need for tens of thousands of moves; a rehearsal must end."""

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from allocator.core.consistency import Consistency
-from allocator.core.keys import Keys
-from allocator.core.load.weights import ItemWeights, declared_weight
-from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
 from allocator.core.placement.problem import Problem, ProblemItem, Solver
 from allocator.core.plan import Plan
-from allocator.core.policy import AllocationPolicy
-from allocator.core.snapshot import Snapshot
-from allocator.core.state import AllocState
 from allocator.core.transition.settle import Settling
+from allocator.keys import Keys
+from allocator.model import Assignment, Item, ItemId, Member, MemberId
+from allocator.policy import AllocationPolicy
+from allocator.state.alloc_state import AllocState, Consistency
+from allocator.state.load import ItemWeights, declared_weight
+from allocator.state.snapshot import Snapshot
 
 Basis = tuple[int, int, int]
 """The leadership, and what its tracker counts: equal ones stand for the same items, members and assignments."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from allocator.core.model import ItemId, MemberId
 from allocator.core.placement.capacity import capacity_of
 from allocator.core.placement.problem import Desired, Problem
+from allocator.model import ItemId, MemberId
 
 _NEW, _STANDBY, _PRIMARY = range(3)
 """What is put elsewhere first: a replica that is to be made anyway, a standby, the primary."""

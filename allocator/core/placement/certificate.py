@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from allocator.core.model import ItemId, MemberId
 from allocator.core.placement.columns import Columns, Ints, columns_of
 from allocator.core.placement.objective_costs import Weights
 from allocator.core.placement.problem import ZONES_WANTED, Desired, Problem, usable
 from allocator.core.placement.residual import FAR, Inner, Placed, Potentials, Residual
+from allocator.model import ItemId, MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

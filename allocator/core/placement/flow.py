@@ -27,7 +27,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from allocator.core.model import MemberId
 from allocator.core.placement.dealing import deal_order, pair_hub_units
 from allocator.core.placement.min_cost_flow import Network
 from allocator.core.placement.objective_costs import MOVES_OF_A_FAILED_REPLICA, Weights
@@ -41,6 +40,7 @@ from allocator.core.placement.problem import (
     usable,
 )
 from allocator.core.placement.shares import Totals, load_windows
+from allocator.model import MemberId
 
 Likeness: TypeAlias = "tuple[int, tuple[MemberId, ...], MemberId | None, tuple[MemberId, ...]]"
 """What items of a class have in common: attainable replication, current members, primary, avoided."""

@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
-from allocator.core.model import MemberId
 from allocator.core.placement.capacity import capacity_of
 from allocator.core.placement.problem import (
     ZONES_WANTED,
@@ -28,6 +27,7 @@ from allocator.core.placement.problem import (
     usable,
     zones_spanned,
 )
+from allocator.model import MemberId
 
 
 def utilisation_max(problem: Problem, desired: Desired) -> Fraction:

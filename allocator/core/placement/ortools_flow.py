@@ -23,7 +23,6 @@ from itertools import compress
 
 import numpy as np
 
-from allocator.core.model import ItemId
 from allocator.core.placement.arcs import FlowUnsolvedError, solve
 from allocator.core.placement.classes import classes_of
 from allocator.core.placement.columns import Columns, Ints, columns_of
@@ -34,6 +33,7 @@ from allocator.core.placement.pricing import underpriced
 from allocator.core.placement.problem import Desired, Problem
 from allocator.core.placement.residual import Placed, Residual
 from allocator.core.placement.roles import first_roles
+from allocator.model import ItemId
 
 STUCK_ALONE_MAX = 64
 """Of more items that are stuck, all that are alike get arcs to members: more turns would cost more than the arcs."""

@@ -20,11 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm
 
-from allocator.core.model import ItemId, MemberId
 from allocator.core.placement.capacity import capacity_of
 from allocator.core.placement.level_choice import LevelChoice, UnitClass
 from allocator.core.placement.problem import Desired, Problem, ProblemItem, ProblemMember
-from allocator.core.policy import PrimaryPolicy
+from allocator.model import ItemId, MemberId
+from allocator.policy import PrimaryPolicy
 
 HAND_OVERS_LISTED_MAX = 32
 """Hand-overs named at a time: few are carried out at once, and what remains is asked for again."""

@@ -28,14 +28,14 @@ from fractions import Fraction
 from itertools import combinations
 from typing import TypeAlias
 
-from allocator.core.model import MemberId
 from allocator.core.placement.problem import (
     ZONES_WANTED,
     Problem,
     ProblemMember,
     usable,
 )
-from allocator.core.policy import Balance, Objective
+from allocator.model import MemberId
+from allocator.policy import Balance, Objective
 
 ZONES_ENUMERATED_MAX = 8
 """Up to so many zones, each set of them is looked at; beyond, the likely ones only (single zones, and the fullest)."""

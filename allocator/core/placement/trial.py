@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator
 from enum import Enum
 
-from allocator.core.model import ItemId, MemberId
 from allocator.core.placement.capacity import capacity_of, is_weighted
 from allocator.core.placement.problem import (
     ZONES_WANTED,
@@ -21,6 +20,7 @@ from allocator.core.placement.problem import (
     zones_spanned,
 )
 from allocator.core.placement.shares import Totals, load_windows
+from allocator.model import ItemId, MemberId
 
 
 class Verdict(Enum):

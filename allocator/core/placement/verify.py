@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, product
 
-from allocator.core.model import ItemId, MemberId
 from allocator.core.placement.capacity import capacity_of, is_weighted
 from allocator.core.placement.problem import (
     ZONES_WANTED,
@@ -23,7 +22,8 @@ from allocator.core.placement.problem import (
     zones_spanned,
 )
 from allocator.core.placement.shares import Totals, load_windows
-from allocator.core.policy import Balance
+from allocator.model import ItemId, MemberId
+from allocator.policy import Balance
 
 VIOLATIONS_REPORTED_MAX = 10
 """Enough to see what is wrong; a broken solver may break every item."""

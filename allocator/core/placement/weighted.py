@@ -27,7 +27,7 @@ from allocator.core.placement.board import Board
 from allocator.core.placement.capacity import capacity_of, is_weighted
 from allocator.core.placement.problem import Desired, Problem, ProblemMember, Solver, usable
 from allocator.core.placement.shares import Totals, load_windows
-from allocator.core.policy import Objective
+from allocator.policy import Objective
 
 LEVEL_ENOUGH_RATIO = 0.02
 """A member so little above its level is left alone: loads are rounded more coarsely than that."""

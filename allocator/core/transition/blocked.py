@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from allocator.core.model import ItemId, MemberId
+from allocator.model import ItemId, MemberId
 
 
 class Change(Enum):

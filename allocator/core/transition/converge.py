@@ -25,18 +25,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from allocator.core.consistency import Consistency
-from allocator.core.keys import Keys
-from allocator.core.model import Assignment, ItemId, MemberId
-from allocator.core.ops import Compare, Delete, Operation, Put, TxnCheckpoint
 from allocator.core.placement.primaries import HandOver
 from allocator.core.placement.problem import Desired
-from allocator.core.policy import TransitionPolicy
-from allocator.core.state import PRIMARY_SLOT, AllocState
 from allocator.core.transition.blocked import Blocked, Change
 from allocator.core.transition.item_state import Add, ItemDecision
 from allocator.core.transition.schedule import Targets, schedule
 from allocator.core.transition.slots import Move
+from allocator.keys import Keys
+from allocator.model import Assignment, ItemId, MemberId
+from allocator.ops import Compare, Delete, Operation, Put, TxnCheckpoint
+from allocator.policy import TransitionPolicy
+from allocator.state.alloc_state import PRIMARY_SLOT, AllocState, Consistency
 
 DEAD_PER_CHECKPOINT_MAX = 64
 """Dead assignments deleted at once: half of etcd's limit on operations, which leaves room for fixed comparisons."""

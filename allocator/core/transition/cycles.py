@@ -17,11 +17,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from allocator.core.model import MemberId
-from allocator.core.state import AllocState
 from allocator.core.transition.blocked import Blocked, Change, Reason
 from allocator.core.transition.item_state import ItemDecision
 from allocator.core.transition.removal import would_free
+from allocator.model import MemberId
+from allocator.state.alloc_state import AllocState
 
 
 @dataclass(frozen=True, slots=True)

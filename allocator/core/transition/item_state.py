@@ -25,9 +25,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from allocator.core.load.lag import Lag
-from allocator.core.model import Assignment, Item, MemberId
-from allocator.core.state import PRIMARY_SLOT, AllocState
 from allocator.core.transition.blocked import Blocked, Change, Reason
 from allocator.core.transition.removal import Refused, parting_primary, removals
 from allocator.core.transition.replicas import Replicas, Risk
@@ -39,6 +36,9 @@ from allocator.core.transition.slots import (
     packed,
     slots_for_newcomers,
 )
+from allocator.model import Assignment, Item, MemberId
+from allocator.state.alloc_state import PRIMARY_SLOT, AllocState
+from allocator.state.load import Lag
 
 
 @dataclass(frozen=True, slots=True)

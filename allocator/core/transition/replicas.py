@@ -10,10 +10,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from allocator.core.consistency import Consistency
-from allocator.core.model import Assignment, Item, MemberId
 from allocator.core.placement.problem import ZONES_WANTED, zones_spanned
-from allocator.core.state import PRIMARY_SLOT, AllocState
+from allocator.model import Assignment, Item, MemberId
+from allocator.state.alloc_state import PRIMARY_SLOT, AllocState, Consistency
 
 
 class Risk(IntEnum):

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Iterable
 from math import inf
 
-from allocator.core.model import MemberId
-from allocator.core.policy import TransitionPolicy
-from allocator.core.state import AllocState
 from allocator.core.transition.blocked import Reason
+from allocator.model import MemberId
+from allocator.policy import TransitionPolicy
+from allocator.state.alloc_state import AllocState
 
 
 class Capacity:

@@ -17,10 +17,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from allocator.core.model import Assignment
-from allocator.core.state import PRIMARY_SLOT
 from allocator.core.transition.removal import to_go
 from allocator.core.transition.replicas import Replicas
+from allocator.model import Assignment
+from allocator.state.alloc_state import PRIMARY_SLOT
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import structlog
 from google.protobuf.message import DecodeError
 from sortedcontainers import SortedDict
 
-from allocator.core.documents import DocumentError, decode_msgpack
+from allocator.documents import DocumentError, decode_msgpack
 from allocator.runtime.task_group import TaskGroup
 from consumer.journal.broker.disk import Disk, is_out_of_space
 from consumer.journal.broker.frames import (

@@ -27,7 +27,7 @@ from typing import TypeVar
 
 import msgspec
 
-from allocator.core.documents import DocumentError, decode_json
+from allocator.documents import DocumentError, decode_json
 from consumer.errors import BrokerDataError
 from consumer.journal.broker.catalogue import initialize_catalogue
 from consumer.journal.broker.disk import Disk, close_quietly, is_out_of_space

@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from allocator.core.documents import DocumentError, decode_json
+from allocator.documents import DocumentError, decode_json
 from allocator.errors import ValidationError
 from consumer.errors import BrokerDataError
 from consumer.journal.broker.disk import Disk

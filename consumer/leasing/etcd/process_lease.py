@@ -11,10 +11,10 @@ from typing import Self
 
 import structlog
 
-from allocator.core.ops import LeaseId
 from allocator.errors import EtcdError, LeaseLostError
 from allocator.etcd.api import Etcd
 from allocator.etcd.lease import LeaseKeeper
+from allocator.ops import LeaseId
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
 

@@ -11,7 +11,9 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
-from allocator.core.ops import (
+from allocator.errors import LeaseNotFoundError
+from allocator.etcd.api import Etcd, TxnResult
+from allocator.ops import (
     Compare,
     CompareTarget,
     Delete,
@@ -22,8 +24,6 @@ from allocator.core.ops import (
     Put,
     prefix_range_end,
 )
-from allocator.errors import LeaseNotFoundError
-from allocator.etcd.api import Etcd, TxnResult
 from allocator.runtime.clock import Clock, SystemClock
 from consumer.errors.leasing import DependencyError, InvalidStateError, UnreadableLeaseError
 from consumer.leasing.core.codec import decode, encode

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from allocator.core.documents import DocumentError, decode_json
+from allocator.documents import DocumentError, decode_json
 from consumer.errors import SourceDataLossError
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.sources.part import Part

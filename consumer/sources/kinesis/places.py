@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from allocator.core.documents import DocumentError, decode_json
+from allocator.documents import DocumentError, decode_json
 from consumer.errors import SourceDataLossError
 from consumer.sources.starts import AtTimestamp as AtTimestamp
 from consumer.sources.starts import Latest as Latest

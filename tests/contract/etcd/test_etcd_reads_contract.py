@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from allocator.core.ops import Delete, Put, prefix_range_end
 from allocator.errors import EtcdRequestError, RevisionCompactedError
 from allocator.etcd.api import Etcd
+from allocator.ops import Delete, Put, prefix_range_end
 from tests.support.etcd_contract import EtcdUnderTest, put
 
 

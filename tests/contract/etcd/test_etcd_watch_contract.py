@@ -7,9 +7,9 @@ from contextlib import aclosing
 
 import pytest
 
-from allocator.core.ops import Delete, LeaseId, Put
 from allocator.errors import RevisionCompactedError
 from allocator.etcd.api import Etcd, KeyDeleted, KeyPut, WatchBatch, WatchEvent, mod_revision_of
+from allocator.ops import Delete, LeaseId, Put
 from tests.support.etcd_contract import EtcdUnderTest, events_of, put
 from tests.support.eventually import eventually
 

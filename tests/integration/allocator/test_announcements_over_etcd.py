@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.core.keys import Keys
-from allocator.core.model import MemberId
-from allocator.core.ops import Compare, Operation
 from allocator.errors import AnnounceConflictError, MemberKeyLostError
 from allocator.etcd.api import TxnResult
 from allocator.etcd.client import EtcdClient
+from allocator.keys import Keys
+from allocator.model import MemberId
+from allocator.ops import Compare, Operation
 from allocator.runtime.task_group import TaskGroup
 from tests.support.eventually import eventually
 from tests.support.json_members import JsonMemberProcess, member_value, session_config

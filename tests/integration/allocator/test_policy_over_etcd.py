@@ -9,10 +9,10 @@ from itertools import pairwise
 
 import pytest
 
-from allocator.core.keys import Keys
-from allocator.core.model import ItemId, MemberId
-from allocator.core.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
 from allocator.etcd.client import EtcdClient
+from allocator.keys import Keys
+from allocator.model import ItemId, MemberId
+from allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
 from allocator.runtime.task_group import TaskGroup
 from tests.support.eventually import eventually
 from tests.support.json_members import (

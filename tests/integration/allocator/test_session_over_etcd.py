@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from allocator.core.keys import Keys
-from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import Put
 from allocator.core.placement.flow import FlowSolver
 from allocator.core.placement.problem import Desired, Problem
 from allocator.errors import (
@@ -21,6 +18,9 @@ from allocator.errors import (
     TxnConflictError,
 )
 from allocator.etcd.client import EtcdClient, EtcdConfig
+from allocator.keys import Keys
+from allocator.model import ItemId, MemberId
+from allocator.ops import Put
 from allocator.runtime.task_group import TaskGroup
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from tests.support.eventually import eventually

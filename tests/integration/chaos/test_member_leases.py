@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.core.keys import Keys
-from allocator.core.model import MemberId
-from allocator.core.ops import LeaseId
 from allocator.etcd.client import EtcdClient
+from allocator.keys import Keys
+from allocator.model import MemberId
+from allocator.ops import LeaseId
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from tests.chaos.leases import MemberLeases, Renewals
 from tests.support.eventually import eventually

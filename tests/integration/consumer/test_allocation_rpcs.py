@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from allocator.core.ops import Put, prefix_range_end
 from allocator.errors import ValidationError
 from allocator.etcd.client import EtcdClient
+from allocator.ops import Put, prefix_range_end
 from consumer.cli.main import main
 from consumer.client import AllocationClient, ShardClient
 from consumer.errors import (

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from allocator.core.keys import AuxiliaryKeys
-from allocator.core.model import ItemId
+from allocator.keys import AuxiliaryKeys
+from allocator.model import ItemId
 from allocator.runtime.clock import SystemClock
 from allocator.runtime.task_group import TaskGroup
 from consumer.journal.append_service import AppendService

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from allocator.core.keys import AuxiliaryKeys
-from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import Compare, Delete, LeaseId, Operation, Put
 from allocator.errors import EtcdUnavailableError
 from allocator.etcd.api import TxnResult
 from allocator.etcd.client import EtcdClient
+from allocator.keys import AuxiliaryKeys
+from allocator.model import ItemId, MemberId
+from allocator.ops import Compare, Delete, LeaseId, Operation, Put
 from allocator.runtime.clock import SystemClock
 from allocator.runtime.task_group import TaskGroup
 from consumer.core.young_deaths import YoungDeath

@@ -15,9 +15,9 @@ import grpc
 import psutil
 import pytest
 
-from allocator.core.keys import Keys
-from allocator.core.model import MemberId
 from allocator.etcd.client import EtcdClient
+from allocator.keys import Keys
+from allocator.model import MemberId
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Resolver, Shard
 from consumer.errors import ResolverStoppedError

@@ -14,8 +14,6 @@ import grpc
 import pytest
 from prometheus_client import generate_latest
 
-from allocator.core.keys import Keys
-from allocator.core.ops import LeaseId
 from allocator.errors import (
     AnnounceConflictError,
     EtcdUnavailableError,
@@ -24,6 +22,8 @@ from allocator.errors import (
 )
 from allocator.etcd.client import EtcdClient
 from allocator.etcd.config import EtcdConfig
+from allocator.keys import Keys
+from allocator.ops import LeaseId
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Shard
 from consumer.client import ShardClient

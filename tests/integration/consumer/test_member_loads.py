@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from allocator.core.keys import AuxiliaryKeys
-from allocator.core.load.measured import MeasuredLoads
-from allocator.core.load.report import MemberReport
-from allocator.core.model import ItemId, MemberId
-from allocator.core.policy import LoadPolicy
 from allocator.etcd.client import EtcdClient
+from allocator.keys import AuxiliaryKeys
+from allocator.model import ItemId, MemberId
+from allocator.policy import LoadPolicy
 from allocator.runtime.clock import SystemClock
 from allocator.runtime.task_group import TaskGroup
+from allocator.state.load import MeasuredLoads, MemberReport
 from consumer.core.load_message import decode_report
 from consumer.journal.client import JournalClient
 from consumer.member.load_reporter import LoadReporter

@@ -9,12 +9,12 @@ import pytest
 from click.testing import CliRunner
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from allocator.core.keys import AuxiliaryKeys
 from allocator.core.ledger import decoded_or_none
-from allocator.core.ops import prefix_range_end
-from allocator.core.policy import AllocationPolicy, LedgerPolicy
 from allocator.errors import ValidationError
 from allocator.etcd.client import EtcdClient
+from allocator.keys import AuxiliaryKeys
+from allocator.ops import prefix_range_end
+from allocator.policy import AllocationPolicy, LedgerPolicy
 from consumer.cli.main import main
 from consumer.client import AllocationClient, ShardClient
 from consumer.errors import PlanNotAppliedError

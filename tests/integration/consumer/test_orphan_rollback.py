@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from allocator.core.keys import AuxiliaryKeys
-from allocator.core.ops import prefix_range_end
 from allocator.etcd.client import EtcdClient
+from allocator.keys import AuxiliaryKeys
+from allocator.ops import prefix_range_end
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Shard
 from consumer.errors import AssignmentLostError, CommitFencedError

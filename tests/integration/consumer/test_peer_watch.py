@@ -11,12 +11,12 @@ import time
 import pytest
 from prometheus_client import CollectorRegistry
 
-from allocator.core.keys import Keys
-from allocator.core.model import MemberId
-from allocator.core.ops import LeaseId, Put
 from allocator.errors import EtcdUnavailableError
 from allocator.etcd.client import EtcdClient
 from allocator.key_space import KeySpace
+from allocator.keys import Keys
+from allocator.model import MemberId
+from allocator.ops import LeaseId, Put
 from allocator.runtime.clock import SystemClock
 from allocator.runtime.task_group import TaskGroup
 from consumer.key_space import ShardDecoder, process_id_of

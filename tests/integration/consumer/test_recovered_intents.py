@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from allocator.core.keys import AuxiliaryKeys
-from allocator.core.model import ItemId
+from allocator.keys import AuxiliaryKeys
+from allocator.model import ItemId
 from consumer.journal.client import JournalClient
 from consumer.message.clock import MessageClock
 from consumer.message.framing import NDJSON

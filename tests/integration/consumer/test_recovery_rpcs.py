@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from allocator.core.keys import Keys
-from allocator.core.model import ItemId
-from allocator.core.ops import prefix_range_end
 from allocator.etcd.client import EtcdClient
+from allocator.keys import Keys
+from allocator.model import ItemId
+from allocator.ops import prefix_range_end
 from consumer.cli.main import main
 from consumer.client import RecoveryClient, ShardClient
 from consumer.core.hint_keys import backup_hints_keys, primary_hints_key

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from allocator.core.keys import AuxiliaryKeys
+from allocator.keys import AuxiliaryKeys
 from consumer.cli.main import main
 from consumer.client import RecoveryClient, ShardClient
 from consumer.core.source_reset import SourceReset

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.core.ops import Put
 from allocator.errors import ValidationError
 from allocator.etcd.client import EtcdClient
+from allocator.ops import Put
 from consumer.errors import (
     ApplyConflictError,
     BoundExceededError,

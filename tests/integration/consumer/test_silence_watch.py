@@ -14,12 +14,12 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from allocator.core.model import MemberId
-from allocator.core.ops import LeaseId, Put
 from allocator.etcd.api import LeaseLife
 from allocator.etcd.client import EtcdClient
 from allocator.etcd.config import EtcdConfig
 from allocator.etcd.lease import LeaseKeeper
+from allocator.model import MemberId
+from allocator.ops import LeaseId, Put
 from allocator.runtime.clock import SystemClock
 from allocator.runtime.task_group import TaskGroup
 from consumer.embedded.etcd import EmbeddedEtcdProcess

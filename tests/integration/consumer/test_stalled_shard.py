@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import structlog
 
-from allocator.core.ops import Compare, Delete, Operation
 from allocator.errors import EtcdUnavailableError
 from allocator.etcd.api import TxnResult
 from allocator.etcd.client import EtcdClient
 from allocator.etcd.config import EtcdConfig
+from allocator.ops import Compare, Delete, Operation
 from consumer.embedded.broker import EmbeddedBroker
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.journal.client import JournalClient

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
-from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import Put
-from allocator.core.policy import LedgerPolicy
 from allocator.ledger import Ledger
+from allocator.model import ItemId, MemberId
+from allocator.ops import Put
+from allocator.policy import LedgerPolicy
 from allocator.runtime.clock import SystemClock
 from allocator.runtime.task_group import TaskGroup
 from consumer.journal.client import JournalClient

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from allocator.core.ops import Compare, Put, prefix_range_end
 from allocator.etcd.api import KeyDeleted, KeyPut, WatchEvent
 from allocator.etcd.client import EtcdClient, EtcdConfig
+from allocator.ops import Compare, Put, prefix_range_end
 from consumer.embedded.etcd import EmbeddedEtcd
 
 pytestmark = pytest.mark.etcd

@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import pytest
 
-from allocator.core.ops import Compare, Get, Put, prefix_range_end
 from allocator.errors import EtcdLimitError, EtcdUnavailableError
 from allocator.etcd.client import EtcdClient, EtcdConfig
+from allocator.ops import Compare, Get, Put, prefix_range_end
 from allocator.runtime.task_group import TaskGroup
 from consumer.embedded.etcd import EmbeddedEtcd, EmbeddedEtcdProcess
 

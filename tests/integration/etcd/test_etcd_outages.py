@@ -12,7 +12,6 @@ from itertools import pairwise
 
 import pytest
 
-from allocator.core.ops import Put, prefix_range_end
 from allocator.errors import (
     ClusterMismatchError,
     EtcdUnavailableError,
@@ -20,6 +19,7 @@ from allocator.errors import (
 )
 from allocator.etcd.api import KeyPut, WatchEvent, mod_revision_of
 from allocator.etcd.client import EtcdClient, EtcdConfig
+from allocator.ops import Put, prefix_range_end
 from allocator.runtime.task_group import TaskGroup
 from consumer.embedded.etcd import EmbeddedEtcd
 from tests.support.eventually import eventually

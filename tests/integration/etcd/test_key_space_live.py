@@ -11,11 +11,11 @@ from uuid import uuid4
 
 import pytest
 
-from allocator.core.keys import Keys
-from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import Put
 from allocator.etcd.client import EtcdClient, EtcdConfig
 from allocator.key_space import KeySpace
+from allocator.keys import Keys
+from allocator.model import ItemId, MemberId
+from allocator.ops import Put
 from allocator.runtime.task_group import TaskGroup
 from consumer.embedded.etcd import EmbeddedEtcd
 from tests.support.eventually import eventually

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from allocator.core.ops import Compare, Put, TxnCheckpoint
 from allocator.errors import EtcdLimitError, LeaseNotFoundError, TxnConflictError
 from allocator.etcd.client import EtcdClient
 from allocator.etcd.txn_batch import apply_checkpoints
+from allocator.ops import Compare, Put, TxnCheckpoint
 
 pytestmark = pytest.mark.etcd
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from allocator.core.ops import LeaseId
 from allocator.etcd.client import EtcdClient, EtcdConfig
+from allocator.ops import LeaseId
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.errors import DependencyError
 from consumer.leasing.core import rules

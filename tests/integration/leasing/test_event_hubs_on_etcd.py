@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from allocator.core.ops import LeaseId
+from allocator.ops import LeaseId
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.errors import DependencyError, ShutdownError
 from consumer.leasing.event_hubs import RecordCheckpointStore

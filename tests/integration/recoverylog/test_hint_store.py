@@ -8,11 +8,11 @@ from functools import partial
 
 import pytest
 
-from allocator.core.model import Assignment
-from allocator.core.ops import Compare, Delete, Get, Operation, Put
 from allocator.errors import KeyDecodeError
 from allocator.etcd.api import TxnResult
 from allocator.etcd.client import EtcdClient, EtcdConfig
+from allocator.model import Assignment
+from allocator.ops import Compare, Delete, Get, Operation, Put
 from consumer.core.hint_keys import backup_hints_keys, primary_hints_key
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.errors import AssignmentLostError

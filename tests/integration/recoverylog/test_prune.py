@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from allocator.core.keys import AuxiliaryKeys, Keys
-from allocator.core.model import ItemId
-from allocator.core.ops import prefix_range_end
 from allocator.etcd.client import EtcdClient
+from allocator.keys import AuxiliaryKeys, Keys
+from allocator.model import ItemId
+from allocator.ops import prefix_range_end
 from allocator.runtime.task_group import TaskGroup
 from consumer.core.hint_keys import backup_hints_keys
 from consumer.journal.client import JournalClient

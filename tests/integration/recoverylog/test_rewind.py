@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from allocator.core.keys import Keys
-from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import prefix_range_end
 from allocator.etcd.client import EtcdClient
+from allocator.keys import Keys
+from allocator.model import ItemId, MemberId
+from allocator.ops import prefix_range_end
 from consumer.core.hint_keys import backup_hints_keys, primary_hints_key
 from consumer.protocol.recorded_op_pb2 import FnodeSegments, FSMHints, Segment
 from consumer.protocol.recovery_pb2 import RewindStatus

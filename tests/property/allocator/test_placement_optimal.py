@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allocator.core.model import ItemId, MemberId
 from allocator.core.placement.certificate import certify, rounds_max
 from allocator.core.placement.choose import ArraySolver
 from allocator.core.placement.flow import FlowSolver, PlacementFlow
@@ -26,7 +25,8 @@ from allocator.core.placement.problem import (
 )
 from allocator.core.placement.shares import Totals, load_windows
 from allocator.core.placement.verify import verify
-from allocator.core.policy import Balance, Objective
+from allocator.model import ItemId, MemberId
+from allocator.policy import Balance, Objective
 
 
 @st.composite

@@ -11,14 +11,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from allocator.core.inquiry.standing import Hypothesis, Standing, supposed
-from allocator.core.keys import Keys
-from allocator.core.mirror import Mirror
-from allocator.core.model import Assignment, Item, ItemId, MemberId
-from allocator.core.ops import KeyValue
 from allocator.core.placement.flow import FlowSolver
-from allocator.core.policy import AllocationPolicy, LoadPolicy, TransitionPolicy
-from allocator.core.tracker import Tracker
 from allocator.errors import KeyDecodeError
+from allocator.keys import Keys
+from allocator.model import Assignment, Item, ItemId, MemberId
+from allocator.ops import KeyValue
+from allocator.policy import AllocationPolicy, LoadPolicy, TransitionPolicy
+from allocator.state.derived_state import Tracker
+from allocator.state.mirror import Mirror
 from allocator.steering import PacingPolicy
 from tests.support.memory_cluster import ValueConsistency
 from tests.support.plain_values import PlainDecoder, PlainItem

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocator.core.keys import Keys
-from allocator.core.mirror import Mirror
-from allocator.core.model import Assignment, ItemId, MemberId
-from allocator.core.ops import KeyValue
-from allocator.core.state import AllocState
-from allocator.core.tracker import Tracker
+from allocator.keys import Keys
+from allocator.model import Assignment, ItemId, MemberId
+from allocator.ops import KeyValue
+from allocator.state.alloc_state import AllocState
+from allocator.state.derived_state import Tracker
+from allocator.state.mirror import Mirror
 from tests.support.memory_cluster import ValueConsistency
 from tests.support.plain_values import PlainDecoder
 

@@ -11,7 +11,6 @@ from itertools import combinations, product
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from allocator.core.model import ItemId, MemberId
 from allocator.core.placement.capacity import is_weighted
 from allocator.core.placement.flow import FlowSolver
 from allocator.core.placement.imbalance import (
@@ -29,7 +28,8 @@ from allocator.core.placement.problem import (
 )
 from allocator.core.placement.verify import verify
 from allocator.core.placement.weighted import WeightedSolver
-from allocator.core.policy import Objective
+from allocator.model import ItemId, MemberId
+from allocator.policy import Objective
 
 COUNTS = FlowSolver()
 WEIGHTED = WeightedSolver(COUNTS)

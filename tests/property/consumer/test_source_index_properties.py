@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allocator.core.model import ItemId
+from allocator.model import ItemId
 from consumer.protocol.shard_pb2 import ShardSpec
 from consumer.resolver.source_index import ShardsBySource
 

@@ -14,12 +14,12 @@ from typing import TypedDict
 
 import pytest
 
-from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import KeyValue
 from allocator.core.placement.choose import ArraySolver
 from allocator.core.placement.flow import FlowSolver
 from allocator.core.placement.problem import Solver, zones_spanned
-from allocator.core.state import PRIMARY_SLOT, AllocState
+from allocator.model import ItemId, MemberId
+from allocator.ops import KeyValue
+from allocator.state.alloc_state import PRIMARY_SLOT, AllocState
 from tests.support.memory_cluster import CONSISTENT, MemoryCluster
 
 DATA = Path(__file__).parents[2] / "data" / "allocator_scenarios.jsonl"

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.core.model import MemberId
 from allocator.core.placement.flow import FlowSolver
-from allocator.core.policy import TransitionPolicy
+from allocator.model import MemberId
+from allocator.policy import TransitionPolicy
 from bench.allocator.rolling import AT_ONCE, DEFAULT, PATIENT, SETTLING, Rollout, moves_of
 
 ZONES = ("a", "b", "a", "b", "a")

@@ -10,11 +10,9 @@ from allocator.core.inquiry.explanation import explain
 from allocator.core.inquiry.happening import Kind
 from allocator.core.inquiry.proposal import Proposal, propose
 from allocator.core.inquiry.standing import Hypothesis
-from allocator.core.load.lag import Lag
-from allocator.core.load.measured import MeasuredLoads
-from allocator.core.load.report import MemberReport
-from allocator.core.model import ItemId, MemberId
-from allocator.core.policy import LoadPolicy
+from allocator.model import ItemId, MemberId
+from allocator.policy import LoadPolicy
+from allocator.state.load import Lag, MeasuredLoads, MemberReport
 from tests.support.memory_cluster import CONSISTENT, MemoryCluster
 from tests.support.standings import standing_of
 

@@ -6,18 +6,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from allocator.core.keys import AuxiliaryKeys, Keys
-from allocator.core.load.report import MemberReport, ReplicaLoad
-from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import Put
-from allocator.core.policy import LoadPolicy
-from allocator.core.tracker import Tracker
 from allocator.errors import ValidationError
 from allocator.key_space import KeySpace
+from allocator.keys import AuxiliaryKeys, Keys
 from allocator.load_feed import LOOK_SECONDS, LoadFeed
+from allocator.model import ItemId, MemberId
+from allocator.ops import Put
+from allocator.policy import LoadPolicy
 from allocator.simulation.etcd import FakeEtcd
 from allocator.simulation.values import SimulatedConsistency, SimulatedDecoder, SimulatedItem
 from allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
+from allocator.state.derived_state import Tracker
+from allocator.state.load import MemberReport, ReplicaLoad
 
 T = TypeVar("T")
 KEYS = Keys("/simulated")

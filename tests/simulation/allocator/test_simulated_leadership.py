@@ -10,17 +10,17 @@ from functools import partial
 import pytest
 from structlog.testing import capture_logs
 
-from allocator.core.keys import AssignmentKey, AuxiliaryKeys, Keys
-from allocator.core.model import Assignment, Item, ItemId, MemberId
-from allocator.core.ops import Delete, Put, TxnCheckpoint
 from allocator.core.placement.flow import FlowSolver
-from allocator.core.policy import AllocationPolicy, TransitionPolicy
 from allocator.core.transition.converge import ReplicaCounts, Step
 from allocator.execute import Executor
 from allocator.key_space import KeySpace
+from allocator.keys import AssignmentKey, AuxiliaryKeys, Keys
 from allocator.leadership.leadership import Fence
 from allocator.leadership.records import EpochRecord, LeaderRecord, decoded_or_none, name_of
 from allocator.metrics import AllocatorMetrics
+from allocator.model import Assignment, Item, ItemId, MemberId
+from allocator.ops import Delete, Put, TxnCheckpoint
+from allocator.policy import AllocationPolicy, TransitionPolicy
 from allocator.runtime.task_group import TaskGroup
 from allocator.session import Session, SessionConfig
 from allocator.simulation import Scenario

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import pytest
 
-from allocator.core.keys import AuxiliaryKeys, Keys
-from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import Delete, LeaseId, Operation, Put
 from allocator.core.placement.flow import FlowSolver
 from allocator.core.placement.problem import Problem
-from allocator.core.policy import AllocationPolicy, TransitionPolicy
+from allocator.keys import AuxiliaryKeys, Keys
 from allocator.leadership.records import EpochRecord, encoded
+from allocator.model import ItemId, MemberId
+from allocator.ops import Delete, LeaseId, Operation, Put
+from allocator.policy import AllocationPolicy, TransitionPolicy
 from allocator.simulation import Fault, Scenario, Violation, simulate
 from allocator.simulation.invariants import invariants
 from allocator.simulation.member import Note, Planned

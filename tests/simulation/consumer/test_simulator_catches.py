@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from allocator.core.ops import Put
+from allocator.ops import Put
 from consumer.core import transaction_events as tx
 from consumer.core.checkpoint import build_checkpoint
 from consumer.core.transaction import TransactionMachine

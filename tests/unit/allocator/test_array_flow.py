@@ -10,7 +10,6 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from allocator.core.model import ItemId, MemberId
 from allocator.core.placement import certificate as certificates
 from allocator.core.placement.arcs import Arcs, FlowUnsolvedError, potentials, solve
 from allocator.core.placement.certificate import certify
@@ -24,7 +23,8 @@ from allocator.core.placement.ortools_flow import Solution, solution_of
 from allocator.core.placement.problem import Desired, Problem, ProblemItem, ProblemMember
 from allocator.core.placement.roles import first_roles
 from allocator.core.placement.verify import verify
-from allocator.core.policy import Objective
+from allocator.model import ItemId, MemberId
+from allocator.policy import Objective
 
 SEED = 3
 
@@ -338,7 +338,7 @@ def imported_by(items: int) -> str:
     """Return whether a fresh process has imported OR-tools once it has placed so many items."""
     program = f"""
 import sys
-from allocator.core.model import ItemId, MemberId
+from allocator.model import ItemId, MemberId
 from allocator.core.placement.choose import best_solver
 from allocator.core.placement.problem import Problem, ProblemItem, ProblemMember
 member = ProblemMember(member_id=MemberId("a", "b"), limit=99, exiting=False)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from allocator.core.keys import AuxiliaryKeys
-from allocator.core.model import Member, MemberId
-from allocator.core.ops import KeyValue
+from allocator.keys import AuxiliaryKeys
 from allocator.leadership.election import (
     Election,
     ElectionAction,
@@ -16,6 +14,8 @@ from allocator.leadership.election import (
     View,
 )
 from allocator.leadership.records import CandidateRecord, EpochRecord, LeaderRecord, encoded
+from allocator.model import Member, MemberId
+from allocator.ops import KeyValue
 from tests.support.memory_cluster import JsonMember
 
 KEYS = AuxiliaryKeys("/cluster")

@@ -7,16 +7,6 @@ from pathlib import Path
 import grpc
 import pytest
 
-from allocator.core.ops import (
-    Compare,
-    CompareTarget,
-    Delete,
-    Get,
-    KeyValue,
-    Operation,
-    Put,
-    TxnCheckpoint,
-)
 from allocator.errors import (
     EtcdAuthenticationError,
     EtcdLimitError,
@@ -29,6 +19,16 @@ from allocator.errors import (
 from allocator.etcd.config import EtcdConfig, parse_endpoint
 from allocator.etcd.status import error_for
 from allocator.etcd.txn_batch import _waves, holds
+from allocator.ops import (
+    Compare,
+    CompareTarget,
+    Delete,
+    Get,
+    KeyValue,
+    Operation,
+    Put,
+    TxnCheckpoint,
+)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,6 @@ from collections.abc import AsyncGenerator, Iterable
 
 import pytest
 
-from allocator.core.keys import Keys
-from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import Compare, KeyValue, LeaseId, Operation
 from allocator.errors import ClusterMismatchError, KeySpaceError
 from allocator.etcd.api import (
     Header,
@@ -23,6 +20,9 @@ from allocator.etcd.api import (
     mod_revision_of,
 )
 from allocator.key_space import KeySpace
+from allocator.keys import Keys
+from allocator.model import ItemId, MemberId
+from allocator.ops import Compare, KeyValue, LeaseId, Operation
 from tests.support.plain_values import PlainDecoder, PlainItem, PlainMember
 
 KEYS = Keys("/r")

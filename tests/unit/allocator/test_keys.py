@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.core.keys import (
+from allocator.errors import KeyDecodeError, ValidationError
+from allocator.keys import (
     AssignmentKey,
     AuxiliaryKeys,
     ItemKey,
@@ -12,9 +13,8 @@ from allocator.core.keys import (
     MemberKey,
     member_id_below,
 )
-from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import prefix_range_end
-from allocator.errors import KeyDecodeError, ValidationError
+from allocator.model import ItemId, MemberId
+from allocator.ops import prefix_range_end
 
 KEYS = Keys("/root")
 

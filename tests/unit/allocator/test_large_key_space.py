@@ -9,16 +9,16 @@ from random import Random
 
 import pytest
 
-from allocator.core.keys import Keys
-from allocator.core.mirror import Mirror
-from allocator.core.model import Assignment, Item, ItemId, MemberId
-from allocator.core.ops import KeyValue
-from allocator.core.snapshot import Snapshot
-from allocator.core.tracker import PART_KEYS
 from allocator.etcd.api import Header, KeyDeleted, KeyPut, RangeResult, WatchBatch, WatchEvent
 from allocator.key_space import DECODED_AT_ONCE, KeySpace
+from allocator.keys import Keys
+from allocator.model import Assignment, Item, ItemId, MemberId
 from allocator.observation import Observation
+from allocator.ops import KeyValue
 from allocator.runtime.task_group import TaskGroup
+from allocator.state.derived_state import PART_KEYS
+from allocator.state.mirror import Mirror
+from allocator.state.snapshot import Snapshot
 from tests.support.plain_values import PlainDecoder
 from tests.support.stepping_clock import SteppingClock
 from tests.unit.allocator.test_key_space_apply import SilentEtcd

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from allocator.core.keys import AuxiliaryKeys, Keys
 from allocator.core.ledger import (
     Entry,
     Move,
@@ -13,8 +12,9 @@ from allocator.core.ledger import (
     keys_to_prune,
     moves_of,
 )
-from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import Delete, KeyValue, Operation, Put
+from allocator.keys import AuxiliaryKeys, Keys
+from allocator.model import ItemId, MemberId
+from allocator.ops import Delete, KeyValue, Operation, Put
 
 KEYS = Keys("/test/root")
 AUXILIARY = AuxiliaryKeys("/test/root")

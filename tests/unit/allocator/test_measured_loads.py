@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.core.load.measured import MeasuredLoads
-from allocator.core.load.quantise import IDLE, bucket_of, held_bucket, value_of
-from allocator.core.load.report import MemberReport, ReplicaLoad
-from allocator.core.load.smooth import Smoothed
-from allocator.core.load.weights import ItemWeights, declared_weight
-from allocator.core.model import ItemId, MemberId
-from allocator.core.policy import LoadPolicy
+from allocator.model import ItemId, MemberId
+from allocator.policy import LoadPolicy
+from allocator.state.load import (
+    IDLE,
+    ItemWeights,
+    MeasuredLoads,
+    MemberReport,
+    ReplicaLoad,
+    Smoothed,
+    bucket_of,
+    declared_weight,
+    held_bucket,
+    value_of,
+)
 from tests.support.plain_values import PlainItem
 
 A, B = MemberId("a", "a"), MemberId("b", "b")

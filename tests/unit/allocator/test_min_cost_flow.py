@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from allocator.core.model import ItemId, MemberId
 from allocator.core.placement.flow import FlowSolver
 from allocator.core.placement.min_cost_flow import Network
 from allocator.core.placement.objective_costs import LEVEL_MAX, Weights
 from allocator.core.placement.problem import Problem, ProblemItem, ProblemMember
 from allocator.core.placement.verify import verify
-from allocator.core.policy import Objective
+from allocator.model import ItemId, MemberId
+from allocator.policy import Objective
 
 
 def test_network_cheaper_path_is_used_first_and_dear_one_for_the_rest() -> None:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from allocator.core.keys import Keys
-from allocator.core.mirror import Mirror
-from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import KeyValue
-from allocator.core.tracker import Tracker
+from allocator.keys import Keys
+from allocator.model import ItemId, MemberId
+from allocator.ops import KeyValue
+from allocator.state.derived_state import Tracker
+from allocator.state.mirror import Mirror
 from tests.support.memory_cluster import ValueConsistency
 from tests.support.plain_values import PlainDecoder
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from allocator.core.model import ItemId, MemberId
 from allocator.core.placement.flow import FlowSolver
 from allocator.core.placement.primaries import (
     HAND_OVERS_LISTED_MAX,
@@ -16,7 +15,8 @@ from allocator.core.placement.primaries import (
 )
 from allocator.core.placement.problem import Problem, ProblemItem, ProblemMember
 from allocator.core.plan import Plan, plan_for
-from allocator.core.policy import PrimaryPolicy
+from allocator.model import ItemId, MemberId
+from allocator.policy import PrimaryPolicy
 from tests.support.memory_cluster import MemoryCluster
 
 A, B, C = (MemberId(zone, zone) for zone in "abc")

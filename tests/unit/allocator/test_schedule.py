@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from allocator.core.model import ItemId, MemberId
 from allocator.core.placement.primaries import HandOver
 from allocator.core.placement.problem import Desired
-from allocator.core.policy import TransitionPolicy
 from allocator.core.transition.blocked import Blocked, Change, Reason
 from allocator.core.transition.converge import Convergence, converge
 from allocator.core.transition.item_state import Pending, charge, decide_item
 from allocator.core.transition.replicas import Replicas
 from allocator.core.transition.room import Capacity
 from allocator.core.transition.settle import Settling
+from allocator.model import ItemId, MemberId
+from allocator.policy import TransitionPolicy
 from tests.support.memory_cluster import CONSISTENT, MemoryCluster, ValueConsistency
 
 A1, A2, B1, B2 = (MemberId(name[0], name) for name in ("a1", "a2", "b1", "b2"))

@@ -9,16 +9,16 @@ from typing import TypeVar
 import pytest
 
 from allocator.core.decision import Decision, Question, decide
-from allocator.core.keys import Keys
-from allocator.core.mirror import Mirror
-from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
-from allocator.core.ops import KeyValue
 from allocator.core.placement.problem import Desired, Problem
 from allocator.core.plan import Plan
-from allocator.core.policy import AllocationPolicy
-from allocator.core.tracker import Tracker
 from allocator.core.transition.blocked import Reason
+from allocator.keys import Keys
 from allocator.metrics import AllocatorMetrics
+from allocator.model import Assignment, Item, ItemId, Member, MemberId
+from allocator.ops import KeyValue
+from allocator.policy import AllocationPolicy
+from allocator.state.derived_state import Tracker
+from allocator.state.mirror import Mirror
 from tests.support.plain_values import PlainDecoder
 
 KEYS = Keys("/r")

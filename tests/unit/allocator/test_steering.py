@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.core.keys import Keys
-from allocator.core.mirror import Mirror
-from allocator.core.model import ItemId, MemberId
-from allocator.core.ops import KeyValue
 from allocator.core.placement.flow import FlowSolver
 from allocator.core.placement.primaries import wanted_hand_overs
-from allocator.core.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
-from allocator.core.tracker import Tracker
+from allocator.keys import Keys
+from allocator.model import ItemId, MemberId
+from allocator.ops import KeyValue
+from allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
+from allocator.state.derived_state import Tracker
+from allocator.state.mirror import Mirror
 from allocator.steering import PacingPolicy
 from tests.support.memory_cluster import ValueConsistency
 from tests.support.plain_values import PlainDecoder

@@ -9,8 +9,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from allocator.core.policy import LedgerPolicy
 from allocator.errors import ValidationError
+from allocator.policy import LedgerPolicy
 from consumer.cli.main import main
 from consumer.cli.serve import member_config, serve
 from consumer.config import MemberConfig

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.core.model import Assignment, ItemId, MemberId
-from allocator.core.ops import KeyValue
+from allocator.model import Assignment, ItemId, MemberId
+from allocator.ops import KeyValue
 from consumer.core.availability import Reach, Reachability, TakeOverPace, take_over_of
 from consumer.protocol.shard_pb2 import ReplicaStatus
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from allocator.core.model import Assignment, ItemId
-from allocator.core.ops import Compare, Delete, Put, TxnCheckpoint
 from allocator.errors import ValidationError
+from allocator.model import Assignment, ItemId
+from allocator.ops import Compare, Delete, Put, TxnCheckpoint
 from consumer.core.change_plan import (
     StoredSpec,
     certainly_writes,

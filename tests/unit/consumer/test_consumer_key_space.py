@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.core.model import ItemId
-from allocator.core.ops import KeyValue
 from allocator.errors import KeyDecodeError, ValidationError
+from allocator.model import ItemId
+from allocator.ops import KeyValue
 from consumer.core.listing import list_shards
 from consumer.key_space import ReplicaConsistency, ShardDecoder, ShardItem, process_of
 from consumer.protocol.journal_pb2 import LabelSelector

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from allocator.core.model import ItemId
+from allocator.model import ItemId
 from consumer.core.local_diff import (
     Assigned,
     Instruction,

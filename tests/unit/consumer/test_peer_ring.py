@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from allocator.core.model import MemberId
+from allocator.model import MemberId
 from consumer.core.peer_ring import WATCHED_PER_MEMBER, watched_by
 
 

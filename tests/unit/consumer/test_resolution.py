@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.core.model import Assignment
+from allocator.model import Assignment
 from consumer.core.resolution import (
     Answered,
     AwaitRevision,

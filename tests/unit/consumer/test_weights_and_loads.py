@@ -6,12 +6,10 @@ import math
 
 import pytest
 
-from allocator.core.load.lag import Lag
-from allocator.core.load.report import MemberReport, ReplicaLoad
-from allocator.core.load.weights import declared_weight
-from allocator.core.model import ItemId
-from allocator.core.policy import AllocationPolicy, LoadPolicy
 from allocator.errors import ValidationError
+from allocator.model import ItemId
+from allocator.policy import AllocationPolicy, LoadPolicy
+from allocator.state.load import Lag, MemberReport, ReplicaLoad, declared_weight
 from consumer.config import MemberConfig
 from consumer.core.load_message import RoundedReport, decode_report
 from consumer.key_space import ShardItem

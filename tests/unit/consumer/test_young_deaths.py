@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from allocator.core.model import ItemId, MemberId
+from allocator.model import ItemId, MemberId
 from consumer.core.young_deaths import DeathRecord, Life, YoungDeath, YoungDeaths
 
 A, B = MemberId("z", "member-a"), MemberId("z", "member-b")

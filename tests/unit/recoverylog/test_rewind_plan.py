@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from allocator.core.keys import Keys
-from allocator.core.model import Assignment, ItemId, MemberId
-from allocator.core.ops import Compare, Delete, KeyValue, Put
+from allocator.keys import Keys
+from allocator.model import Assignment, ItemId, MemberId
+from allocator.ops import Compare, Delete, KeyValue, Put
 from consumer.protocol.recorded_op_pb2 import FnodeSegments, FSMHints, Segment
 from consumer.protocol.recovery_pb2 import RewindStatus
 from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec

@@ -6,8 +6,8 @@ import functools
 
 import pytest
 
-from allocator.core.model import MemberId
 from allocator.errors import ValidationError
+from allocator.model import MemberId
 from consumer.protocol.journal_pb2 import ProcessSpec, Route
 from consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
 from spark_bridge.cluster.replicas import read_replicas

@@ -18,25 +18,23 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from allocator.core.consistency import Consistency
-from allocator.core.failed_replicas import FailedSince
-from allocator.core.keys import AssignmentKey
-from allocator.core.load.lag import Lags
-from allocator.core.load.weights import ItemWeights, declared_weight
-from allocator.core.mirror import Changes
-from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
 from allocator.core.placement.primaries import primary_spread
-from allocator.core.policy import LoadPolicy, Objective
 from allocator.core.shedding import drain_costs
-from allocator.core.snapshot import Snapshot
-from allocator.core.state import PRIMARY_SLOT, Loads, problem_members
+from allocator.keys import AssignmentKey
+from allocator.model import Assignment, Item, ItemId, Member, MemberId
+from allocator.policy import LoadPolicy, Objective
+from allocator.state.alloc_state import PRIMARY_SLOT, Consistency, Loads, problem_members
+from allocator.state.failed_replicas import FailedSince
+from allocator.state.load import ItemWeights, Lags, declared_weight
+from allocator.state.mirror import Changes
+from allocator.state.snapshot import Snapshot
 
 PART_KEYS = 1_024
 """Of one part of everything: some 10 ms."""
 
 
 class Contents(Protocol):
-    """The mirrored keys; `allocator.key_space.KeySpace` and `allocator.core.mirror.Mirror` have them."""
+    """The mirrored keys; `allocator.key_space.KeySpace` and `allocator.state.mirror.Mirror` have them."""
 
     @property
     def items(self) -> Mapping[ItemId, Item]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from allocator.core.load.lag import Lags
-from allocator.core.load.weights import ItemWeights
-from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
-from allocator.core.policy import Objective
-from allocator.core.state import AllocState, Avoided, Loads, member_slots
+from allocator.model import Assignment, Item, ItemId, Member, MemberId
+from allocator.policy import Objective
+from allocator.state.alloc_state import AllocState, Avoided, Loads, member_slots
+from allocator.state.load import ItemWeights, Lags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,9 @@ from typing import Protocol, assert_never
 
 from sortedcontainers import SortedDict
 
-from allocator.core.keys import AssignmentKey, ItemKey, Keys, MemberKey, ParsedKey
-from allocator.core.model import (
+from allocator.errors import KeyDecodeError, ValidationError
+from allocator.keys import AssignmentKey, ItemKey, Keys, MemberKey, ParsedKey
+from allocator.model import (
     Assignment,
     Item,
     ItemId,
@@ -30,8 +31,7 @@ from allocator.core.model import (
     MemberId,
     MemberValue,
 )
-from allocator.core.ops import KeyValue
-from allocator.errors import KeyDecodeError, ValidationError
+from allocator.ops import KeyValue
 
 
 class Decoder(Protocol):

@@ -9,19 +9,19 @@ Source: gazette/core allocator/alloc_state.go (derived state).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Protocol
 
-from allocator.core.load.lag import CAUGHT_UP, Lag, Lags
-from allocator.core.model import Assignment, Item, ItemId, Member, MemberId
 from allocator.core.placement.problem import Problem, ProblemItem, ProblemMember
-from allocator.core.policy import Objective
 from allocator.core.shedding import drain_costs, leadership_order
+from allocator.model import Assignment, Item, ItemId, Member, MemberId
+from allocator.policy import Objective
+from allocator.state.load import CAUGHT_UP, Lag, Lags
 
 PRIMARY_SLOT = 0
 """The slot whose holder serves the item."""
-
 Avoided = frozenset[tuple[ItemId, MemberId]]
 """Replicas that have failed for too long."""
 
@@ -297,3 +297,22 @@ def _count_loads(
                 total[assignment.member_id] += 1
                 primary[assignment.member_id] += exists and assignment.slot == PRIMARY_SLOT
     return Loads(total, primary)
+
+
+# The application's word on when a replica may be relied upon.
+
+
+class Consistency(Protocol):
+    """Tells which replicas have caught up. Called off the event loop, on frozen values; must be pure."""
+
+    def is_consistent(
+        self, item: Item, assignment: Assignment, all_assignments: Sequence[Assignment]
+    ) -> bool:
+        """Return whether a replica counts towards its item's replication.
+
+        Args:
+            item: The item.
+            assignment: One of its assignments.
+            all_assignments: All of its assignments, by member and slot.
+        """
+        ...

@@ -9,16 +9,15 @@ from allocator.runtime.door import lazy_names
 
 if TYPE_CHECKING:
     from allocator.config import AllocationConfig
-    from allocator.core.placement.certificate import Certificate, certify
-    from allocator.core.placement.choose import best_solver
-    from allocator.core.placement.problem import Problem, ProblemItem, ProblemMember
-    from allocator.core.placement.verify import verify
     from allocator.errors import AllocatorError, ExtraMissingError, ValidationError
     from allocator.etcd.client import EtcdClient
     from allocator.etcd.config import EtcdConfig
     from allocator.key_space import KeySpace
     from allocator.keys import Keys
     from allocator.model import ItemId, MemberId
+    from allocator.placement.certificate import Certificate, certify, verify
+    from allocator.placement.choose import best_solver
+    from allocator.placement.problem import Problem, ProblemItem, ProblemMember
     from allocator.policy import (
         AllocationPolicy,
         Balance,
@@ -69,7 +68,7 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
             "AllocationPolicy": "allocator.policy",
             "AllocatorError": "allocator.errors",
             "Balance": "allocator.policy",
-            "Certificate": "allocator.core.placement.certificate",
+            "Certificate": "allocator.placement.certificate",
             "EtcdClient": "allocator.etcd.client",
             "EtcdConfig": "allocator.etcd.config",
             "ExtraMissingError": "allocator.errors",
@@ -81,16 +80,16 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
             "MemberId": "allocator.model",
             "Objective": "allocator.policy",
             "PrimaryPolicy": "allocator.policy",
-            "Problem": "allocator.core.placement.problem",
-            "ProblemItem": "allocator.core.placement.problem",
-            "ProblemMember": "allocator.core.placement.problem",
+            "Problem": "allocator.placement.problem",
+            "ProblemItem": "allocator.placement.problem",
+            "ProblemMember": "allocator.placement.problem",
             "Session": "allocator.session",
             "SessionConfig": "allocator.session",
             "TaskGroup": "allocator.runtime.task_group",
             "TransitionPolicy": "allocator.policy",
             "ValidationError": "allocator.errors",
-            "best_solver": "allocator.core.placement.choose",
-            "certify": "allocator.core.placement.certificate",
-            "verify": "allocator.core.placement.verify",
+            "best_solver": "allocator.placement.choose",
+            "certify": "allocator.placement.certificate",
+            "verify": "allocator.placement.certificate",
         },
     )

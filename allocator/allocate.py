@@ -22,7 +22,6 @@ import structlog
 from allocator.config import AllocationConfig
 from allocator.core.inquiry.standing import Basis, Standing
 from allocator.core.ledger import Cause
-from allocator.core.plan import Plan
 from allocator.errors import EtcdError
 from allocator.etcd.api import Etcd
 from allocator.execute import Executor
@@ -32,6 +31,7 @@ from allocator.leadership.plan_store import PlanStore
 from allocator.ledger import Ledger
 from allocator.metrics import AllocatorMetrics
 from allocator.observation import Observation
+from allocator.placement.plan import Plan
 from allocator.rounds import Rounds
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock

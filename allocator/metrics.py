@@ -12,9 +12,9 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Summary
 
-from allocator.core.placement.primaries import primary_spread
 from allocator.core.transition.converge import Convergence, ReplicaCounts
 from allocator.model import MemberId
+from allocator.placement.primaries import primary_spread
 from allocator.state.alloc_state import AllocState
 
 

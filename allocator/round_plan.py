@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from allocator.core.decision import Decision
-from allocator.core.plan import PlanRefused
 from allocator.model import ItemId
+from allocator.placement.plan import PlanRefused
 
 REST_PER_WORK = 1.0
 """Rest after a decision, as a multiple of the time it took: replicas that report one by one must not keep the leader

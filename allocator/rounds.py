@@ -18,8 +18,6 @@ import structlog
 from allocator.config import AllocationConfig, Offload
 from allocator.core.decision import Decision, Question, decide
 from allocator.core.inquiry.standing import Standing
-from allocator.core.placement.problem import Solver
-from allocator.core.plan import PlanRefused
 from allocator.errors import EtcdError
 from allocator.keys import Keys
 from allocator.leadership.leadership import Leadership
@@ -27,6 +25,8 @@ from allocator.leadership.plan_store import PlanStore
 from allocator.load_feed import LoadFeed
 from allocator.metrics import AllocatorMetrics
 from allocator.observation import Observation
+from allocator.placement.plan import PlanRefused
+from allocator.placement.problem import Solver
 from allocator.round_plan import (
     Ending,
     RoundFacts,

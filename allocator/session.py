@@ -28,9 +28,6 @@ from tenacity import (
 from allocator.allocate import AllocationLoop
 from allocator.announcement import Announced, announce, revoke_predecessors, update
 from allocator.config import AllocationConfig, Offload
-from allocator.core.placement.choose import best_solver
-from allocator.core.placement.problem import Solver
-from allocator.core.placement.weighted import WeightedSolver
 from allocator.errors import EtcdUnavailableError, RevisionCompactedError, TxnConflictError
 from allocator.etcd.api import Etcd
 from allocator.etcd.lease import LeaseKeeper
@@ -45,6 +42,9 @@ from allocator.metrics import AllocatorMetrics
 from allocator.model import Assignment, MemberId
 from allocator.observation import Observation
 from allocator.ops import LeaseId
+from allocator.placement.choose import best_solver
+from allocator.placement.problem import Solver
+from allocator.placement.weighted import WeightedSolver
 from allocator.rounds import Rounds
 from allocator.runtime.clock import Clock, SystemClock
 from allocator.runtime.task_group import TaskGroup

@@ -6,11 +6,11 @@ import asyncio
 from dataclasses import dataclass, field
 
 from allocator.core.ledger import Cause
-from allocator.core.plan import Plan
 from allocator.core.stored_plan import StoredPlan
 from allocator.execute import Executor
 from allocator.leadership.leadership import Fence
 from allocator.model import ItemId
+from allocator.placement.plan import Plan
 from allocator.round_plan import RoundResult
 from allocator.steering import PacingPolicy
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from allocator.core.placement.primaries import HandOver, wanted_hand_overs
-from allocator.core.placement.problem import Solver
-from allocator.core.placement.verify import verify
-from allocator.core.plan import Plan, PlanRefused, plan_for
 from allocator.core.stored_plan import StoredPlan, digest, pack, plan_to_store
 from allocator.core.transition.blocked import Blocked, Change, Reason
 from allocator.core.transition.converge import Convergence, converge
 from allocator.core.transition.replicas import is_settled
 from allocator.keys import Keys
 from allocator.model import ItemId, MemberId
+from allocator.placement.certificate import verify
+from allocator.placement.plan import Plan, PlanRefused, plan_for
+from allocator.placement.primaries import HandOver, wanted_hand_overs
+from allocator.placement.problem import Solver
 from allocator.policy import AllocationPolicy
 from allocator.state.alloc_state import AllocState, Consistency
 from allocator.state.snapshot import Snapshot

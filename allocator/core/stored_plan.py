@@ -17,10 +17,10 @@ from hashlib import blake2b
 
 import msgspec
 
-from allocator.core.placement.problem import Desired
 from allocator.core.transition.replicas import is_settled
 from allocator.documents import DocumentError, decode_msgpack
 from allocator.model import ItemId, MemberId
+from allocator.placement.problem import Desired
 from allocator.state.alloc_state import PRIMARY_SLOT, AllocState, Demand
 
 _ID_BYTES = 16

@@ -8,7 +8,6 @@ from enum import Enum
 from random import Random
 from typing import Protocol
 
-from allocator.core.placement.problem import Desired, Problem, Solver
 from allocator.errors import (
     AnnounceConflictError,
     EtcdUnavailableError,
@@ -19,6 +18,7 @@ from allocator.errors import (
 from allocator.key_space import KeySpace
 from allocator.keys import Keys
 from allocator.model import MemberId
+from allocator.placement.problem import Desired, Problem, Solver
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
 from allocator.session import Session, SessionConfig

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from allocator.core.placement.flow import FlowSolver
-from allocator.core.placement.problem import (
+from allocator.model import ItemId, MemberId
+from allocator.placement.certificate import verify
+from allocator.placement.flow import FlowSolver
+from allocator.placement.problem import (
     Desired,
     Problem,
     Solver,
     usable,
     zones_spanned,
 )
-from allocator.core.placement.verify import verify
-from allocator.model import ItemId, MemberId
 from allocator.policy import AllocationPolicy
 from allocator.simulation.invariants import Violation
 from allocator.simulation.world import World

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from allocator.config import AllocationConfig
-from allocator.core.placement.flow import FlowSolver
-from allocator.core.placement.problem import Solver
 from allocator.leadership.election import LeadershipConfig
+from allocator.placement.flow import FlowSolver
+from allocator.placement.problem import Solver
 from allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
 from allocator.simulation.invariants import Invariant, Violation
 from allocator.simulation.member import WorkloadFactory

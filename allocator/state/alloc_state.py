@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Protocol
 
-from allocator.core.placement.problem import Problem, ProblemItem, ProblemMember
-from allocator.core.shedding import drain_costs, leadership_order
 from allocator.model import Assignment, Item, ItemId, Member, MemberId
+from allocator.placement.problem import Problem, ProblemItem, ProblemMember
+from allocator.placement.shedding import drain_costs, leadership_order
 from allocator.policy import Objective
 from allocator.state.load import CAUGHT_UP, Lag, Lags
 

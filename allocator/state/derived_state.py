@@ -18,10 +18,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from allocator.core.placement.primaries import primary_spread
-from allocator.core.shedding import drain_costs
 from allocator.keys import AssignmentKey
 from allocator.model import Assignment, Item, ItemId, Member, MemberId
+from allocator.placement.primaries import primary_spread
+from allocator.placement.shedding import drain_costs
 from allocator.policy import LoadPolicy, Objective
 from allocator.state.alloc_state import PRIMARY_SLOT, Consistency, Loads, problem_members
 from allocator.state.failed_replicas import FailedSince

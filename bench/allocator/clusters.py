@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from allocator.core.placement.problem import Problem, ProblemItem, ProblemMember
 from allocator.model import ItemId, MemberId
+from allocator.placement.problem import Problem, ProblemItem, ProblemMember
 
 ZONES = 3
 SEED = 1

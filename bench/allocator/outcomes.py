@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from allocator.core.placement.choose import best_solver
-from allocator.core.placement.verify import verify
+from allocator.placement.certificate import verify
+from allocator.placement.choose import best_solver
 from bench.allocator.clusters import in_one_zone
 from bench.report import emit
 

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from allocator.core.placement.choose import best_solver
-from allocator.core.placement.primaries import primary_spread
-from allocator.core.placement.problem import Solver
 from allocator.model import MemberId
+from allocator.placement.choose import best_solver
+from allocator.placement.primaries import primary_spread
+from allocator.placement.problem import Solver
 from allocator.policy import TransitionPolicy
 from bench.report import emit
 from tests.support.memory_cluster import MemoryCluster, single_zone_items

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from allocator.core.inquiry.proposal import Proposal
 from allocator.core.inquiry.standing import Basis
-from allocator.core.plan import Plan
 from allocator.model import MemberId
+from allocator.placement.plan import Plan
 from consumer.protocol.allocation_pb2 import PlanRequest
 
 PLANS_KEPT_MAX = 16

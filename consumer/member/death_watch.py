@@ -12,10 +12,10 @@ from collections.abc import Mapping
 
 import structlog
 
-from allocator.core.shedding import leadership_order
 from allocator.errors import EtcdError
 from allocator.key_space import KeySpace
 from allocator.model import Member, MemberId
+from allocator.placement.shedding import leadership_order
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
 from consumer.core.young_deaths import Life, YoungDeath, YoungDeaths

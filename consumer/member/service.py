@@ -29,7 +29,6 @@ import grpc
 import structlog
 from prometheus_client import CollectorRegistry
 
-from allocator.core.placement.choose import FEW_ITEMS, import_best_solver
 from allocator.errors import (
     EtcdUnavailableError,
     LeaseLostError,
@@ -38,6 +37,7 @@ from allocator.errors import (
 )
 from allocator.etcd.client import EtcdClient
 from allocator.model import MemberId
+from allocator.placement.choose import FEW_ITEMS, import_best_solver
 from allocator.runtime.clock import Clock, SystemClock
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Application

@@ -26,13 +26,13 @@ from allocator.core.inquiry.explanation import explain
 from allocator.core.inquiry.proposal import Proposal, propose
 from allocator.core.inquiry.standing import Standing
 from allocator.core.ledger import Cause
-from allocator.core.plan import Plan, PlanRefused
 from allocator.etcd.api import Etcd
 from allocator.key_space import KeySpace
 from allocator.keys import Keys
 from allocator.leadership.leadership import Leadership
 from allocator.model import Item, ItemId, Member, MemberId
 from allocator.ops import TXN_OPERATIONS_MAX, Compare, Delete, Operation, Put
+from allocator.placement.plan import Plan, PlanRefused
 from allocator.term import LeaderState
 from consumer.core.allocation_messages import (
     explain_response,

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from allocator.config import AllocationConfig, Offload
-from allocator.core.placement.problem import Solver
 from allocator.errors import EtcdUnavailableError, ValidationError
 from allocator.etcd.client import EtcdClient
 from allocator.key_space import KeySpace
@@ -17,6 +16,7 @@ from allocator.keys import Keys
 from allocator.leadership.election import LeadershipConfig
 from allocator.model import ItemId, MemberId
 from allocator.ops import Compare, KeyValue, Put
+from allocator.placement.problem import Solver
 from allocator.policy import AllocationPolicy, TransitionPolicy
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.task_group import TaskGroup

@@ -10,16 +10,16 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from allocator.core.placement.flow import FlowSolver
-from allocator.core.placement.primaries import HandOver, plan_primaries
-from allocator.core.placement.problem import Desired, Solver, zones_spanned
-from allocator.core.placement.verify import verify
 from allocator.core.transition.converge import Convergence, ReplicaCounts, converge
 from allocator.core.transition.settle import Settling
 from allocator.etcd.txn_batch import holds
 from allocator.keys import AssignmentKey, ItemKey, Keys, MemberKey
 from allocator.model import Assignment, Item, ItemId, Member, MemberId
 from allocator.ops import Compare, CompareTarget, Delete, Get, KeyValue, Put, TxnCheckpoint
+from allocator.placement.certificate import verify
+from allocator.placement.flow import FlowSolver
+from allocator.placement.primaries import HandOver, plan_primaries
+from allocator.placement.problem import Desired, Solver, zones_spanned
 from allocator.policy import Objective, PrimaryPolicy, TransitionPolicy
 from allocator.state.alloc_state import AllocState, Avoided, Demand
 from allocator.state.load import Lags

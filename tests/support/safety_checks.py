@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from allocator.core.placement.problem import Desired, zones_spanned
 from allocator.model import Assignment, MemberId
+from allocator.placement.problem import Desired, zones_spanned
 from allocator.policy import TransitionPolicy
 from allocator.state.alloc_state import AllocState
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from allocator.core.inquiry.standing import Standing
-from allocator.core.placement.flow import FlowSolver
-from allocator.core.plan import Plan
 from allocator.core.transition.settle import Settling
+from allocator.placement.flow import FlowSolver
+from allocator.placement.plan import Plan
 from allocator.policy import AllocationPolicy
 from allocator.state.alloc_state import AllocState
 from allocator.state.load import ItemWeights

@@ -17,7 +17,7 @@ MODULES = (
     "prometheus_client",
     "spark_bridge.journal_sink.writers",
     "spark_bridge.journal_source.readers",
-    "allocator.core.placement.flow",
+    "allocator.placement.flow",
     "consumer.core.transaction",
 )
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from allocator.core.inquiry.happening import Happening
 from allocator.core.inquiry.stage import Stage
-from allocator.core.plan import Plan
 from allocator.core.transition.blocked import Blocked
 from allocator.core.transition.settle import Settling
 from allocator.keys import Keys
+from allocator.placement.plan import Plan
 from allocator.policy import AllocationPolicy
 from allocator.state.alloc_state import AllocState, Consistency
 

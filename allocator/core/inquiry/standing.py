@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from allocator.core.placement.problem import Problem, ProblemItem, Solver
-from allocator.core.plan import Plan
 from allocator.core.transition.settle import Settling
 from allocator.keys import Keys
 from allocator.model import Assignment, Item, ItemId, Member, MemberId
+from allocator.placement.plan import Plan
+from allocator.placement.problem import Problem, ProblemItem, Solver
 from allocator.policy import AllocationPolicy
 from allocator.state.alloc_state import AllocState, Consistency
 from allocator.state.load import ItemWeights, declared_weight

@@ -25,8 +25,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from allocator.core.placement.primaries import HandOver
-from allocator.core.placement.problem import Desired
 from allocator.core.transition.blocked import Blocked, Change
 from allocator.core.transition.item_state import Add, ItemDecision
 from allocator.core.transition.schedule import Targets, schedule
@@ -34,6 +32,8 @@ from allocator.core.transition.slots import Move
 from allocator.keys import Keys
 from allocator.model import Assignment, ItemId, MemberId
 from allocator.ops import Compare, Delete, Operation, Put, TxnCheckpoint
+from allocator.placement.primaries import HandOver
+from allocator.placement.problem import Desired
 from allocator.policy import TransitionPolicy
 from allocator.state.alloc_state import PRIMARY_SLOT, AllocState, Consistency
 

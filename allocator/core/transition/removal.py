@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from allocator.core.placement.problem import zones_spanned
 from allocator.core.transition.blocked import Reason
 from allocator.core.transition.replicas import Replicas
 from allocator.core.transition.room import Capacity
 from allocator.model import Assignment, MemberId
+from allocator.placement.problem import zones_spanned
 from allocator.state.alloc_state import PRIMARY_SLOT
 
 

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from allocator.core.placement.problem import ZONES_WANTED, zones_spanned
 from allocator.model import Assignment, Item, MemberId
+from allocator.placement.problem import ZONES_WANTED, zones_spanned
 from allocator.state.alloc_state import PRIMARY_SLOT, AllocState, Consistency
 
 

@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from allocator.core.placement.primaries import HandOver
-from allocator.core.placement.problem import ZONES_WANTED, Desired
 from allocator.core.transition.blocked import Blocked, Change, Reason
 from allocator.core.transition.cycles import find_break
 from allocator.core.transition.hand_over import decide_hand_over, parting_wish
@@ -24,6 +22,8 @@ from allocator.core.transition.item_state import ItemDecision, Pending, charge, 
 from allocator.core.transition.replicas import Replicas, is_settled
 from allocator.core.transition.room import Capacity
 from allocator.model import Item, ItemId, MemberId
+from allocator.placement.primaries import HandOver
+from allocator.placement.problem import ZONES_WANTED, Desired
 from allocator.policy import TransitionPolicy
 from allocator.state.alloc_state import AllocState, Consistency
 

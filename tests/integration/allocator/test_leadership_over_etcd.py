@@ -9,8 +9,6 @@ from typing import TypeVar
 
 import pytest
 
-from allocator.core.placement.flow import FlowSolver
-from allocator.core.placement.problem import Desired, Problem
 from allocator.errors import AllocatorError, EtcdUnavailableError
 from allocator.etcd.api import TxnResult
 from allocator.etcd.client import EtcdClient, EtcdConfig
@@ -19,6 +17,8 @@ from allocator.leadership.election import LeadershipConfig
 from allocator.leadership.plan_store import PlanStore
 from allocator.model import ItemId, MemberId
 from allocator.ops import Compare, Operation, Put
+from allocator.placement.flow import FlowSolver
+from allocator.placement.problem import Desired, Problem
 from allocator.runtime.task_group import TaskGroup
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from tests.support.eventually import eventually

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from allocator.core.placement.flow import FlowSolver
-from allocator.core.placement.problem import Desired, Problem
 from allocator.errors import (
     EtcdUnavailableError,
     LeaseLostError,
@@ -21,6 +19,8 @@ from allocator.etcd.client import EtcdClient, EtcdConfig
 from allocator.keys import Keys
 from allocator.model import ItemId, MemberId
 from allocator.ops import Put
+from allocator.placement.flow import FlowSolver
+from allocator.placement.problem import Desired, Problem
 from allocator.runtime.task_group import TaskGroup
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from tests.support.eventually import eventually

@@ -9,12 +9,11 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allocator.core.placement.capacity import capacity_of
-from allocator.core.placement.flow import FlowSolver
-from allocator.core.placement.problem import Problem, ProblemItem, ProblemMember, zones_spanned
-from allocator.core.placement.shares import Totals, load_windows
-from allocator.core.placement.verify import verify
 from allocator.model import ItemId, MemberId
+from allocator.placement.certificate import verify
+from allocator.placement.flow import FlowSolver
+from allocator.placement.problem import Problem, ProblemItem, ProblemMember, zones_spanned
+from allocator.placement.shares import Totals, capacity_of, load_windows
 
 Loads = tuple[int, ...]
 

@@ -7,8 +7,8 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allocator.core.placement.level_choice import LevelChoice, UnitClass
-from allocator.core.placement.min_cost_flow import Network
+from allocator.placement.flow import Network
+from allocator.placement.semi_matching import LevelChoice, UnitClass
 
 Instance = tuple[list[int], list[int], list[UnitClass]]
 

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allocator.core.placement.certificate import certify, rounds_max
-from allocator.core.placement.choose import ArraySolver
-from allocator.core.placement.flow import FlowSolver, PlacementFlow
-from allocator.core.placement.ortools_flow import solution_of
-from allocator.core.placement.problem import (
+from allocator.model import ItemId, MemberId
+from allocator.placement.certificate import certify, rounds_max, verify
+from allocator.placement.choose import ArraySolver
+from allocator.placement.flow import FlowSolver, PlacementFlow
+from allocator.placement.ortools_solver import solution_of
+from allocator.placement.problem import (
     Desired,
     Problem,
     ProblemItem,
@@ -23,9 +24,7 @@ from allocator.core.placement.problem import (
     kept_zones,
     zones_spanned,
 )
-from allocator.core.placement.shares import Totals, load_windows
-from allocator.core.placement.verify import verify
-from allocator.model import ItemId, MemberId
+from allocator.placement.shares import Totals, load_windows
 from allocator.policy import Balance, Objective
 
 

@@ -11,11 +11,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from allocator.core.inquiry.standing import Hypothesis, Standing, supposed
-from allocator.core.placement.flow import FlowSolver
 from allocator.errors import KeyDecodeError
 from allocator.keys import Keys
 from allocator.model import Assignment, Item, ItemId, MemberId
 from allocator.ops import KeyValue
+from allocator.placement.flow import FlowSolver
 from allocator.policy import AllocationPolicy, LoadPolicy, TransitionPolicy
 from allocator.state.derived_state import Tracker
 from allocator.state.mirror import Mirror

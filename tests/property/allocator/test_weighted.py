@@ -11,24 +11,24 @@ from itertools import combinations, product
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from allocator.core.placement.capacity import is_weighted
-from allocator.core.placement.flow import FlowSolver
-from allocator.core.placement.imbalance import (
+from allocator.model import ItemId, MemberId
+from allocator.placement.certificate import verify
+from allocator.placement.flow import FlowSolver
+from allocator.placement.imbalance import (
     imbalance_gap,
     level,
     utilisation_bound,
     utilisation_max,
 )
-from allocator.core.placement.problem import (
+from allocator.placement.problem import (
     Desired,
     Problem,
     ProblemItem,
     ProblemMember,
     zones_spanned,
 )
-from allocator.core.placement.verify import verify
-from allocator.core.placement.weighted import WeightedSolver
-from allocator.model import ItemId, MemberId
+from allocator.placement.shares import is_weighted
+from allocator.placement.weighted import WeightedSolver
 from allocator.policy import Objective
 
 COUNTS = FlowSolver()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from allocator.core.inquiry.explanation import explain
-from allocator.core.placement.choose import ArraySolver
-from allocator.core.placement.flow import FlowSolver
-from allocator.core.placement.problem import Solver
 from allocator.model import ItemId, MemberId
+from allocator.placement.choose import ArraySolver
+from allocator.placement.flow import FlowSolver
+from allocator.placement.problem import Solver
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.standings import standing_of
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from allocator.core.inquiry.explanation import Explanation, explain
 from allocator.core.inquiry.standing import Standing
-from allocator.core.plan import Plan
 from allocator.core.transition.blocked import Reason
 from allocator.core.transition.settle import Settling
 from allocator.model import ItemId, MemberId
+from allocator.placement.plan import Plan
 from allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
 from tests.support.memory_cluster import AT_ONCE, MemoryCluster
 from tests.support.standings import standing_of

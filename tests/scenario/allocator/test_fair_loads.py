@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from allocator.core.placement.certificate import certify
-from allocator.core.placement.choose import ArraySolver
-from allocator.core.placement.flow import FlowSolver
-from allocator.core.placement.ortools_flow import solution_of
-from allocator.core.placement.problem import Desired, Problem, ProblemItem, ProblemMember, Solver
-from allocator.core.placement.verify import verify
 from allocator.model import ItemId, MemberId
+from allocator.placement.certificate import certify, verify
+from allocator.placement.choose import ArraySolver
+from allocator.placement.flow import FlowSolver
+from allocator.placement.ortools_solver import solution_of
+from allocator.placement.problem import Desired, Problem, ProblemItem, ProblemMember, Solver
 
 LARGE, *SMALL = (MemberId("a", name) for name in ("large", "s1", "s2", "s3"))
 

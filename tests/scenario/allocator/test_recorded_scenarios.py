@@ -14,11 +14,11 @@ from typing import TypedDict
 
 import pytest
 
-from allocator.core.placement.choose import ArraySolver
-from allocator.core.placement.flow import FlowSolver
-from allocator.core.placement.problem import Solver, zones_spanned
 from allocator.model import ItemId, MemberId
 from allocator.ops import KeyValue
+from allocator.placement.choose import ArraySolver
+from allocator.placement.flow import FlowSolver
+from allocator.placement.problem import Solver, zones_spanned
 from allocator.state.alloc_state import PRIMARY_SLOT, AllocState
 from tests.support.memory_cluster import CONSISTENT, MemoryCluster
 

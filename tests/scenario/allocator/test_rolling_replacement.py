@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.core.placement.flow import FlowSolver
 from allocator.model import MemberId
+from allocator.placement.flow import FlowSolver
 from allocator.policy import TransitionPolicy
 from bench.allocator.rolling import AT_ONCE, DEFAULT, PATIENT, SETTLING, Rollout, moves_of
 

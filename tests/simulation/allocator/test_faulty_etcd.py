@@ -11,13 +11,13 @@ from typing import TypeVar
 import pytest
 
 from allocator.announcement import announce
-from allocator.core.placement.flow import FlowSolver
 from allocator.errors import EtcdUnavailableError, LeaseLostError, RevisionCompactedError
 from allocator.etcd.api import KeyPut
 from allocator.key_space import KeySpace
 from allocator.keys import Keys
 from allocator.model import MemberId
 from allocator.ops import Put
+from allocator.placement.flow import FlowSolver
 from allocator.runtime.task_group import TaskGroup
 from allocator.session import Session, SessionConfig
 from allocator.simulation.etcd import FakeEtcd

@@ -10,7 +10,6 @@ from functools import partial
 import pytest
 from structlog.testing import capture_logs
 
-from allocator.core.placement.flow import FlowSolver
 from allocator.core.transition.converge import ReplicaCounts, Step
 from allocator.execute import Executor
 from allocator.key_space import KeySpace
@@ -20,6 +19,7 @@ from allocator.leadership.records import EpochRecord, LeaderRecord, decoded_or_n
 from allocator.metrics import AllocatorMetrics
 from allocator.model import Assignment, Item, ItemId, MemberId
 from allocator.ops import Delete, Put, TxnCheckpoint
+from allocator.placement.flow import FlowSolver
 from allocator.policy import AllocationPolicy, TransitionPolicy
 from allocator.runtime.task_group import TaskGroup
 from allocator.session import Session, SessionConfig

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import pytest
 
-from allocator.core.placement.flow import FlowSolver
-from allocator.core.placement.problem import Problem
 from allocator.keys import AuxiliaryKeys, Keys
 from allocator.leadership.records import EpochRecord, encoded
 from allocator.model import ItemId, MemberId
 from allocator.ops import Delete, LeaseId, Operation, Put
+from allocator.placement.flow import FlowSolver
+from allocator.placement.problem import Problem
 from allocator.policy import AllocationPolicy, TransitionPolicy
 from allocator.simulation import Fault, Scenario, Violation, simulate
 from allocator.simulation.invariants import invariants

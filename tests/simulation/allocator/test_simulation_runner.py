@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from click.testing import CliRunner
 
-from allocator.core.placement.flow import FlowSolver
-from allocator.core.placement.problem import Desired, Problem
+from allocator.placement.flow import FlowSolver
+from allocator.placement.problem import Desired, Problem
 from allocator.simulation import Scenario, Violation
 from allocator.simulation.__main__ import main
 from allocator.simulation.many import clusters, run_seed, run_seeds

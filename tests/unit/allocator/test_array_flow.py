@@ -10,20 +10,19 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from allocator.core.placement import certificate as certificates
-from allocator.core.placement.arcs import Arcs, FlowUnsolvedError, potentials, solve
-from allocator.core.placement.certificate import certify
-from allocator.core.placement.choose import FEW_ITEMS, ArraySolver, best_solver
-from allocator.core.placement.classes import classes_of
-from allocator.core.placement.columns import columns_of
-from allocator.core.placement.dealing import deal_order, pair_hub_units
-from allocator.core.placement.flow import FlowSolver
-from allocator.core.placement.objective_costs import Scale, scales_for
-from allocator.core.placement.ortools_flow import Solution, solution_of
-from allocator.core.placement.problem import Desired, Problem, ProblemItem, ProblemMember
-from allocator.core.placement.roles import first_roles
-from allocator.core.placement.verify import verify
 from allocator.model import ItemId, MemberId
+from allocator.placement import certificate as certificates
+from allocator.placement.arcs import Arcs, FlowUnsolvedError, potentials, solve
+from allocator.placement.certificate import certify, verify
+from allocator.placement.choose import FEW_ITEMS, ArraySolver, best_solver
+from allocator.placement.columns import columns_of
+from allocator.placement.flow import FlowSolver
+from allocator.placement.hub_network import classes_of
+from allocator.placement.objective_costs import Scale, scales_for
+from allocator.placement.ortools_solver import Solution, solution_of
+from allocator.placement.problem import Desired, Problem, ProblemItem, ProblemMember
+from allocator.placement.roles import first_roles
+from allocator.placement.unit_assignment import deal_order, pair_hub_units
 from allocator.policy import Objective
 
 SEED = 3
@@ -339,8 +338,8 @@ def imported_by(items: int) -> str:
     program = f"""
 import sys
 from allocator.model import ItemId, MemberId
-from allocator.core.placement.choose import best_solver
-from allocator.core.placement.problem import Problem, ProblemItem, ProblemMember
+from allocator.placement.choose import best_solver
+from allocator.placement.problem import Problem, ProblemItem, ProblemMember
 member = ProblemMember(member_id=MemberId("a", "b"), limit=99, exiting=False)
 items = tuple(
     ProblemItem(item_id=ItemId(f"{{n:02}}"), replication=1, current=(), primary=None)

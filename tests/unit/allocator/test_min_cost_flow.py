@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from allocator.core.placement.flow import FlowSolver
-from allocator.core.placement.min_cost_flow import Network
-from allocator.core.placement.objective_costs import LEVEL_MAX, Weights
-from allocator.core.placement.problem import Problem, ProblemItem, ProblemMember
-from allocator.core.placement.verify import verify
 from allocator.model import ItemId, MemberId
+from allocator.placement.certificate import verify
+from allocator.placement.flow import FlowSolver, Network
+from allocator.placement.objective_costs import LEVEL_MAX, Weights
+from allocator.placement.problem import Problem, ProblemItem, ProblemMember
 from allocator.policy import Objective
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from allocator.core.placement.flow import FlowSolver
-from allocator.core.placement.primaries import (
+from allocator.model import ItemId, MemberId
+from allocator.placement.flow import FlowSolver
+from allocator.placement.plan import Plan, plan_for
+from allocator.placement.primaries import (
     HAND_OVERS_LISTED_MAX,
     HandOver,
     plan_primaries,
     primary_spread,
     wanted_hand_overs,
 )
-from allocator.core.placement.problem import Problem, ProblemItem, ProblemMember
-from allocator.core.plan import Plan, plan_for
-from allocator.model import ItemId, MemberId
+from allocator.placement.problem import Problem, ProblemItem, ProblemMember
 from allocator.policy import PrimaryPolicy
 from tests.support.memory_cluster import MemoryCluster
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from allocator.core.decision import Decision
-from allocator.core.plan import Plan, PlanRefused
 from allocator.core.transition.blocked import Blocked, Change, Reason
 from allocator.core.transition.converge import Convergence
 from allocator.model import ItemId, MemberId
+from allocator.placement.plan import Plan, PlanRefused
 from allocator.round_plan import (
     REST_SECONDS_MAX,
     Ending,

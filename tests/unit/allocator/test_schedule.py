@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from allocator.core.placement.primaries import HandOver
-from allocator.core.placement.problem import Desired
 from allocator.core.transition.blocked import Blocked, Change, Reason
 from allocator.core.transition.converge import Convergence, converge
 from allocator.core.transition.item_state import Pending, charge, decide_item
@@ -13,6 +11,8 @@ from allocator.core.transition.replicas import Replicas
 from allocator.core.transition.room import Capacity
 from allocator.core.transition.settle import Settling
 from allocator.model import ItemId, MemberId
+from allocator.placement.primaries import HandOver
+from allocator.placement.problem import Desired
 from allocator.policy import TransitionPolicy
 from tests.support.memory_cluster import CONSISTENT, MemoryCluster, ValueConsistency
 

@@ -9,13 +9,13 @@ from typing import TypeVar
 import pytest
 
 from allocator.core.decision import Decision, Question, decide
-from allocator.core.placement.problem import Desired, Problem
-from allocator.core.plan import Plan
 from allocator.core.transition.blocked import Reason
 from allocator.keys import Keys
 from allocator.metrics import AllocatorMetrics
 from allocator.model import Assignment, Item, ItemId, Member, MemberId
 from allocator.ops import KeyValue
+from allocator.placement.plan import Plan
+from allocator.placement.problem import Desired, Problem
 from allocator.policy import AllocationPolicy
 from allocator.state.derived_state import Tracker
 from allocator.state.mirror import Mirror

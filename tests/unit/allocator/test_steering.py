@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.core.placement.flow import FlowSolver
-from allocator.core.placement.primaries import wanted_hand_overs
 from allocator.keys import Keys
 from allocator.model import ItemId, MemberId
 from allocator.ops import KeyValue
+from allocator.placement.flow import FlowSolver
+from allocator.placement.primaries import wanted_hand_overs
 from allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
 from allocator.state.derived_state import Tracker
 from allocator.state.mirror import Mirror

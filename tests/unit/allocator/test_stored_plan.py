@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from allocator.core.decision import stored_plan_of, taken_up
-from allocator.core.plan import Plan
 from allocator.core.stored_plan import (
     PLAN_BYTES_MAX,
     StoredPlan,
@@ -15,6 +14,7 @@ from allocator.core.stored_plan import (
     unpack_or_none,
 )
 from allocator.model import ItemId, MemberId
+from allocator.placement.plan import Plan
 from tests.support.memory_cluster import MemoryCluster
 
 ONE, TWO, THREE = (MemberId("a", name) for name in ("one", "two", "three"))

@@ -14,10 +14,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from allocator.core.placement.outlets import Piece, outlet
-from allocator.core.placement.problem import Problem, ProblemMember, kept_zones, usable
-from allocator.core.placement.shares import Totals, Window, load_windows
 from allocator.model import MemberId
+from allocator.placement.member_arcs import Piece, outlet
+from allocator.placement.problem import Problem, ProblemMember, kept_zones, usable
+from allocator.placement.shares import Totals, Window, load_windows
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]

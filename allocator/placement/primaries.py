@@ -20,10 +20,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm
 
-from allocator.core.placement.capacity import capacity_of
-from allocator.core.placement.level_choice import LevelChoice, UnitClass
-from allocator.core.placement.problem import Desired, Problem, ProblemItem, ProblemMember
 from allocator.model import ItemId, MemberId
+from allocator.placement.problem import Desired, Problem, ProblemItem, ProblemMember
+from allocator.placement.semi_matching import LevelChoice, UnitClass
+from allocator.placement.shares import capacity_of
 from allocator.policy import PrimaryPolicy
 
 HAND_OVERS_LISTED_MAX = 32

@@ -28,13 +28,8 @@ from fractions import Fraction
 from itertools import combinations
 from typing import TypeAlias
 
-from allocator.core.placement.problem import (
-    ZONES_WANTED,
-    Problem,
-    ProblemMember,
-    usable,
-)
 from allocator.model import MemberId
+from allocator.placement.problem import ZONES_WANTED, Problem, ProblemMember, usable
 from allocator.policy import Balance, Objective
 
 ZONES_ENUMERATED_MAX = 8
@@ -305,3 +300,16 @@ def _level(vessels: Sequence[_Vessel], total: int) -> Fraction:
         left -= vessel.height
         width -= vessel.width
     return max((Fraction(v.height, v.width) for v in rising), default=Fraction())
+
+
+# What members can carry and items weigh.
+
+
+def capacity_of(member: ProblemMember) -> int:
+    """Return a member's capacity, which is its limit unless it declares another; from 1."""
+    return max(1, member.capacity or member.limit)
+
+
+def is_weighted(problem: Problem) -> bool:
+    """Return whether items weigh differently; where they do not, counts say it all."""
+    return len({item.load for item in problem.items}) > 1

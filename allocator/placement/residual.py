@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from allocator.core.placement.columns import Bools, Columns, Ints
-from allocator.core.placement.objective_costs import MOVES_OF_A_FAILED_REPLICA, Weights
-from allocator.core.placement.problem import ZONES_WANTED
+from allocator.placement.columns import Bools, Columns, Ints
+from allocator.placement.objective_costs import MOVES_OF_A_FAILED_REPLICA, Weights
+from allocator.placement.problem import ZONES_WANTED
 
 FAR = 2**61
 """No path."""

@@ -18,8 +18,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
-from allocator.core.placement.capacity import capacity_of
-from allocator.core.placement.problem import (
+from allocator.model import MemberId
+from allocator.placement.problem import (
     ZONES_WANTED,
     Desired,
     Problem,
@@ -27,7 +27,7 @@ from allocator.core.placement.problem import (
     usable,
     zones_spanned,
 )
-from allocator.model import MemberId
+from allocator.placement.shares import capacity_of
 
 
 def utilisation_max(problem: Problem, desired: Desired) -> Fraction:

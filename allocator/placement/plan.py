@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from allocator.core.placement.capacity import is_weighted
-from allocator.core.placement.imbalance import imbalance_gap
-from allocator.core.placement.primaries import plan_primaries
-from allocator.core.placement.problem import Desired, Solver
-from allocator.core.placement.verify import Violation, verify
 from allocator.model import ItemId, MemberId
+from allocator.placement.certificate import Violation, verify
+from allocator.placement.imbalance import imbalance_gap
+from allocator.placement.primaries import plan_primaries
+from allocator.placement.problem import Desired, Solver
+from allocator.placement.shares import is_weighted
 from allocator.policy import AllocationPolicy, Objective
 from allocator.state.alloc_state import AllocState, Demand
 

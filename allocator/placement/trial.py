@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from enum import Enum
 
-from allocator.core.placement.capacity import capacity_of, is_weighted
-from allocator.core.placement.problem import (
+from allocator.model import ItemId, MemberId
+from allocator.placement.problem import (
     ZONES_WANTED,
     Desired,
     Problem,
@@ -19,8 +19,7 @@ from allocator.core.placement.problem import (
     kept_zones,
     zones_spanned,
 )
-from allocator.core.placement.shares import Totals, load_windows
-from allocator.model import ItemId, MemberId
+from allocator.placement.shares import Totals, capacity_of, is_weighted, load_windows
 
 
 class Verdict(Enum):

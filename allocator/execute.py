@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from allocator.core.ledger import Cause
-from allocator.core.transition.converge import ReplicaCounts, Step
-from allocator.core.transition.quarantine import Quarantine
 from allocator.etcd.api import Etcd
 from allocator.etcd.txn_batch import BatchReport, Note, apply_checkpoints
 from allocator.key_space import KeySpace
@@ -20,6 +18,8 @@ from allocator.ledger import Ledger
 from allocator.metrics import AllocatorMetrics
 from allocator.ops import Put, TxnCheckpoint
 from allocator.runtime.clock import Clock
+from allocator.transition.converge import ReplicaCounts, Step
+from allocator.transition.quarantine import Quarantine
 
 _log = structlog.get_logger()
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from allocator.core.transition.settle import Settling
 from allocator.model import MemberId
 from allocator.policy import AllocationPolicy
 from allocator.state.derived_state import Tracker
+from allocator.transition.membership_settling import Settling
 
 
 @dataclass(slots=True)

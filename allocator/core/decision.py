@@ -10,9 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from allocator.core.stored_plan import StoredPlan, digest, pack, plan_to_store
-from allocator.core.transition.blocked import Blocked, Change, Reason
-from allocator.core.transition.converge import Convergence, converge
-from allocator.core.transition.replicas import is_settled
 from allocator.keys import Keys
 from allocator.model import ItemId, MemberId
 from allocator.placement.certificate import verify
@@ -22,6 +19,9 @@ from allocator.placement.problem import Solver
 from allocator.policy import AllocationPolicy
 from allocator.state.alloc_state import AllocState, Consistency
 from allocator.state.snapshot import Snapshot
+from allocator.transition.capacity import Blocked, Change, Reason
+from allocator.transition.converge import Convergence, converge
+from allocator.transition.replicas import is_settled
 
 WAITS_FOR_OTHERS = frozenset(Reason) - {Reason.STANDBY_NOT_CAUGHT_UP, Reason.ZONE, Reason.DISABLED}
 """Reasons that may end without any change of the item's own keys."""

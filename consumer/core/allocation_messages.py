@@ -10,11 +10,11 @@ from allocator.core.inquiry.explanation import Explanation
 from allocator.core.inquiry.happening import Happening, Kind
 from allocator.core.inquiry.proposal import Proposal
 from allocator.core.inquiry.standing import Hypothesis
-from allocator.core.transition.blocked import Blocked, Reason
 from allocator.errors import ValidationError
 from allocator.keys import Keys
 from allocator.model import Item, ItemId, Member, MemberId
 from allocator.ops import KeyValue
+from allocator.transition.capacity import Blocked, Reason
 from consumer.key_space import ShardItem
 from consumer.protocol.allocation_pb2 import AllocationStatus as Status
 from consumer.protocol.allocation_pb2 import (

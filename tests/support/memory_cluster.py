@@ -10,8 +10,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from allocator.core.transition.converge import Convergence, ReplicaCounts, converge
-from allocator.core.transition.settle import Settling
 from allocator.etcd.txn_batch import holds
 from allocator.keys import AssignmentKey, ItemKey, Keys, MemberKey
 from allocator.model import Assignment, Item, ItemId, Member, MemberId
@@ -23,6 +21,8 @@ from allocator.placement.problem import Desired, Solver, zones_spanned
 from allocator.policy import Objective, PrimaryPolicy, TransitionPolicy
 from allocator.state.alloc_state import AllocState, Avoided, Demand
 from allocator.state.load import Lags
+from allocator.transition.converge import Convergence, ReplicaCounts, converge
+from allocator.transition.membership_settling import Settling
 from tests.support.safety_checks import Overcommits, check_budget, check_step
 
 CONSISTENT = b"consistent"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from allocator.core.inquiry.standing import Standing
-from allocator.core.transition.settle import Settling
 from allocator.placement.flow import FlowSolver
 from allocator.placement.plan import Plan
 from allocator.policy import AllocationPolicy
 from allocator.state.alloc_state import AllocState
 from allocator.state.load import ItemWeights
 from allocator.state.snapshot import Snapshot
+from allocator.transition.membership_settling import Settling
 from tests.support.memory_cluster import AT_ONCE, MemoryCluster, ValueConsistency
 
 

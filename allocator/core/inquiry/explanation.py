@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 from allocator.core.inquiry.causes import CauseFinder, told
 from allocator.core.inquiry.standing import Standing, as_planned
-from allocator.core.transition.blocked import Blocked, Reason
-from allocator.core.transition.converge import converge
-from allocator.core.transition.replicas import Replicas
-from allocator.core.transition.settle import waits_to_settle
 from allocator.model import Assignment, Item, ItemId, MemberId
 from allocator.placement.plan import Plan, PlanRefused, plan_for
 from allocator.placement.primaries import wanted_hand_overs
 from allocator.state.alloc_state import PRIMARY_SLOT, AllocState
 from allocator.state.load import Lag
+from allocator.transition.capacity import Blocked, Reason
+from allocator.transition.converge import converge
+from allocator.transition.membership_settling import waits_to_settle
+from allocator.transition.replicas import Replicas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

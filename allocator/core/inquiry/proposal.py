@@ -15,10 +15,10 @@ from allocator.core.inquiry.standing import (
     as_planned,
     supposed,
 )
-from allocator.core.transition.settle import waits_to_settle
 from allocator.model import MemberId
 from allocator.placement.plan import Plan, PlanRefused, plan_for
 from allocator.state.alloc_state import AllocState
+from allocator.transition.membership_settling import waits_to_settle
 
 ID_BYTES = 8
 

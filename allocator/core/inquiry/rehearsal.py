@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from allocator.core.inquiry.happening import Happening
 from allocator.core.inquiry.stage import Stage
-from allocator.core.transition.blocked import Blocked
-from allocator.core.transition.settle import Settling
 from allocator.keys import Keys
 from allocator.placement.plan import Plan
 from allocator.policy import AllocationPolicy
 from allocator.state.alloc_state import AllocState, Consistency
+from allocator.transition.capacity import Blocked
+from allocator.transition.membership_settling import Settling
 
 ROUNDS_MAX = 100_000
 """What budgets of one move at a time need for tens of thousands of moves; a rehearsal must end."""

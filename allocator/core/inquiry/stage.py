@@ -10,9 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from allocator.core.inquiry.happening import Happening, happenings
-from allocator.core.transition.converge import Convergence, Step, converge
-from allocator.core.transition.replicas import is_settled
-from allocator.core.transition.settle import Settling
 from allocator.keys import AssignmentKey, Keys
 from allocator.model import Assignment, Item, ItemId, MemberId
 from allocator.ops import Delete, KeyValue, Put
@@ -20,6 +17,9 @@ from allocator.placement.plan import Plan
 from allocator.placement.primaries import HandOver, wanted_hand_overs
 from allocator.policy import AllocationPolicy
 from allocator.state.alloc_state import PRIMARY_SLOT, AllocState, Consistency, Loads
+from allocator.transition.converge import Convergence, Step, converge
+from allocator.transition.membership_settling import Settling
+from allocator.transition.replicas import is_settled
 
 
 class _Behind:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from allocator.core.transition.settle import Settling
 from allocator.keys import Keys
 from allocator.model import Assignment, Item, ItemId, Member, MemberId
 from allocator.placement.plan import Plan
@@ -14,6 +13,7 @@ from allocator.policy import AllocationPolicy
 from allocator.state.alloc_state import AllocState, Consistency
 from allocator.state.load import ItemWeights, declared_weight
 from allocator.state.snapshot import Snapshot
+from allocator.transition.membership_settling import Settling
 
 Basis = tuple[int, int, int]
 """The leadership, and what its tracker counts: equal ones stand for the same items, members and assignments."""

@@ -8,13 +8,13 @@ from allocator.core.inquiry.causes import CauseFinder
 from allocator.core.inquiry.explanation import explain
 from allocator.core.inquiry.proposal import propose
 from allocator.core.inquiry.standing import Hypothesis
-from allocator.core.transition.blocked import Blocked, Change, Reason
 from allocator.model import ItemId, MemberId
 from allocator.placement.certificate import verify
 from allocator.placement.choose import ArraySolver
 from allocator.placement.flow import FlowSolver
 from allocator.placement.plan import PlanRefused
 from allocator.placement.problem import Problem, ProblemItem, ProblemMember, Solver
+from allocator.transition.capacity import Blocked, Change, Reason
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.standings import standing_of
 

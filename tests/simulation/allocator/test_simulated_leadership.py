@@ -10,7 +10,6 @@ from functools import partial
 import pytest
 from structlog.testing import capture_logs
 
-from allocator.core.transition.converge import ReplicaCounts, Step
 from allocator.execute import Executor
 from allocator.key_space import KeySpace
 from allocator.keys import AssignmentKey, AuxiliaryKeys, Keys
@@ -31,6 +30,7 @@ from allocator.simulation.store import Commit, key_of
 from allocator.simulation.trace import Trace
 from allocator.simulation.values import SimulatedDecoder, SimulatedItem, SimulatedMemberValue
 from allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
+from allocator.transition.converge import ReplicaCounts, Step
 
 AT_ONCE = TransitionPolicy(settle_seconds=0.0)
 

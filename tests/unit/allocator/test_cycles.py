@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from allocator.core.transition.blocked import Reason
-from allocator.core.transition.converge import Convergence, converge
 from allocator.model import ItemId, MemberId
 from allocator.placement.problem import Desired
+from allocator.transition.capacity import Reason
+from allocator.transition.converge import Convergence, converge
 from tests.support.memory_cluster import MemoryCluster, ValueConsistency, single_zone_items
 from tests.support.safety_checks import Overcommits
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from types import FrameType
 
-from allocator.core.transition.converge import ReplicaCounts, Step
-from allocator.core.transition.quarantine import Quarantine
 from allocator.model import Assignment, ItemId, MemberId
 from allocator.ops import Compare, Delete, TxnCheckpoint
 from allocator.placement.plan import Plan, PlanRefused, plan_for
 from allocator.placement.problem import Desired, Problem
 from allocator.state.failed_replicas import FailedSince
+from allocator.transition.converge import ReplicaCounts, Step
+from allocator.transition.quarantine import Quarantine
 from tests.support.memory_cluster import MemoryCluster, ValueConsistency
 
 

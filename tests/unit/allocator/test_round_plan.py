@@ -7,8 +7,6 @@ from dataclasses import replace
 import pytest
 
 from allocator.core.decision import Decision
-from allocator.core.transition.blocked import Blocked, Change, Reason
-from allocator.core.transition.converge import Convergence
 from allocator.model import ItemId, MemberId
 from allocator.placement.plan import Plan, PlanRefused
 from allocator.round_plan import (
@@ -22,6 +20,8 @@ from allocator.round_plan import (
     ending_of,
     plan_round,
 )
+from allocator.transition.capacity import Blocked, Change, Reason
+from allocator.transition.converge import Convergence
 from tests.support.memory_cluster import MemoryCluster
 
 OPEN, WAITING, OTHER = (ItemId(name) for name in ("open", "waiting", "other"))

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from allocator.core.transition.blocked import Blocked, Change, Reason
-from allocator.core.transition.converge import Convergence, converge
-from allocator.core.transition.item_state import Pending, charge, decide_item
-from allocator.core.transition.replicas import Replicas
-from allocator.core.transition.room import Capacity
-from allocator.core.transition.settle import Settling
 from allocator.model import ItemId, MemberId
 from allocator.placement.primaries import HandOver
 from allocator.placement.problem import Desired
 from allocator.policy import TransitionPolicy
+from allocator.transition.capacity import Blocked, Capacity, Change, Reason
+from allocator.transition.converge import Convergence, converge
+from allocator.transition.item_step import Pending, charge, decide_item
+from allocator.transition.membership_settling import Settling
+from allocator.transition.replicas import Replicas
 from tests.support.memory_cluster import CONSISTENT, MemoryCluster, ValueConsistency
 
 A1, A2, B1, B2 = (MemberId(name[0], name) for name in ("a1", "a2", "b1", "b2"))

@@ -9,7 +9,6 @@ from typing import TypeVar
 import pytest
 
 from allocator.core.decision import Decision, Question, decide
-from allocator.core.transition.blocked import Reason
 from allocator.keys import Keys
 from allocator.metrics import AllocatorMetrics
 from allocator.model import Assignment, Item, ItemId, Member, MemberId
@@ -19,6 +18,7 @@ from allocator.placement.problem import Desired, Problem
 from allocator.policy import AllocationPolicy
 from allocator.state.derived_state import Tracker
 from allocator.state.mirror import Mirror
+from allocator.transition.capacity import Reason
 from tests.support.plain_values import PlainDecoder
 
 KEYS = Keys("/r")

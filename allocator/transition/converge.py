@@ -25,10 +25,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from allocator.core.transition.blocked import Blocked, Change
-from allocator.core.transition.item_state import Add, ItemDecision
-from allocator.core.transition.schedule import Targets, schedule
-from allocator.core.transition.slots import Move
 from allocator.keys import Keys
 from allocator.model import Assignment, ItemId, MemberId
 from allocator.ops import Compare, Delete, Operation, Put, TxnCheckpoint
@@ -36,6 +32,9 @@ from allocator.placement.primaries import HandOver
 from allocator.placement.problem import Desired
 from allocator.policy import TransitionPolicy
 from allocator.state.alloc_state import PRIMARY_SLOT, AllocState, Consistency
+from allocator.transition.capacity import Blocked, Change
+from allocator.transition.item_step import Add, ItemDecision, Move
+from allocator.transition.schedule import Targets, schedule
 
 DEAD_PER_CHECKPOINT_MAX = 64
 """Dead assignments deleted at once: half of etcd's limit on operations, which leaves room for fixed comparisons."""

@@ -15,17 +15,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from allocator.core.transition.blocked import Blocked, Change, Reason
-from allocator.core.transition.cycles import find_break
-from allocator.core.transition.hand_over import decide_hand_over, parting_wish
-from allocator.core.transition.item_state import ItemDecision, Pending, charge, decide_item
-from allocator.core.transition.replicas import Replicas, is_settled
-from allocator.core.transition.room import Capacity
 from allocator.model import Item, ItemId, MemberId
 from allocator.placement.primaries import HandOver
 from allocator.placement.problem import ZONES_WANTED, Desired
 from allocator.policy import TransitionPolicy
 from allocator.state.alloc_state import AllocState, Consistency
+from allocator.transition.capacity import Blocked, Capacity, Change, Reason
+from allocator.transition.cycles import find_break
+from allocator.transition.handover import decide_hand_over, parting_wish
+from allocator.transition.item_step import ItemDecision, Pending, charge, decide_item
+from allocator.transition.replicas import Replicas, is_settled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

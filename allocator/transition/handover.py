@@ -10,12 +10,11 @@ A primary on a member that leaves, and that nobody can replace, needs no turn: t
 
 from __future__ import annotations
 
-from allocator.core.transition.blocked import Blocked, Change, Reason
-from allocator.core.transition.item_state import ItemDecision, Pending
-from allocator.core.transition.slots import Move
 from allocator.model import Assignment
 from allocator.placement.primaries import HandOver
 from allocator.state.alloc_state import PRIMARY_SLOT, AllocState
+from allocator.transition.capacity import Blocked, Change, Reason
+from allocator.transition.item_step import ItemDecision, Move, Pending
 
 
 def parting_wish(state: AllocState, pending: Pending) -> HandOver | None:

@@ -21,24 +21,242 @@ prefers a member that leaves; slots are inherited; hand-overs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 
-from allocator.core.transition.blocked import Blocked, Change, Reason
-from allocator.core.transition.removal import Refused, parting_primary, removals
-from allocator.core.transition.replicas import Replicas, Risk
-from allocator.core.transition.room import Capacity
-from allocator.core.transition.slots import (
-    Move,
-    assign_distinct_slots,
-    exchanged,
-    packed,
-    slots_for_newcomers,
-)
 from allocator.model import Assignment, Item, MemberId
+from allocator.placement.problem import zones_spanned
 from allocator.state.alloc_state import PRIMARY_SLOT, AllocState
 from allocator.state.load import Lag
+from allocator.transition.capacity import Blocked, Capacity, Change, Reason
+from allocator.transition.replicas import Replicas, Risk
+
+# The slots of an item's replicas. A slot is part of a key, so another slot is another key: two
+# writes.
+#
+#     primary              slot 0, and no other replica
+#     newcomer             the slot of a standby that goes for it, else the lowest that is free
+#     nothing to add       0, 1, 2, …: what is beyond moves into the gaps
+#
+# So a newcomer usually has from the start the slot that it will keep, and a slot may be held twice
+# while a standby goes. Of the replicas that stay each has a slot of its own; an unwanted one that
+# cannot go for want of another place stays.
+#
+# Source: gazette/core allocator/item_state.go (slot 0, and packing at rest). There a newcomer takes
+# the next free slot, and every replica above the one that goes is renumbered.
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A replica to give another slot; slot 0 promotes it."""
+
+    assignment: Assignment
+    slot: int
+
+    @property
+    def from_primary(self) -> bool:
+        """Whether it takes slot 0 from a replica."""
+        return self.assignment.slot == PRIMARY_SLOT != self.slot
+
+
+def assign_distinct_slots(
+    replicas: Replicas, keep: Sequence[Assignment], promoted: Assignment | None
+) -> list[Move]:
+    """Return the replicas that are kept, each with its slot: one primary, and no slot twice among those that stay.
+
+    Args:
+        replicas: Of the item.
+        keep: What does not go now, by slot.
+        promoted: The one of them that becomes primary; None if one is primary, or none can be.
+    """
+    placed = [] if promoted is None else [Move(promoted, PRIMARY_SLOT)]
+    others = keep if promoted is None else [a for a in keep if a is not promoted]
+    if len({a.slot for a in others}) == len(others):
+        # If one is promoted, none of them has slot 0.
+        return [*placed, *(Move(assignment, assignment.slot) for assignment in others)]
+    # Slots of replicas that go in the same step are left alone: their keys may not be written twice in one transaction.
+    taken = {assignment.slot for assignment in replicas.current} | {PRIMARY_SLOT}
+    used = {move.slot for move in placed}
+    going = to_go(replicas)
+
+    def claim(assignment: Assignment) -> tuple[int, bool, bool, int]:
+        key = assignment.kv.key
+        is_behind, is_unwanted = key not in replicas.consistent, key in replicas.unwanted
+        return (assignment.slot, is_behind, is_unwanted, assignment.kv.create_revision)
+
+    for assignment in sorted(others, key=claim):
+        slot = assignment.slot
+        counts = slot == PRIMARY_SLOT or assignment.kv.key not in going
+        if counts and slot in used:
+            slot = next(free for free in count() if free not in taken)
+            taken.add(slot)
+        if counts:
+            used.add(slot)
+        placed.append(Move(assignment, slot))
+    return placed
+
+
+def exchanged(placed: list[Move], primary: Assignment, heir: Assignment) -> list[Move]:
+    """Let a primary and the replica that takes its place trade slots."""
+    slot = next(move.slot for move in placed if move.assignment is heir)
+    new = {primary.kv.key: slot, heir.kv.key: PRIMARY_SLOT}
+    return [Move(move.assignment, new.get(move.assignment.kv.key, move.slot)) for move in placed]
+
+
+def packed(replicas: Replicas, placed: list[Move]) -> list[Move]:
+    """Fill each gap with what is last: no slot is left out. Without a primary there is nothing to count from."""
+    used = {move.slot for move in placed}
+    if PRIMARY_SLOT not in used or max(used) < len(used):
+        return placed
+    rest = sorted(
+        placed, key=lambda move: (move.slot, move.assignment.kv.key not in replicas.unwanted)
+    )
+    moved: list[Move] = []
+    while (gap := next(slot for slot in count() if slot not in used)) < rest[-1].slot:
+        last = rest.pop()
+        moved.append(Move(last.assignment, gap))
+        used = {move.slot for move in (*rest, *moved)}
+    return [*rest, *moved]
+
+
+def slots_for_newcomers(replicas: Replicas, placed: Iterable[Move]) -> Iterator[int]:
+    """Yield slots in the order in which newcomers take them, without end."""
+    going = to_go(replicas)
+    taken = {
+        move.slot
+        for move in placed
+        if move.slot == PRIMARY_SLOT or move.assignment.kv.key not in going
+    }
+    yield from (slot for slot in count() if slot not in taken)
+
+
+# The replicas of an item that may go now.
+#
+# Invariants: a removal never leaves fewer live consistent replicas than the item wants, nor fewer
+# zones than it spans now and is meant to span. Two kinds of replica are not protected: a second one
+# on the same member, and one whose member is gone, or that has failed for too long, once a live
+# consistent one can take over.
+#
+# Source: gazette/core allocator/item_state.go (the removal gate). Ours: each removal is judged by
+# itself, so that a blocked one does not block the rest; zones are looked at; dead replicas do not
+# count as consistent.
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An unwanted replica that stays for now, and why."""
+
+    assignment: Assignment
+    reason: Reason
+    others: int
+    """Consistent replicas besides."""
+
+
+def removals(
+    replicas: Replicas, capacity: Capacity, waited_for: Collection[MemberId]
+) -> tuple[tuple[Assignment, ...], tuple[Refused, ...]]:
+    """Return the unwanted replicas that may go now, and those that may not.
+
+    Dead ones go first, then inconsistent ones, then those whose place another item waits for, then from the fullest;
+    the primary goes last.
+
+    Args:
+        replicas: Of one item.
+        capacity: Loads of members.
+        waited_for: Members at their limit on which other items should be.
+    """
+    if not replicas.unwanted:
+        return (), ()
+
+    def eagerness(assignment: Assignment) -> tuple[bool, bool, bool, bool, float, MemberId, int]:
+        return (
+            assignment.kv.key in replicas.live,
+            assignment.kv.key in replicas.consistent,
+            assignment.slot == PRIMARY_SLOT,
+            assignment.member_id not in waited_for,
+            -capacity.load_ratio(assignment.member_id),
+            assignment.member_id,
+            assignment.slot,
+        )
+
+    staying = {a.kv.key: a.member_id for a in replicas.current if a.kv.key in replicas.live}
+    unwanted = [a for a in replicas.current if a.kv.key in replicas.unwanted]
+    if len(unwanted) > 1:
+        unwanted.sort(key=eagerness)
+    gone: list[Assignment] = []
+    refused: list[Refused] = []
+    for assignment in unwanted:
+        reason = _refusal(replicas, assignment.kv.key, staying, replicas.consistent)
+        if reason is None:
+            staying.pop(assignment.kv.key, None)
+            gone.append(assignment)
+        else:
+            others = staying.keys() & replicas.consistent - {assignment.kv.key}
+            refused.append(Refused(assignment, reason, len(others)))
+    return tuple(gone), tuple(refused)
+
+
+def parting_primary(replicas: Replicas, removes: Iterable[Assignment]) -> Assignment | None:
+    """Return the primary that may go once it has handed over; None if it does not go, or has nothing to hand over."""
+    if replicas.replication == 0:
+        return None
+    for assignment in removes:
+        key = assignment.kv.key
+        if assignment.slot == PRIMARY_SLOT and key in replicas.live:
+            could_serve = replicas.ready - replicas.unwanted | replicas.ready & {key}
+            return assignment if could_serve else None
+    return None
+
+
+def would_free(replicas: Replicas, assignment: Assignment, added: MemberId) -> bool:
+    """Return whether a replica may go once another one is there and consistent, and no other goes."""
+    staying = {a.kv.key: a.member_id for a in replicas.current if a.kv.key in replicas.live}
+    staying[b""] = added
+    return _refusal(replicas, assignment.kv.key, staying, replicas.consistent | {b""}) is None
+
+
+def to_go(replicas: Replicas) -> frozenset[bytes]:
+    """Return the keys of unwanted replicas that go once all that should be there is there, and has caught up.
+
+    The others stay for as long as members lack room, or the plan is what it is.
+    """
+    if not replicas.unwanted:
+        return frozenset()
+    staying = {a.kv.key: a.member_id for a in replicas.current if a.kv.key in replicas.live}
+    staying |= {f"missing {number}".encode(): m for number, m in enumerate(replicas.missing)}
+    reliable = frozenset(staying)
+    going: set[bytes] = set()
+    for assignment in replicas.current:
+        key = assignment.kv.key
+        if key in replicas.unwanted and _refusal(replicas, key, staying, reliable) is None:
+            staying.pop(key, None)
+            going.add(key)
+    return frozenset(going)
+
+
+def _refusal(
+    replicas: Replicas,
+    key: bytes,
+    staying: Mapping[bytes, MemberId],
+    reliable: Collection[bytes],
+) -> Reason | None:
+    if replicas.replication == 0 or key in replicas.surplus:
+        return None
+    others = [m for k, m in staying.items() if k in reliable and k != key]
+    if key not in replicas.live:
+        return None if others else Reason.STANDBY_NOT_CAUGHT_UP
+    if len(others) < replicas.replication:
+        return Reason.STANDBY_NOT_CAUGHT_UP
+    zones_wanted, zone = zones_spanned(replicas.desired), staying[key].zone
+    if key in reliable and _loses_a_zone(others, zone, zones_wanted):
+        return Reason.ZONE
+    rest = (m for k, m in staying.items() if k != key)
+    return Reason.ZONE if _loses_a_zone(rest, zone, zones_wanted) else None
+
+
+def _loses_a_zone(others: Iterable[MemberId], zone: str, zones_wanted: int) -> bool:
+    """Return whether the others span too few zones, for want of one that goes."""
+    zones = {member_id.zone for member_id in others}
+    return zone not in zones and len(zones) < zones_wanted
 
 
 @dataclass(frozen=True, slots=True)

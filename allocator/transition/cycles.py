@@ -17,11 +17,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from allocator.core.transition.blocked import Blocked, Change, Reason
-from allocator.core.transition.item_state import ItemDecision
-from allocator.core.transition.removal import would_free
 from allocator.model import MemberId
 from allocator.state.alloc_state import AllocState
+from allocator.transition.capacity import Blocked, Change, Reason
+from allocator.transition.item_step import ItemDecision, would_free
 
 
 @dataclass(frozen=True, slots=True)

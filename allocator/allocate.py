@@ -20,7 +20,6 @@ from random import Random
 import structlog
 
 from allocator.config import AllocationConfig
-from allocator.core.inquiry.standing import Basis, Standing
 from allocator.core.ledger import Cause
 from allocator.errors import EtcdError
 from allocator.etcd.api import Etcd
@@ -37,6 +36,7 @@ from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
 from allocator.steering import PacingPolicy
 from allocator.term import LeaderState
+from allocator.whatif.leader_snapshot import Basis, Standing
 
 CATCH_UP_SECONDS = 5.0
 """How long to wait for what others wrote to show before asking again what the newest is."""

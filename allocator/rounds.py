@@ -17,7 +17,6 @@ import structlog
 
 from allocator.config import AllocationConfig, Offload
 from allocator.core.decision import Decision, Question, decide
-from allocator.core.inquiry.standing import Standing
 from allocator.errors import EtcdError
 from allocator.keys import Keys
 from allocator.leadership.leadership import Leadership
@@ -40,6 +39,7 @@ from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
 from allocator.state.alloc_state import Consistency
 from allocator.term import LeaderState
+from allocator.whatif.leader_snapshot import Standing
 
 _log = structlog.get_logger()
 

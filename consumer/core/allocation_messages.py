@@ -6,15 +6,15 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from allocator.core.inquiry.explanation import Explanation
-from allocator.core.inquiry.happening import Happening, Kind
-from allocator.core.inquiry.proposal import Proposal
-from allocator.core.inquiry.standing import Hypothesis
 from allocator.errors import ValidationError
 from allocator.keys import Keys
 from allocator.model import Item, ItemId, Member, MemberId
 from allocator.ops import KeyValue
 from allocator.transition.capacity import Blocked, Reason
+from allocator.whatif.dry_run import Happening, Kind
+from allocator.whatif.explain import Explanation
+from allocator.whatif.leader_snapshot import Hypothesis
+from allocator.whatif.preview import Proposal
 from consumer.key_space import ShardItem
 from consumer.protocol.allocation_pb2 import AllocationStatus as Status
 from consumer.protocol.allocation_pb2 import (

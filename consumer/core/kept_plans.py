@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from allocator.core.inquiry.proposal import Proposal
-from allocator.core.inquiry.standing import Basis
 from allocator.model import MemberId
 from allocator.placement.plan import Plan
+from allocator.whatif.leader_snapshot import Basis
+from allocator.whatif.preview import Proposal
 from consumer.protocol.allocation_pb2 import PlanRequest
 
 PLANS_KEPT_MAX = 16

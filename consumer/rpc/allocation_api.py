@@ -22,9 +22,6 @@ import structlog
 from google.protobuf.message import Message
 
 from allocator.allocate import AllocationLoop
-from allocator.core.inquiry.explanation import explain
-from allocator.core.inquiry.proposal import Proposal, propose
-from allocator.core.inquiry.standing import Standing
 from allocator.core.ledger import Cause
 from allocator.etcd.api import Etcd
 from allocator.key_space import KeySpace
@@ -34,6 +31,9 @@ from allocator.model import Item, ItemId, Member, MemberId
 from allocator.ops import TXN_OPERATIONS_MAX, Compare, Delete, Operation, Put
 from allocator.placement.plan import Plan, PlanRefused
 from allocator.term import LeaderState
+from allocator.whatif.explain import explain
+from allocator.whatif.leader_snapshot import Standing
+from allocator.whatif.preview import Proposal, propose
 from consumer.core.allocation_messages import (
     explain_response,
     hypothesis_of,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from allocator.core.inquiry.standing import Standing
 from allocator.placement.flow import FlowSolver
 from allocator.placement.plan import Plan
 from allocator.policy import AllocationPolicy
@@ -12,6 +11,7 @@ from allocator.state.alloc_state import AllocState
 from allocator.state.load import ItemWeights
 from allocator.state.snapshot import Snapshot
 from allocator.transition.membership_settling import Settling
+from allocator.whatif.leader_snapshot import Standing
 from tests.support.memory_cluster import AT_ONCE, MemoryCluster, ValueConsistency
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from allocator.core.inquiry.standing import Hypothesis, Standing, supposed
 from allocator.errors import KeyDecodeError
 from allocator.keys import Keys
 from allocator.model import Assignment, Item, ItemId, MemberId
@@ -20,6 +19,7 @@ from allocator.policy import AllocationPolicy, LoadPolicy, TransitionPolicy
 from allocator.state.derived_state import Tracker
 from allocator.state.mirror import Mirror
 from allocator.steering import PacingPolicy
+from allocator.whatif.leader_snapshot import Hypothesis, Standing, supposed
 from tests.support.memory_cluster import ValueConsistency
 from tests.support.plain_values import PlainDecoder, PlainItem
 

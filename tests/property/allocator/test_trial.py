@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 
-from allocator.core.inquiry.causes import CauseFinder
 from allocator.model import ItemId, MemberId
 from allocator.placement.flow import FlowSolver
 from allocator.placement.problem import Desired, Problem, zones_spanned
 from allocator.placement.trial import Trial, Verdict
 from allocator.transition.capacity import Blocked, Change, Reason
+from allocator.whatif.causes import CauseFinder
 from tests.property.allocator.test_placement_optimal import objectives, problems
 
 

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from allocator.core.inquiry.causes import CauseFinder
-from allocator.core.inquiry.explanation import explain
-from allocator.core.inquiry.proposal import propose
-from allocator.core.inquiry.standing import Hypothesis
 from allocator.model import ItemId, MemberId
 from allocator.placement.certificate import verify
 from allocator.placement.choose import ArraySolver
@@ -15,6 +11,10 @@ from allocator.placement.flow import FlowSolver
 from allocator.placement.plan import PlanRefused
 from allocator.placement.problem import Problem, ProblemItem, ProblemMember, Solver
 from allocator.transition.capacity import Blocked, Change, Reason
+from allocator.whatif.causes import CauseFinder
+from allocator.whatif.explain import explain
+from allocator.whatif.leader_snapshot import Hypothesis
+from allocator.whatif.preview import propose
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.standings import standing_of
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from allocator.core.inquiry.explanation import Explanation, explain
-from allocator.core.inquiry.standing import Standing
 from allocator.model import ItemId, MemberId
 from allocator.placement.plan import Plan
 from allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
 from allocator.transition.capacity import Reason
 from allocator.transition.membership_settling import Settling
+from allocator.whatif.explain import Explanation, explain
+from allocator.whatif.leader_snapshot import Standing
 from tests.support.memory_cluster import AT_ONCE, MemoryCluster
 from tests.support.standings import standing_of
 

@@ -8,15 +8,14 @@ from types import FrameType
 
 import pytest
 
-from allocator.core.inquiry.happening import Kind
-from allocator.core.inquiry.proposal import Proposal, propose
-from allocator.core.inquiry.rehearsal import RehearsalAbandonedError
-from allocator.core.inquiry.standing import Hypothesis
 from allocator.model import Item, ItemId, Member, MemberId
 from allocator.ops import KeyValue
 from allocator.placement.plan import PlanRefused
 from allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
 from allocator.transition.capacity import Reason
+from allocator.whatif.dry_run import Kind, RehearsalAbandonedError
+from allocator.whatif.leader_snapshot import Hypothesis
+from allocator.whatif.preview import Proposal, propose
 from tests.support.memory_cluster import AT_ONCE, JsonItem, JsonMember, MemoryCluster
 from tests.support.standings import standing_of
 

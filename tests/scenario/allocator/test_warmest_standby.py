@@ -6,13 +6,13 @@ import math
 
 import pytest
 
-from allocator.core.inquiry.explanation import explain
-from allocator.core.inquiry.happening import Kind
-from allocator.core.inquiry.proposal import Proposal, propose
-from allocator.core.inquiry.standing import Hypothesis
 from allocator.model import ItemId, MemberId
 from allocator.policy import LoadPolicy
 from allocator.state.load import Lag, MeasuredLoads, MemberReport
+from allocator.whatif.dry_run import Kind
+from allocator.whatif.explain import explain
+from allocator.whatif.leader_snapshot import Hypothesis
+from allocator.whatif.preview import Proposal, propose
 from tests.support.memory_cluster import CONSISTENT, MemoryCluster
 from tests.support.standings import standing_of
 

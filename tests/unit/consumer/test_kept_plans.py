@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from allocator.core.inquiry.standing import Basis
 from allocator.model import ItemId
 from allocator.placement.plan import Plan
 from allocator.placement.problem import Desired
 from allocator.state.alloc_state import Demand
+from allocator.whatif.leader_snapshot import Basis
 from consumer.core.kept_plans import PLANS_KEPT_MAX, KeptPlan, KeptPlans
 from consumer.protocol.allocation_pb2 import PlanRequest
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from allocator.core.inquiry.causes import CauseFinder, told
-from allocator.core.inquiry.standing import Standing, as_planned
 from allocator.model import Assignment, Item, ItemId, MemberId
 from allocator.placement.plan import Plan, PlanRefused, plan_for
 from allocator.placement.primaries import wanted_hand_overs
@@ -16,6 +14,8 @@ from allocator.transition.capacity import Blocked, Reason
 from allocator.transition.converge import converge
 from allocator.transition.membership_settling import waits_to_settle
 from allocator.transition.replicas import Replicas
+from allocator.whatif.causes import CauseFinder, told
+from allocator.whatif.leader_snapshot import Standing, as_planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

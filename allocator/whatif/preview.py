@@ -6,19 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
-from allocator.core.inquiry.causes import CauseFinder
-from allocator.core.inquiry.rehearsal import Rehearsal, rehearse
-from allocator.core.inquiry.standing import (
+from allocator.model import MemberId
+from allocator.placement.plan import Plan, PlanRefused, plan_for
+from allocator.state.alloc_state import AllocState
+from allocator.transition.membership_settling import waits_to_settle
+from allocator.whatif.causes import CauseFinder
+from allocator.whatif.dry_run import Rehearsal, rehearse
+from allocator.whatif.leader_snapshot import (
     Basis,
     Hypothesis,
     Standing,
     as_planned,
     supposed,
 )
-from allocator.model import MemberId
-from allocator.placement.plan import Plan, PlanRefused, plan_for
-from allocator.state.alloc_state import AllocState
-from allocator.transition.membership_settling import waits_to_settle
 
 ID_BYTES = 8
 

@@ -6,10 +6,10 @@ Invariants: a step costs as much as the item that it is about, and a look at wha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
 
-from allocator.core.inquiry.happening import Happening, happenings
 from allocator.keys import AssignmentKey, Keys
 from allocator.model import Assignment, Item, ItemId, MemberId
 from allocator.ops import Delete, KeyValue, Put
@@ -17,9 +17,75 @@ from allocator.placement.plan import Plan
 from allocator.placement.primaries import HandOver, wanted_hand_overs
 from allocator.policy import AllocationPolicy
 from allocator.state.alloc_state import PRIMARY_SLOT, AllocState, Consistency, Loads
+from allocator.transition.capacity import Blocked
 from allocator.transition.converge import Convergence, Step, converge
 from allocator.transition.membership_settling import Settling
 from allocator.transition.replicas import is_settled
+
+# What a step does to an item's replicas, in the words of plans.
+
+
+class Kind(Enum):
+    """What happens to a replica."""
+
+    ADD = "add"
+    REMOVE = "remove"
+    PROMOTE = "promote"
+    HAND_OVER = "hand-over"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """One thing that a plan does."""
+
+    round: int
+    """Which pass of the schedule, from 0; between two passes replicas catch up."""
+    kind: Kind
+    item_id: ItemId
+    member_id: MemberId
+    """The member that gets the replica, loses it, or becomes primary."""
+    from_member: MemberId | None = None
+    """The former primary, of a promotion or hand-over."""
+    cold: bool = False
+    """The new primary has yet to catch up: nobody serves the item in the meantime."""
+
+
+def happenings(
+    number: int,
+    item_id: ItemId,
+    old: Sequence[Assignment],
+    new: Sequence[Assignment],
+    *,
+    behind: Container[tuple[ItemId, MemberId]] = (),
+) -> Iterator[Happening]:
+    """Yield what became of an item's replicas.
+
+    Args:
+        number: Which pass of the schedule it was.
+        item_id: The item.
+        old: Its assignments before.
+        new: Its assignments after.
+        behind: Replicas that have yet to catch up.
+    """
+    had, has = {a.member_id for a in old}, {a.member_id for a in new}
+    was, now = _primary(old), _primary(new)
+    for member_id in sorted(has - had):
+        yield Happening(round=number, kind=Kind.ADD, item_id=item_id, member_id=member_id)
+    for member_id in sorted(had - has):
+        yield Happening(round=number, kind=Kind.REMOVE, item_id=item_id, member_id=member_id)
+    if now is not None and now != was and now in had:
+        yield Happening(
+            round=number,
+            kind=Kind.HAND_OVER if was in has else Kind.PROMOTE,
+            item_id=item_id,
+            member_id=now,
+            from_member=was,
+            cold=(item_id, now) in behind,
+        )
+
+
+def _primary(group: Sequence[Assignment]) -> MemberId | None:
+    return next((a.member_id for a in group if a.slot == PRIMARY_SLOT), None)
 
 
 class _Behind:
@@ -240,4 +306,75 @@ def _made(put: Put, keys: Keys, known: Mapping[MemberId, Assignment], revision: 
             version=1,
             lease=put.lease,
         ),
+    )
+
+
+# Carries a plan out in memory, step by step, as the leader would: to know what would happen, and
+# what would wait.
+#
+# Each round performs every step of one convergence. Replicas are taken to catch up whenever nothing
+# else can be done; live primaries are handed over once everything else is done.
+#
+# Invariants: a round costs as much as there are items that are not where they should be, so that a
+# drain which is held to a few moves at a time can be rehearsed in a large cluster; only the first
+# look and the last are at everything.
+ROUNDS_MAX = 100_000
+"""What budgets of one move at a time need for tens of thousands of moves; a rehearsal must end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """What would happen."""
+
+    happenings: tuple[Happening, ...]
+    waits: tuple[Blocked, ...]
+    """What would have to wait at first."""
+    stuck: tuple[Blocked, ...]
+    """What would wait still when nothing more happens."""
+    final: AllocState
+
+
+class RehearsalAbandonedError(Exception):
+    """Raised when nobody waits for the answer any more."""
+
+
+def rehearse(
+    state: AllocState,
+    plan: Plan,
+    *,
+    consistency: Consistency,
+    keys: Keys,
+    policy: AllocationPolicy,
+    settling: Settling,
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> Rehearsal:
+    """Return what carrying out `plan` from `state` would do.
+
+    Args:
+        state: Whole.
+        plan: Answers the state's demand.
+        consistency: Tells which replicas may be relied upon now.
+        keys: The syntax of the root.
+        policy: An operator's choices.
+        settling: Tells which drains wait.
+        is_wanted: Asked before each round whether to go on.
+
+    Raises:
+        RehearsalAbandonedError: it is not wanted any more.
+    """
+    stage = Stage(state, plan, consistency, keys, policy, settling)
+    convergence = stage.converged(stage.whole())
+    waits = convergence.blocked
+    while stage.round < ROUNDS_MAX:
+        if not is_wanted():
+            raise RehearsalAbandonedError
+        if not (stage.perform(convergence.steps) or stage.catch_up() or stage.hand_over()):
+            break
+        convergence = stage.converged(stage.pending())
+    final = stage.whole()
+    return Rehearsal(
+        happenings=tuple(stage.happenings),
+        waits=waits,
+        stuck=stage.converged(final).blocked,
+        final=final,
     )

@@ -15,7 +15,7 @@
     NO_PLAN      at the retry                                grows
     UNANSWERED   at the retry, under a new epoch             grows
 
-Pure: time comes in as a number, and `allocator.rounds` carries out what is returned.
+Pure: time comes in as a number, and `allocator.leader.loop` carries out what is returned.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
 
-from allocator.core.decision import Decision
+from allocator.leader.decision import Decision
 from allocator.model import ItemId
 from allocator.placement.plan import PlanRefused
 

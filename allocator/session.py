@@ -25,7 +25,6 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from allocator.allocate import AllocationLoop
 from allocator.announcement import Announced, announce, revoke_predecessors, update
 from allocator.config import AllocationConfig, Offload
 from allocator.errors import EtcdUnavailableError, RevisionCompactedError, TxnConflictError
@@ -33,19 +32,19 @@ from allocator.etcd.api import Etcd
 from allocator.etcd.lease import LeaseKeeper
 from allocator.key_space import KeySpace
 from allocator.keys import AuxiliaryKeys
-from allocator.leadership.election import LeadershipConfig
-from allocator.leadership.leadership import Leadership
-from allocator.leadership.plan_store import PlanStore
-from allocator.ledger import Ledger
-from allocator.load_feed import DecodeReport, LoadFeed
+from allocator.leader.election import LeadershipConfig
+from allocator.leader.leadership import Leadership
+from allocator.leader.load_feed import DecodeReport, LoadFeed
+from allocator.leader.loop import AllocationLoop, Rounds
+from allocator.leader.move_log import Ledger
+from allocator.leader.plan_store import PlanStore
+from allocator.leader.state import Observation
 from allocator.metrics import AllocatorMetrics
 from allocator.model import Assignment, MemberId
-from allocator.observation import Observation
 from allocator.ops import LeaseId
 from allocator.placement.choose import best_solver
 from allocator.placement.problem import Solver
 from allocator.placement.weighted import WeightedSolver
-from allocator.rounds import Rounds
 from allocator.runtime.clock import Clock, SystemClock
 from allocator.runtime.task_group import TaskGroup
 from allocator.state.alloc_state import Consistency

@@ -13,9 +13,8 @@ import structlog
 from allocator.runtime.task_group import TaskGroup
 from allocator.simulation.cluster import Cluster
 from allocator.simulation.faults import Faults
-from allocator.simulation.invariants import Invariant, Violation, invariants
+from allocator.simulation.invariants import Invariant, Violation, check_rest, invariants
 from allocator.simulation.member import SimulatedMember
-from allocator.simulation.rest import check_rest
 from allocator.simulation.scenario import HASTE_SECONDS_MAX, Report, Scenario
 from allocator.simulation.store import Commit
 from allocator.simulation.trace import Trace

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from allocator.config import AllocationConfig
-from allocator.leadership.election import LeadershipConfig
+from allocator.leader.election import LeadershipConfig
 from allocator.placement.flow import FlowSolver
 from allocator.placement.problem import Solver
 from allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from allocator.errors import KeyDecodeError
 from allocator.etcd.api import KeyPut
 from allocator.keys import AssignmentKey, AuxiliaryKeys, ItemKey, Keys, MemberKey, ParsedKey
-from allocator.leadership.records import EpochRecord, decoded_or_none
+from allocator.leader.election import EpochRecord, decoded_or_none
 from allocator.model import Assignment, Item, ItemId, Member, MemberId
 from allocator.ops import KeyValue
 from allocator.simulation.store import Commit, key_of

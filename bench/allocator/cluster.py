@@ -15,7 +15,7 @@ from allocator.config import AllocationConfig
 from allocator.etcd.client import EtcdClient
 from allocator.key_space import KeySpace
 from allocator.keys import AssignmentKey, AuxiliaryKeys, Keys
-from allocator.leadership.records import CandidateRecord, encoded
+from allocator.leader.election import CandidateRecord, encoded
 from allocator.model import ItemId, MemberId
 from allocator.ops import LeaseId, Put
 from allocator.policy import AllocationPolicy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from allocator.core.ledger import MoveKind, decoded_or_none
+from allocator.leader.move_records import MoveKind, decoded_or_none
 from allocator.ops import KeyValue
 from consumer.protocol.allocation_pb2 import MoveKind as WireKind
 from consumer.protocol.allocation_pb2 import ShardMove

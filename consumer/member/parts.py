@@ -13,7 +13,7 @@ from allocator.config import AllocationConfig
 from allocator.etcd.api import Etcd
 from allocator.key_space import KeySpace
 from allocator.keys import AuxiliaryKeys, Keys
-from allocator.ledger import Ledger
+from allocator.leader.move_log import Ledger
 from allocator.metrics import AllocatorMetrics
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup

@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 import structlog
 from prometheus_client import CollectorRegistry, Counter
 
-from allocator.core.ledger import Cause
 from allocator.errors import EtcdError, ValidationError
 from allocator.etcd.api import Etcd
 from allocator.key_space import KeySpace
-from allocator.ledger import Ledger
+from allocator.leader.move_log import Ledger
+from allocator.leader.move_records import Cause
 from allocator.model import Assignment, Item, ItemId, MemberId
 from allocator.ops import Compare, Delete, Put, TxnCheckpoint
 from allocator.runtime.backoff import Backoff

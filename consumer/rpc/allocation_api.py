@@ -21,16 +21,16 @@ import grpc
 import structlog
 from google.protobuf.message import Message
 
-from allocator.allocate import AllocationLoop
-from allocator.core.ledger import Cause
 from allocator.etcd.api import Etcd
 from allocator.key_space import KeySpace
 from allocator.keys import Keys
-from allocator.leadership.leadership import Leadership
+from allocator.leader.leadership import Leadership
+from allocator.leader.loop import AllocationLoop
+from allocator.leader.move_records import Cause
+from allocator.leader.state import LeaderState
 from allocator.model import Item, ItemId, Member, MemberId
 from allocator.ops import TXN_OPERATIONS_MAX, Compare, Delete, Operation, Put
 from allocator.placement.plan import Plan, PlanRefused
-from allocator.term import LeaderState
 from allocator.whatif.explain import explain
 from allocator.whatif.leader_snapshot import Standing
 from allocator.whatif.preview import Proposal, propose

@@ -17,7 +17,7 @@ import structlog
 from allocator.errors import TxnConflictError, ValidationError
 from allocator.etcd.api import Etcd
 from allocator.key_space import KeySpace
-from allocator.leadership.leadership import Leadership
+from allocator.leader.leadership import Leadership
 from allocator.model import ItemId, Member, MemberId
 from allocator.ops import Compare, Put
 from allocator.state.alloc_state import PRIMARY_SLOT

@@ -6,7 +6,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from allocator.errors import ValidationError
 from allocator.key_space import KeySpace
-from allocator.ledger import Ledger
+from allocator.leader.move_log import Ledger
 from allocator.model import ItemId
 from consumer.core.move_messages import shard_moves
 from consumer.errors import BoundExceededError

@@ -24,13 +24,13 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
-from allocator.core.ledger import Cause
 from allocator.errors import TxnConflictError
 from allocator.etcd.api import Etcd
 from allocator.etcd.txn_batch import apply_checkpoints
 from allocator.key_space import KeySpace
 from allocator.keys import Keys
-from allocator.ledger import Ledger
+from allocator.leader.move_log import Ledger
+from allocator.leader.move_records import Cause
 from allocator.model import ItemId, MemberId
 from allocator.ops import TXN_OPERATIONS_MAX, Get
 from consumer.core.change_plan import (

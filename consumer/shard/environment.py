@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from allocator.etcd.api import Etcd
 from allocator.keys import Keys
-from allocator.ledger import Ledger
+from allocator.leader.move_log import Ledger
 from allocator.runtime.clock import Clock
 from consumer.application import Application
 from consumer.core.supervision import RestartPolicy

@@ -13,8 +13,8 @@ from contextlib import suppress
 
 import structlog
 
-from allocator.core.ledger import Cause
 from allocator.errors import EtcdError
+from allocator.leader.move_records import Cause
 from allocator.model import Assignment
 from allocator.ops import Compare, Delete, TxnCheckpoint
 from consumer.application import MessageProducer

@@ -11,11 +11,11 @@ from typing import Any, Final
 import msgspec
 from google.protobuf.message import DecodeError, Message
 
-from allocator.core import ledger, stored_plan
 from allocator.documents import DocumentError
 from allocator.errors import KeyDecodeError, ValidationError
 from allocator.keys import Keys
-from allocator.leadership.records import (
+from allocator.leader import move_records, stored_plan
+from allocator.leader.election import (
     CandidateRecord,
     EpochRecord,
     LeaderRecord,
@@ -192,17 +192,21 @@ _ETCD: Final = (
     FuzzedDecoder(
         "etcd.move",
         lambda: [
-            ledger.encoded(
-                ledger.Entry(
+            move_records.encoded(
+                move_records.Entry(
                     at_milliseconds=1_700_000_000_000,
                     writer="zone-a#member-1",
                     epoch=4,
                     actor="operator",
-                    moves=(ledger.Move("shard-1", ledger.MoveKind.ASSIGN, "z#m", 0, -1, "why"),),
+                    moves=(
+                        move_records.Move(
+                            "shard-1", move_records.MoveKind.ASSIGN, "z#m", 0, -1, "why"
+                        ),
+                    ),
                 )
             )
         ],
-        lambda data: ledger.decoded_or_none(_kv(b"/moves/1", data)),
+        lambda data: move_records.decoded_or_none(_kv(b"/moves/1", data)),
         (),
     ),
     FuzzedDecoder(

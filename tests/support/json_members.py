@@ -13,7 +13,7 @@ from allocator.errors import EtcdUnavailableError, ValidationError
 from allocator.etcd.client import EtcdClient
 from allocator.key_space import KeySpace
 from allocator.keys import Keys
-from allocator.leadership.election import LeadershipConfig
+from allocator.leader.election import LeadershipConfig
 from allocator.model import ItemId, MemberId
 from allocator.ops import Compare, KeyValue, Put
 from allocator.placement.problem import Solver

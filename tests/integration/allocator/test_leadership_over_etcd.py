@@ -13,8 +13,8 @@ from allocator.errors import AllocatorError, EtcdUnavailableError
 from allocator.etcd.api import TxnResult
 from allocator.etcd.client import EtcdClient, EtcdConfig
 from allocator.keys import AuxiliaryKeys, Keys
-from allocator.leadership.election import LeadershipConfig
-from allocator.leadership.plan_store import PlanStore
+from allocator.leader.election import LeadershipConfig
+from allocator.leader.plan_store import PlanStore
 from allocator.model import ItemId, MemberId
 from allocator.ops import Compare, Operation, Put
 from allocator.placement.flow import FlowSolver

@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from allocator.core.ledger import decoded_or_none
 from allocator.errors import ValidationError
 from allocator.etcd.client import EtcdClient
 from allocator.keys import AuxiliaryKeys
+from allocator.leader.move_records import decoded_or_none
 from allocator.ops import prefix_range_end
 from allocator.policy import AllocationPolicy, LedgerPolicy
 from consumer.cli.main import main
@@ -174,7 +174,7 @@ async def test_ledger_is_bounded_and_can_be_switched_off(
     cluster: Cluster, etcd: EtcdClient
 ) -> None:
     """The leader removes what is more than the bound, a batch of entries later; with a bound of 0 nothing is noted."""
-    import allocator.ledger as ledger_module
+    import allocator.leader.move_log as ledger_module
 
     prefix = AuxiliaryKeys(cluster.root).moves_prefix
     kept = AllocationPolicy(ledger=LedgerPolicy(entries_max=3))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
-from allocator.ledger import Ledger
+from allocator.leader.move_log import Ledger
 from allocator.model import ItemId, MemberId
 from allocator.ops import Put
 from allocator.policy import LedgerPolicy

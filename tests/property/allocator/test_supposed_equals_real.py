@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from allocator.errors import KeyDecodeError
 from allocator.keys import Keys
+from allocator.leader.state import PacingPolicy
 from allocator.model import Assignment, Item, ItemId, MemberId
 from allocator.ops import KeyValue
 from allocator.placement.flow import FlowSolver
 from allocator.policy import AllocationPolicy, LoadPolicy, TransitionPolicy
 from allocator.state.derived_state import Tracker
 from allocator.state.mirror import Mirror
-from allocator.steering import PacingPolicy
 from allocator.whatif.leader_snapshot import Hypothesis, Standing, supposed
 from tests.support.memory_cluster import ValueConsistency
 from tests.support.plain_values import PlainDecoder, PlainItem

@@ -9,7 +9,7 @@ from typing import TypeVar
 from allocator.errors import ValidationError
 from allocator.key_space import KeySpace
 from allocator.keys import AuxiliaryKeys, Keys
-from allocator.load_feed import LOOK_SECONDS, LoadFeed
+from allocator.leader.load_feed import LOOK_SECONDS, LoadFeed
 from allocator.model import ItemId, MemberId
 from allocator.ops import Put
 from allocator.policy import LoadPolicy

@@ -10,11 +10,11 @@ from functools import partial
 import pytest
 from structlog.testing import capture_logs
 
-from allocator.execute import Executor
 from allocator.key_space import KeySpace
 from allocator.keys import AssignmentKey, AuxiliaryKeys, Keys
-from allocator.leadership.leadership import Fence
-from allocator.leadership.records import EpochRecord, LeaderRecord, decoded_or_none, name_of
+from allocator.leader.election import EpochRecord, LeaderRecord, decoded_or_none, name_of
+from allocator.leader.executor import Executor
+from allocator.leader.leadership import Fence
 from allocator.metrics import AllocatorMetrics
 from allocator.model import Assignment, Item, ItemId, MemberId
 from allocator.ops import Delete, Put, TxnCheckpoint

@@ -7,16 +7,15 @@ from collections.abc import Iterable
 import pytest
 
 from allocator.keys import AuxiliaryKeys, Keys
-from allocator.leadership.records import EpochRecord, encoded
+from allocator.leader.election import EpochRecord, encoded
 from allocator.model import ItemId, MemberId
 from allocator.ops import Delete, LeaseId, Operation, Put
 from allocator.placement.flow import FlowSolver
 from allocator.placement.problem import Problem
 from allocator.policy import AllocationPolicy, TransitionPolicy
 from allocator.simulation import Fault, Scenario, Violation, simulate
-from allocator.simulation.invariants import invariants
+from allocator.simulation.invariants import check_rest, invariants
 from allocator.simulation.member import Note, Planned
-from allocator.simulation.rest import check_rest
 from allocator.simulation.store import Store
 from allocator.simulation.values import CONSISTENT, SimulatedItem, SimulatedMemberValue
 from allocator.simulation.world import Change, World

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from allocator.keys import AuxiliaryKeys
-from allocator.leadership.election import (
+from allocator.leader.election import (
+    CandidateRecord,
     Election,
     ElectionAction,
     ElectionDecision,
+    EpochRecord,
+    LeaderRecord,
     LeadershipConfig,
     View,
+    encoded,
 )
-from allocator.leadership.records import CandidateRecord, EpochRecord, LeaderRecord, encoded
 from allocator.model import Member, MemberId
 from allocator.ops import KeyValue
 from tests.support.memory_cluster import JsonMember

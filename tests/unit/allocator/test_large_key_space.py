@@ -12,8 +12,8 @@ import pytest
 from allocator.etcd.api import Header, KeyDeleted, KeyPut, RangeResult, WatchBatch, WatchEvent
 from allocator.key_space import DECODED_AT_ONCE, KeySpace
 from allocator.keys import Keys
+from allocator.leader.state import Observation
 from allocator.model import Assignment, Item, ItemId, MemberId
-from allocator.observation import Observation
 from allocator.ops import KeyValue
 from allocator.runtime.task_group import TaskGroup
 from allocator.state.derived_state import PART_KEYS

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from allocator.core.ledger import (
+from allocator.keys import AuxiliaryKeys, Keys
+from allocator.leader.move_records import (
     Entry,
     Move,
     MoveKind,
@@ -12,7 +13,6 @@ from allocator.core.ledger import (
     keys_to_prune,
     moves_of,
 )
-from allocator.keys import AuxiliaryKeys, Keys
 from allocator.model import ItemId, MemberId
 from allocator.ops import Delete, KeyValue, Operation, Put
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from allocator.core.decision import Decision
+from allocator.leader.decision import Decision
 from allocator.model import ItemId, MemberId
 from allocator.placement.plan import Plan, PlanRefused
 from allocator.round_plan import (

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import pytest
 
-from allocator.core.decision import Decision, Question, decide
 from allocator.keys import Keys
+from allocator.leader.decision import Decision, Question, decide
 from allocator.metrics import AllocatorMetrics
 from allocator.model import Assignment, Item, ItemId, Member, MemberId
 from allocator.ops import KeyValue

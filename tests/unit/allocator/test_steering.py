@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from allocator.keys import Keys
+from allocator.leader.state import PacingPolicy
 from allocator.model import ItemId, MemberId
 from allocator.ops import KeyValue
 from allocator.placement.flow import FlowSolver
@@ -12,7 +13,6 @@ from allocator.placement.primaries import wanted_hand_overs
 from allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
 from allocator.state.derived_state import Tracker
 from allocator.state.mirror import Mirror
-from allocator.steering import PacingPolicy
 from tests.support.memory_cluster import ValueConsistency
 from tests.support.plain_values import PlainDecoder
 

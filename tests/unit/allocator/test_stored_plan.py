@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from allocator.core.decision import stored_plan_of, taken_up
-from allocator.core.stored_plan import (
+from allocator.leader.decision import stored_plan_of, taken_up
+from allocator.leader.stored_plan import (
     PLAN_BYTES_MAX,
     StoredPlan,
     digest,

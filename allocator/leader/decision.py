@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from allocator.core.stored_plan import StoredPlan, digest, pack, plan_to_store
 from allocator.keys import Keys
+from allocator.leader.stored_plan import StoredPlan, digest, pack, plan_to_store
 from allocator.model import ItemId, MemberId
 from allocator.placement.certificate import verify
 from allocator.placement.plan import Plan, PlanRefused, plan_for

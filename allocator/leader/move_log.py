@@ -1,4 +1,4 @@
-"""Writes, prunes and reads the ledger of one root (`allocator.core.ledger`)."""
+"""Writes, prunes and reads the ledger of one root (`allocator.leader.move_records`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 
-from allocator.core.ledger import (
+from allocator.errors import EtcdError
+from allocator.etcd.api import Etcd
+from allocator.keys import AuxiliaryKeys, Keys
+from allocator.leader.move_records import (
     Cause,
     Entry,
     encoded,
@@ -15,9 +18,6 @@ from allocator.core.ledger import (
     keys_to_prune,
     moves_of,
 )
-from allocator.errors import EtcdError
-from allocator.etcd.api import Etcd
-from allocator.keys import AuxiliaryKeys, Keys
 from allocator.model import MemberId
 from allocator.ops import Compare, Delete, KeyValue, Put, TxnCheckpoint, prefix_range_end
 from allocator.policy import LedgerPolicy

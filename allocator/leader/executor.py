@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from allocator.core.ledger import Cause
 from allocator.etcd.api import Etcd
 from allocator.etcd.txn_batch import BatchReport, Note, apply_checkpoints
 from allocator.key_space import KeySpace
-from allocator.leadership.leadership import Fence
-from allocator.ledger import Ledger
+from allocator.leader.leadership import Fence
+from allocator.leader.move_log import Ledger
+from allocator.leader.move_records import Cause
 from allocator.metrics import AllocatorMetrics
 from allocator.ops import Put, TxnCheckpoint
 from allocator.runtime.clock import Clock

@@ -16,12 +16,12 @@ from hashlib import blake2b
 import msgspec
 import structlog
 
-from allocator.core.stored_plan import StoredPlan, unpack_or_none
 from allocator.documents import DocumentError, decode_json
 from allocator.errors import EtcdError
 from allocator.etcd.api import Etcd
 from allocator.keys import AuxiliaryKeys
-from allocator.leadership.leadership import Fence
+from allocator.leader.leadership import Fence
+from allocator.leader.stored_plan import StoredPlan, unpack_or_none
 from allocator.ops import Delete, Get, Put, prefix_range_end
 
 CHUNK_BYTES = 1024 * 1024

@@ -27,11 +27,14 @@ from allocator.etcd.api import Etcd
 from allocator.etcd.prefix_mirror import PrefixMirror
 from allocator.key_space import KeySpace
 from allocator.keys import AuxiliaryKeys
-from allocator.leadership.election import Election, ElectionAction, LeadershipConfig, View
-from allocator.leadership.records import (
+from allocator.leader.election import (
     CandidateRecord,
+    Election,
+    ElectionAction,
     EpochRecord,
     LeaderRecord,
+    LeadershipConfig,
+    View,
     encoded,
     name_of,
 )

@@ -1,0 +1,299 @@
+"""A leader's state: what it remembers between rounds. Except for pacing, it begins and ends with the term."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from allocator.errors import KeyDecodeError, MemberKeyLostError
+from allocator.key_space import KeySpace
+from allocator.keys import ItemKey
+from allocator.leader.executor import Executor
+from allocator.leader.leadership import Fence
+from allocator.leader.move_records import Cause
+from allocator.leader.stored_plan import StoredPlan
+from allocator.model import Assignment, ItemId, MemberId
+from allocator.placement.plan import Plan
+from allocator.policy import AllocationPolicy
+from allocator.round_plan import RoundResult
+from allocator.runtime.clock import Clock
+from allocator.state.alloc_state import Consistency
+from allocator.state.derived_state import Tracker, parts_of
+from allocator.state.failed_replicas import FailedSince
+from allocator.state.snapshot import Snapshot
+from allocator.transition.membership_settling import Settling
+
+
+# The pace of changes: when the cluster counts as settled, which drains wait, and when a live
+# primary may move.
+#
+# All of it is policy. By default only balance is paced: it waits until membership has settled.
+@dataclass(slots=True)
+class PacingPolicy:
+    """A member's sense of time while it leads; kept from one leadership of its own to the next.
+
+    Etcd does not tell since when a drain waits. If each epoch started the wait again, elections that come more often
+    than the patience is long would put it off for ever. What happened while another led shows as a difference, and
+    counts as having happened now; but a member that took its wish to leave back, and then left, counts as leaving all
+    along.
+    """
+
+    policy: AllocationPolicy
+    _settling: Settling = field(init=False)
+    _hand_over_monotonic_seconds: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        """Start without a past."""
+        self._settling = Settling(policy=self.policy.transition)
+
+    @property
+    def drains_waiting(self) -> frozenset[MemberId]:
+        """Exiting members that give up nothing yet, as of the last look."""
+        return self._settling.drains_waiting
+
+    @property
+    def settling(self) -> Settling:
+        """What is known of membership, as of the last look."""
+        return self._settling
+
+    def observe(self, tracker: Tracker, now_monotonic_seconds: float) -> None:
+        """Look at members and the clock, and tell the tracker what follows for plans."""
+        self._settling = self._settling.observed(
+            tracker.members,
+            now_monotonic_seconds,
+            capacities=tracker.capacities,
+            is_placed=tracker.holds_anything,
+        )
+        tracker.set_objective(self._settling.objective(self.policy.objective))
+        tracker.set_inherited(self._settling.capacities)
+        tracker.set_drains_waiting(self._settling.drains_waiting)
+
+    def hand_overs_allowed(self, tracker: Tracker, now_monotonic_seconds: float) -> int:
+        """Return how many live primaries may be moved now."""
+        primaries = self.policy.primaries
+        due = self._hand_over_monotonic_seconds + primaries.hand_over_interval_seconds
+        if not primaries.hand_over_above_spread or now_monotonic_seconds < due:
+            return 0
+        if tracker.primary_spread() <= primaries.hand_over_above_spread:
+            return 0
+        return primaries.hand_overs_in_flight_max
+
+    def on_hand_overs_asked(self, now_monotonic_seconds: float) -> None:
+        """Start the interval until the next hand-overs, also if none came of these."""
+        self._hand_over_monotonic_seconds = now_monotonic_seconds
+
+    def next_seconds(self, now_monotonic_seconds: float) -> Iterable[float]:
+        """Yield after how long something may change by time alone."""
+        settling = self._settling.next_change_seconds(now_monotonic_seconds)
+        if settling is not None:
+            yield settling
+        primaries = self.policy.primaries
+        if primaries.hand_over_above_spread:
+            due = self._hand_over_monotonic_seconds + primaries.hand_over_interval_seconds
+            # Once it is due it stays so until the cluster is at rest, which wakes us.
+            yield (
+                due - now_monotonic_seconds
+                if due > now_monotonic_seconds
+                else (primaries.hand_over_interval_seconds)
+            )
+
+
+@dataclass(slots=True)
+class LeaderState:
+    """A leader's memory of one term."""
+
+    fence: Fence
+    executor: Executor
+    pacing: PacingPolicy
+    stored: StoredPlan | None
+    """The plan that the leader before stored, until there is a plan."""
+    plan: Plan | None = None
+    """In force."""
+    answered_version: int = -1
+    """The tracker's plan version that `plan` answers."""
+    ordered: Plan | None = None
+    """The plan that an operator ordered, until a plan is made after it."""
+    cause: Cause = field(default_factory=Cause)
+    """On whose behalf `plan` is in force."""
+    waiting: set[ItemId] = field(default_factory=set)
+    """Items that wait for their own replicas: not looked at until those change, unless others wait for them."""
+    is_crowded: bool = False
+    """Whether something waits for moves that are in flight."""
+    is_informed: bool = False
+    """Whether loads, and what time makes of membership, are known: before that, a preview would mislead."""
+    is_unsure: bool = False
+    """Whether something that we sent may still be on its way to etcd: nothing more is decided in this term."""
+    audited_monotonic_seconds: float = 0.0
+    rests_until_monotonic_seconds: float = 0.0
+    _ordered_cause: Cause = field(default_factory=Cause)
+    _order_settled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def order(self, plan: Plan, cause: Cause) -> None:
+        """Take `plan` as it is in the next round whose demand it answers, on somebody's behalf."""
+        self.ordered, self._ordered_cause = plan, cause
+        self.answered_version = -1
+        self._order_settled.clear()
+
+    def settle_order(self) -> None:
+        """End the wait for an order, because it was followed, overtaken, or taken back."""
+        self.ordered = None
+        self._order_settled.set()
+
+    async def order_settled(self) -> None:
+        """Wait until no order stands."""
+        await self._order_settled.wait()
+
+    def remember(self, result: RoundResult) -> None:
+        """Take over what a round found out; its plan is apart (`take_up`)."""
+        if result.waiting_removed is None:
+            self.waiting.clear()
+        else:
+            self.waiting -= result.waiting_removed
+        self.waiting |= result.waiting_added
+        self.is_crowded = result.is_crowded
+        self.audited_monotonic_seconds = result.audited_monotonic_seconds
+        self.rests_until_monotonic_seconds = result.rests_until_monotonic_seconds
+
+    def take_up(self, plan: Plan, *, version: int) -> bool:
+        """Take over the plan that answers a plan version. Return whether it is another one than before."""
+        is_new, self.stored, self.answered_version = plan is not self.plan, None, version
+        is_ordered = self.ordered is not None and plan.desired == self.ordered.desired
+        if is_new or is_ordered:
+            self.cause = self._ordered_cause if is_ordered else Cause()
+        if self.ordered is not None and (is_new or plan is self.ordered):
+            self.settle_order()
+        self.plan = plan
+        return is_new
+
+
+# What the allocator derives from the key space: nothing until somebody leads or leaves, then change
+# by change.
+#
+# A leadership begins with a look at everything; what was derived before it is forgotten with the
+# one before. Only since when replicas have failed is remembered, for no look tells that.
+
+
+class Observation:
+    """Keeps a tracker of the key space while one is asked for."""
+
+    def __init__(
+        self,
+        key_space: KeySpace,
+        *,
+        member_id: MemberId,
+        consistency: Consistency,
+        is_failed: Callable[[Assignment], bool],
+        replace_failed_after_seconds: float,
+    ) -> None:
+        """Follow a key space.
+
+        Args:
+            key_space: Loaded before anything is asked.
+            member_id: The local member.
+            consistency: Tells which replicas may be relied upon.
+            is_failed: Tells which replicas have failed.
+            replace_failed_after_seconds: How long a standby may stay failed before it is placed elsewhere.
+        """
+        self._key_space = key_space
+        self._member_id = member_id
+        self._consistency = consistency
+        self._is_failed = is_failed
+        self._replace_failed_after_seconds = replace_failed_after_seconds
+        self._tracker: Tracker | None = None
+        self._growing: Tracker | None = None
+        """Has not seen everything yet."""
+        self._failed: FailedSince | None = None
+        key_space.observe(self._on_update)
+
+    @property
+    def tracker(self) -> Tracker:
+        """What is derived; members that neither lead nor leave need not derive anything."""
+        if self._tracker is None:
+            self._tracker = self._new_tracker(look=True)
+        return self._tracker
+
+    async def prepare(self, clock: Clock) -> None:
+        """Derive what `tracker` is asked for, in parts between which others have their turn.
+
+        Of very many items it takes seconds, longer than a lease on a busy machine. Changes that come meanwhile are
+        taken in as well.
+
+        Args:
+            clock: Tells since when replicas are seen to have failed.
+        """
+        while self._tracker is None:
+            growing = self._growing = self._new_tracker(look=False)
+            for part in parts_of(self._key_space):
+                growing.apply(part)
+                await asyncio.sleep(0)
+            # Only now: a replica that has failed for a while must not seem to be gone before its key is looked at.
+            while growing.observe_some_failures(clock.monotonic_seconds()):  # noqa: ASYNC110 - a turn for others
+                await asyncio.sleep(0)
+            if self._growing is growing:
+                self._tracker, self._growing = growing, None
+
+    def forget(self) -> None:
+        """Look at everything anew when next asked."""
+        self._tracker = self._growing = None
+
+    def is_exiting(self) -> bool:
+        """Return whether the local member is leaving, as far as the key space shows."""
+        member = self._key_space.members.get(self._member_id)
+        return member is not None and member.value.is_exiting()
+
+    def is_drained(self) -> bool:
+        """Return whether the local member is exiting and holds nothing.
+
+        Raises:
+            MemberKeyLostError: its key is gone.
+        """
+        member = self._key_space.members.get(self._member_id)
+        if member is None:
+            key = self._key_space.keys.member(self._member_id)
+            if self._key_space.kv_or_none(key) is None:
+                raise MemberKeyLostError(key.decode())
+            return False
+        return member.value.is_exiting() and not self.tracker.holds_items(self._member_id)
+
+    def whole(self) -> Snapshot:
+        """Return everything, frozen."""
+        return self.tracker.whole(
+            revision=self._key_space.header.revision, unreadable_items=self._unreadable_items()
+        )
+
+    def partial(self, item_ids: frozenset[ItemId]) -> Snapshot:
+        """Return these items and all that is global, frozen."""
+        return self.tracker.partial(
+            item_ids,
+            revision=self._key_space.header.revision,
+            unreadable_items=self._unreadable_items(),
+        )
+
+    def _on_update(self) -> None:
+        for tracker in (self._tracker, self._growing):
+            if tracker is not None:
+                tracker.apply(self._key_space.changes)
+
+    def _new_tracker(self, *, look: bool) -> Tracker:
+        tracker = Tracker(
+            self._key_space,
+            local_id=self._member_id,
+            is_failed=self._is_failed,
+            consistency=self._consistency,
+            replace_failed_after_seconds=self._replace_failed_after_seconds,
+            failed=self._failed,
+            look=look,
+        )
+        self._failed = tracker.failed
+        return tracker
+
+    def _unreadable_items(self) -> list[ItemId]:
+        found: list[ItemId] = []
+        for key in self._key_space.undecodable:
+            with suppress(KeyDecodeError):
+                parsed = self._key_space.keys.parse(key)
+                if isinstance(parsed, ItemKey):
+                    found.append(parsed.item_id)
+        return found

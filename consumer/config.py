@@ -11,12 +11,12 @@ from allocator.keys import check_root
 from allocator.model import MemberId
 from allocator.policy import AllocationPolicy
 from consumer.core.accrual import SUSPICION_PHI
-from consumer.core.call_bounds import CallBounds
-from consumer.core.load_message import CAPACITY_MAX
 from consumer.journal.channels import is_loopback, parse_endpoints
+from consumer.load_report import CAPACITY_MAX
 from consumer.protocol.alphabet import validate_token
 from consumer.protocol.auth import KeyedAuth
 from consumer.protocol.validation_terms import SUFFIX_BYTES, ZONE_BYTES
+from consumer.rpc.call_limits import CallBounds
 from consumer.shard.environment import ShardConfig
 
 SHARD_LIMIT_MAX = 1 << 17

@@ -21,7 +21,7 @@ from bench.leasing.rates import fill
 from bench.leasing.worker_process import WorkerOptions
 from bench.report import Params, emit
 from consumer.embedded.child_process import ChildProcess
-from consumer.errors.leasing import LeasingError
+from consumer.errors import LeasingError
 from consumer.leasing.core.record import Versioned
 from consumer.leasing.store import RecordStore
 

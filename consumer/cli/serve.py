@@ -35,14 +35,13 @@ from consumer.cli.connection import BROKER_ADDRESS_DEFAULT, errors_in_one_line
 from consumer.cli.logs import LOG_LEVELS, log_to_stderr
 from consumer.cli.shard_options import shard_config, shard_options
 from consumer.config import MemberConfig
-from consumer.core.call_bounds import CallBounds
-from consumer.core.places import option_of
 from consumer.errors import EndpointError
-from consumer.interpreter import serve_only
+from consumer.interpreter import serve_only, tend_memory
 from consumer.member.service import Service
 from consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
+from consumer.places import option_of
 from consumer.private_directory import keep_new_files_private
-from consumer.process_memory import tend_memory
+from consumer.rpc.call_limits import CallBounds
 
 SERVING = "serving"
 """First word of the line on standard output that says where a ready member listens."""

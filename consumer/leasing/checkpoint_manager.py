@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
-from consumer.errors.leasing import InvalidPositionError, LeasingError, ShutdownError
+from consumer.errors import InvalidPositionError, LeasingError, ShutdownError
 from consumer.leasing.core import rules
 from consumer.leasing.core.position import Position
 from consumer.leasing.core.record import LeaseRecord, Versioned

@@ -20,7 +20,7 @@ import structlog
 from azure.eventhub.aio import CheckpointStore
 
 from allocator.runtime.clock import Clock, SystemClock
-from consumer.errors.leasing import InvalidStateError, ShutdownError
+from consumer.errors import InvalidStateError, ShutdownError
 from consumer.leasing.core import rules
 from consumer.leasing.core.conflict import RecordConflictError
 from consumer.leasing.core.event_hubs import (

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from allocator.runtime.clock import Clock, SystemClock
-from consumer.errors.leasing import DependencyError, UnreadableLeaseError
+from consumer.errors import DependencyError, UnreadableLeaseError
 from consumer.leasing.core import rules
 from consumer.leasing.core.conflict import RecordConflictError
 from consumer.leasing.core.record import HashRange, LeaseRecord, Versioned

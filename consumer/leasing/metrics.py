@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from allocator.runtime.clock import Clock
-from consumer.errors.leasing import LeasingError, ShutdownError, ThrottlingError
+from consumer.errors import LeasingError, ShutdownError, ThrottlingError
 
 P = ParamSpec("P")
 T = TypeVar("T")

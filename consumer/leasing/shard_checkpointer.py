@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from allocator.runtime.clock import Clock, SystemClock
-from consumer.errors.leasing import (
+from consumer.errors import (
     LeaseNotAcquiredError,
     SequenceIdNotFoundError,
     ShardClaimedError,

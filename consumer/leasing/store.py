@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 import structlog
 
-from consumer.errors.leasing import InvalidStateError, UnreadableLeaseError
+from consumer.errors import InvalidStateError, UnreadableLeaseError
 from consumer.leasing.core.record import LeaseRecord, Versioned
 
 OnUnreadable: TypeAlias = Callable[[UnreadableLeaseError], None]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from uuid import uuid4
 
-from consumer.errors.leasing import DependencyError
+from consumer.errors import DependencyError
 from consumer.leasing.core.conflict import RecordConflictError
 from consumer.leasing.core.record import LeaseRecord, Versioned
 from consumer.leasing.core.verdict import Attempt, Verdict

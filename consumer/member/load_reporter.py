@@ -20,7 +20,7 @@ from allocator.model import ItemId, MemberId
 from allocator.ops import LeaseId, Put
 from allocator.runtime.clock import Clock
 from allocator.state.load import Lag, ReplicaLoad
-from consumer.core.load_message import RoundedReport
+from consumer.load_report import RoundedReport
 from consumer.shard.usage import Usage
 
 REPORT_SECONDS = 15.0

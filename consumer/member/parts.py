@@ -20,10 +20,10 @@ from allocator.runtime.task_group import TaskGroup
 from allocator.session import Session, SessionConfig
 from consumer.application import Application, MessageProducer, ServiceRegistrar
 from consumer.config import MemberConfig
-from consumer.core.load_message import decode_report
 from consumer.errors import EndpointError
 from consumer.journal.client import JournalClient
 from consumer.key_space import ReplicaConsistency, ShardDecoder, is_failed, process_of
+from consumer.load_report import decode_report
 from consumer.member.broker_watch import BrokerWatch
 from consumer.member.death_watch import DeathWatch
 from consumer.member.load_reporter import LoadReporter

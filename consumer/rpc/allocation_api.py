@@ -39,7 +39,6 @@ from consumer.core.allocation_messages import (
     hypothesis_of,
     plan_response,
 )
-from consumer.core.change_plan import UNCONDITIONAL, is_scoped
 from consumer.core.kept_plans import KeptPlan, KeptPlans
 from consumer.errors import (
     BoundExceededError,
@@ -72,6 +71,7 @@ from consumer.resolver.peers import Peers
 from consumer.rpc.call_context import claims_of
 from consumer.rpc.cordon import Cordon
 from consumer.rpc.move_listing import MoveListing
+from consumer.shard_changes import UNCONDITIONAL, is_scoped
 
 HOP_SECONDS_MAX = 60.0
 """Deadline of a request that is passed on, if its caller set none."""

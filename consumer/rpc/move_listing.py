@@ -8,9 +8,9 @@ from allocator.errors import ValidationError
 from allocator.key_space import KeySpace
 from allocator.leader.move_log import Ledger
 from allocator.model import ItemId
-from consumer.core.move_messages import shard_moves
 from consumer.errors import BoundExceededError
 from consumer.key_space import is_visible, spec_of
+from consumer.move_messages import shard_moves
 from consumer.protocol.allocation_pb2 import ListMovesRequest, ListMovesResponse
 from consumer.protocol.auth import Claims
 from consumer.protocol.shard_pb2 import ShardSpec

@@ -16,7 +16,6 @@ from allocator.etcd.api import Etcd
 from allocator.keys import Keys
 from allocator.ops import KeyValue
 from allocator.runtime.clock import Clock
-from consumer.core.change_plan import is_scoped
 from consumer.errors import NotAuthorizedError
 from consumer.journal.client import JournalClient
 from consumer.key_space import is_visible
@@ -48,6 +47,7 @@ from consumer.recoverylog.pruner import PruneOutcome, Pruner
 from consumer.recoverylog.rewinder import Rewinder
 from consumer.rpc.call_context import claims_of
 from consumer.shard.source_resetter import WRITE_HEAD, ResetRequest, SourceResetter
+from consumer.shard_changes import is_scoped
 
 DELAY_SECONDS_MAX = 10 * 365 * 86_400.0
 """Bound of the time that dead fragments wait."""

@@ -33,18 +33,10 @@ from allocator.leader.move_log import Ledger
 from allocator.leader.move_records import Cause
 from allocator.model import ItemId, MemberId
 from allocator.ops import TXN_OPERATIONS_MAX, Get
-from consumer.core.change_plan import (
-    StoredSpec,
-    certainly_writes,
-    is_scoped,
-    plan_apply,
-    plan_unassign,
-)
-from consumer.core.listing import list_shards
-from consumer.core.move_messages import UNASSIGNED
 from consumer.core.resolution import header_of
 from consumer.errors import BoundExceededError, EndpointError
 from consumer.key_space import is_visible, spec_of
+from consumer.move_messages import UNASSIGNED
 from consumer.protocol import shard_pb2_grpc
 from consumer.protocol.actor import actor_of
 from consumer.protocol.auth import Capability, Claims, ClientAuth
@@ -77,6 +69,14 @@ from consumer.recoverylog.hints import encode_hints
 from consumer.resolver.resolver import Resolver, ShardResolution
 from consumer.rpc.call_context import claims_of
 from consumer.rpc.grpc_status import CAUSE_METADATA
+from consumer.shard_changes import (
+    StoredSpec,
+    certainly_writes,
+    is_scoped,
+    list_shards,
+    plan_apply,
+    plan_unassign,
+)
 
 log = structlog.get_logger()
 

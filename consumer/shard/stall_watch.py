@@ -18,10 +18,10 @@ from allocator.leader.move_records import Cause
 from allocator.model import Assignment
 from allocator.ops import Compare, Delete, TxnCheckpoint
 from consumer.application import MessageProducer
-from consumer.core.move_messages import STALLED
 from consumer.core.stall import Stall, StallDetector
 from consumer.errors import ConsumerError
 from consumer.journal.client import JournalClient
+from consumer.move_messages import STALLED
 from consumer.shard.environment import ShardEnvironment
 from consumer.shard.primary import PrimaryAttempt
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 from allocator.policy import AllocationPolicy
-from consumer.core.call_bounds import CallBounds
+from consumer.rpc.call_limits import CallBounds
 from consumer.shard.environment import ShardConfig
 
 

@@ -27,9 +27,8 @@ from allocator.ops import prefix_range_end
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Application
 from consumer.config import MemberConfig
-from consumer.interpreter import serve_only
+from consumer.interpreter import serve_only, tend_memory
 from consumer.member.service import Service
-from consumer.process_memory import tend_memory
 from spark_bridge.errors import MemberReleasedError
 from spark_bridge.member.application import ApplicationFactory, load_application
 from spark_bridge.member.arguments import Arguments

@@ -132,7 +132,7 @@ async def _page(
 
 def move_row(move: ShardMove) -> dict[str, Any]:
     """Return a move's values by column."""
-    from consumer.core.move_messages import KIND_NAMES
+    from consumer.move_messages import KIND_NAMES
 
     return {
         "time": move.time.ToDatetime(UTC),

@@ -23,7 +23,6 @@ from allocator.leader.election import (
 )
 from allocator.model import ItemId, MemberId
 from allocator.ops import KeyValue
-from consumer.core.load_message import decode_report
 from consumer.errors import (
     FramingError,
     InvalidStateError,
@@ -50,6 +49,7 @@ from consumer.leasing.dynamodb.core.layout import Layout
 from consumer.leasing.dynamodb.core.native import NativeLayout
 from consumer.leasing.dynamodb.core.vmware_go import VmwareGoLayout
 from consumer.leasing.migration.export_file import export_lines, read_export
+from consumer.load_report import decode_report
 from consumer.message.producer_segment import packed_segment, segment_id, unpacked_segment
 from consumer.message.sequencer import Sequencer
 from consumer.protocol import shard_pb2

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from consumer.errors.leasing import LeasingError
+from consumer.errors import LeasingError
 from consumer.leasing.core.record import LeaseRecord, Versioned
 from consumer.leasing.store import OnUnreadable, RecordStore, log_unreadable
 

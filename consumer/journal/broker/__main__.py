@@ -17,7 +17,7 @@ from allocator.errors import AllocatorError
 from allocator.runtime.event_loop import run
 from allocator.runtime.task_group import TaskGroup
 from consumer.errors import ConsumerError, EndpointError
-from consumer.interpreter import return_freed_memory, serve_only, share_heaps
+from consumer.interpreter import return_freed_memory, serve_only, share_heaps, tend_memory
 from consumer.journal.broker.bounds import bound_options, bounds_of
 from consumer.journal.broker.config import (
     DIRECT_COMMIT_BYTES_MAX,
@@ -32,7 +32,6 @@ from consumer.journal.broker.restoring import locked_quarantine, restore_entry
 from consumer.journal.broker.server import Broker
 from consumer.journal.broker.strangers import ACCEPT_OPTION
 from consumer.private_directory import keep_new_files_private
-from consumer.process_memory import tend_memory
 
 TRIM_SECONDS = 10.0
 """Between looks whether memory should be given back."""

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from allocator.errors import ValidationError
-from consumer.core.places import option_of
+from consumer.places import option_of
 
 MEBIBYTE = 1 << 20
 

@@ -10,9 +10,9 @@ from typing import Protocol, TypeVar
 
 from allocator.errors import ValidationError
 from allocator.runtime.clock import Clock
-from consumer.core.places import Places, option_of
 from consumer.journal.broker.bounds import BrokerBounds
 from consumer.journal.broker.signal import Signal
+from consumer.places import Places, option_of
 
 CHUNK_BYTES_LEAST = 16 << 10
 """Content of one message to a reader while readers hold all that they may."""

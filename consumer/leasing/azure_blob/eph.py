@@ -22,7 +22,7 @@ from azure.storage.blob.aio import ContainerClient
 from allocator.errors import ValidationError
 from allocator.runtime.clock import Clock, SystemClock
 from allocator.runtime.task_group import TaskGroup
-from consumer.errors.leasing import DependencyError, LeasingError, UnreadableLeaseError
+from consumer.errors import DependencyError, LeasingError, UnreadableLeaseError
 from consumer.leasing.azure_blob.container import Blob, BlobContainer, Content
 from consumer.leasing.azure_blob.eph_body import (
     OWNER_METADATA,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from allocator.errors import ValidationError
-from consumer.errors.leasing import InvalidPositionError, InvalidStateError
+from consumer.errors import InvalidPositionError, InvalidStateError
 from consumer.leasing.azure_blob.naming import header_value
 from consumer.leasing.core.codec import decode, encode
 from consumer.leasing.core.position import Position

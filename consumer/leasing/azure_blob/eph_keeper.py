@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import structlog
 
 from allocator.runtime.clock import Clock
-from consumer.errors.leasing import LeasingError
+from consumer.errors import LeasingError
 from consumer.leasing.azure_blob.container import BlobContainer
 from consumer.leasing.azure_blob.failures import RefusedError
 

@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 from azure.storage.blob.aio import ContainerClient
 
-from consumer.errors.leasing import LeasingError, UnreadableLeaseError
+from consumer.errors import LeasingError, UnreadableLeaseError
 from consumer.leasing.azure_blob.container import Blob, BlobContainer, Content
 from consumer.leasing.azure_blob.event_hubs_blobs import (
     CHECKPOINT,

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from allocator.errors import ValidationError
-from consumer.errors.leasing import InvalidPositionError, InvalidStateError
+from consumer.errors import InvalidPositionError, InvalidStateError
 from consumer.leasing.azure_blob.container import Blob, Content
 from consumer.leasing.azure_blob.naming import decoded, encoded, header_value
 from consumer.leasing.azure_blob.native import (

@@ -14,7 +14,7 @@ from azure.core.exceptions import (
     ServiceResponseError,
 )
 
-from consumer.errors.leasing import (
+from consumer.errors import (
     DependencyError,
     InvalidStateError,
     LeasingError,

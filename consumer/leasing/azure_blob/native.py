@@ -14,7 +14,7 @@ from typing import Final
 from azure.storage.blob.aio import ContainerClient
 
 from allocator.errors import ValidationError
-from consumer.errors.leasing import UnreadableLeaseError
+from consumer.errors import UnreadableLeaseError
 from consumer.leasing.azure_blob.container import PAGE_BLOBS, Blob, BlobContainer, Content
 from consumer.leasing.azure_blob.failures import RefusedError
 from consumer.leasing.azure_blob.naming import NAME_CHARACTERS_MAX, decoded, encoded

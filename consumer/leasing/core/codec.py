@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from consumer.errors.leasing import UnreadableLeaseError
+from consumer.errors import UnreadableLeaseError
 from consumer.leasing.core.position import Position
 from consumer.leasing.core.record import HashRange, LeaseRecord
 

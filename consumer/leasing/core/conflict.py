@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumer.errors.leasing import LeasingError
+from consumer.errors import LeasingError
 from consumer.leasing.core.record import Versioned
 
 

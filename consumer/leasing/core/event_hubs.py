@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from consumer.errors.leasing import InvalidPositionError, InvalidStateError
+from consumer.errors import InvalidPositionError, InvalidStateError
 from consumer.leasing.core import rules
 from consumer.leasing.core.position import Position
 from consumer.leasing.core.record import LeaseRecord, Versioned

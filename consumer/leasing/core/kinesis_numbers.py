@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from consumer.errors.leasing import InvalidPositionError
+from consumer.errors import InvalidPositionError
 from consumer.leasing.core.position import Position
 
 _BITS: Final = 186

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from consumer.errors.leasing import (
+from consumer.errors import (
     InvalidPositionError,
     InvalidStateError,
     LeaseNotAcquiredError,

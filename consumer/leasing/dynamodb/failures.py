@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from consumer.errors.leasing import (
+from consumer.errors import (
     DependencyError,
     InvalidStateError,
     LeasingError,

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from allocator.runtime.clock import Clock, SystemClock
-from consumer.errors.leasing import InvalidStateError, UnreadableLeaseError
+from consumer.errors import InvalidStateError, UnreadableLeaseError
 from consumer.leasing.core.conflict import RecordConflictError
 from consumer.leasing.core.record import LeaseRecord, Version, Versioned
 from consumer.leasing.dynamodb.core.expressions import (

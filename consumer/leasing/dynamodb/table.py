@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from allocator.runtime.task_group import TaskGroup
-from consumer.errors.leasing import DependencyError, InvalidStateError, ThrottlingError
+from consumer.errors import DependencyError, InvalidStateError, ThrottlingError
 from consumer.leasing.dynamodb.core.expressions import Condition, Update
 from consumer.leasing.dynamodb.core.values import Item
 from consumer.leasing.dynamodb.failures import (

@@ -12,7 +12,7 @@ from allocator.errors import (
     LeaseNotFoundError,
     RevisionCompactedError,
 )
-from consumer.errors.leasing import DependencyError, InvalidStateError, ThrottlingError
+from consumer.errors import DependencyError, InvalidStateError, ThrottlingError
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from allocator.ops import (
     prefix_range_end,
 )
 from allocator.runtime.clock import Clock, SystemClock
-from consumer.errors.leasing import DependencyError, InvalidStateError, UnreadableLeaseError
+from consumer.errors import DependencyError, InvalidStateError, UnreadableLeaseError
 from consumer.leasing.core.codec import decode, encode
 from consumer.leasing.core.conflict import RecordConflictError
 from consumer.leasing.core.record import LeaseRecord, Version, Versioned

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from allocator.errors import ValidationError
-from consumer.errors.leasing import InvalidStateError
+from consumer.errors import InvalidStateError
 from consumer.leasing.core.codec import decode, encode
 from consumer.leasing.core.record import LeaseRecord
 

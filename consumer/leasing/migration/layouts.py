@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Final
 
-from consumer.errors.leasing import InvalidStateError
+from consumer.errors import InvalidStateError
 from consumer.leasing.core.position import Position
 from consumer.leasing.core.record import LeaseRecord
 from consumer.leasing.dynamodb.core.kcl_java import KclJavaLayout

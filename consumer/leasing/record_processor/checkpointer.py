@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from consumer.errors.leasing import InvalidPositionError
+from consumer.errors import InvalidPositionError
 from consumer.leasing.core import rules
 from consumer.leasing.core.kinesis_numbers import check_number
 from consumer.leasing.core.position import Position

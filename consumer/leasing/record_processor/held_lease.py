@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, runtime_checkable
 
 from allocator.runtime.clock import Clock
-from consumer.errors.leasing import LeasingError, ShutdownError
+from consumer.errors import LeasingError, ShutdownError
 from consumer.leasing.core.record import LeaseRecord, Versioned
 from consumer.leasing.manager import LeaseManager
 

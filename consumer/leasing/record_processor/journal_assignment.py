@@ -13,7 +13,7 @@ from typing import Final
 
 from sqlalchemy.engine import Connection
 
-from consumer.errors.leasing import InvalidStateError, ShutdownError
+from consumer.errors import InvalidStateError, ShutdownError
 from consumer.leasing.core import rules
 from consumer.leasing.core.conflict import RecordConflictError
 from consumer.leasing.core.position import TRIM_HORIZON, Position

@@ -13,13 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from consumer.errors.leasing import (
+from consumer.errors import (
+    ConsumerError,
     InvalidPositionError,
     LeasingError,
     ShutdownError,
     ThrottlingError,
 )
-from consumer.errors.root import ConsumerError
 from consumer.leasing.record_processor.processor import RecordProcessorCheckpointer
 from consumer.leasing.record_processor.records import (
     InitializeInput,

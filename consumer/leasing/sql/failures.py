@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import sqlalchemy as sa
 
 from consumer.core.failure_kind import is_passing_sqlite_error
-from consumer.errors.leasing import (
+from consumer.errors import (
     DependencyError,
     InvalidStateError,
     LeasingError,

@@ -15,7 +15,7 @@ from typing import TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from consumer.errors.leasing import ThrottlingError, UnreadableLeaseError
+from consumer.errors import ThrottlingError, UnreadableLeaseError
 from consumer.leasing.core.record import LeaseRecord, Versioned
 from consumer.leasing.sql.failures import translated
 from consumer.leasing.sql.records import TABLE_NAME, SqlRecords

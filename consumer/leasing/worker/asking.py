@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumer.errors.leasing import LeaseNotAcquiredError
+from consumer.errors import LeaseNotAcquiredError
 from consumer.leasing.core import rules
 from consumer.leasing.core.record import Versioned
 from consumer.leasing.core.verdict import verdict_of_claimant

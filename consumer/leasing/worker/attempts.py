@@ -15,7 +15,7 @@ from typing import TypeAlias
 import structlog
 
 from allocator.runtime.clock import Clock
-from consumer.errors.leasing import LeasingError, ThrottlingError
+from consumer.errors import LeasingError, ThrottlingError
 from consumer.leasing.core.record import Versioned
 from consumer.leasing.manager import LeaseManager
 from consumer.leasing.worker.metrics import TakenHow, WorkerMetrics

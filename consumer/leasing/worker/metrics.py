@@ -10,7 +10,7 @@ from typing import TypeVar
 from prometheus_client import Histogram
 
 from allocator.runtime.clock import Clock
-from consumer.errors.leasing import LeasingError
+from consumer.errors import LeasingError
 from consumer.leasing.metrics import DECLINED, DONE, LeaseMetrics, outcome_of
 from consumer.leasing.record_processor.records import ProcessorRecord
 from consumer.leasing.worker.core.assignments import GivenHow

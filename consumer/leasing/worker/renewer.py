@@ -8,7 +8,7 @@ import structlog
 
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
-from consumer.errors.leasing import LeasingError
+from consumer.errors import LeasingError
 from consumer.leasing.manager import LeaseManager
 from consumer.leasing.store import RecordStore
 from consumer.leasing.worker.metrics import WorkerMetrics

@@ -22,7 +22,7 @@ import structlog
 
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.task_group import TaskGroup
-from consumer.errors.leasing import LeasingError, ShutdownError, UnreadableLeaseError
+from consumer.errors import LeasingError, ShutdownError, UnreadableLeaseError
 from consumer.leasing.core.position import Position
 from consumer.leasing.core.record import LeaseRecord
 from consumer.leasing.core.rules import blocking_parents

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import structlog
 
-from consumer.errors.leasing import BlockedOnParentError, UnreadableLeaseError
+from consumer.errors import BlockedOnParentError, UnreadableLeaseError
 from consumer.leasing.core.conflict import RecordConflictError
 from consumer.leasing.core.position import TRIM_HORIZON, Position
 from consumer.leasing.core.record import LeaseRecord, Versioned

@@ -14,8 +14,8 @@ from allocator.policy import LoadPolicy
 from allocator.runtime.clock import SystemClock
 from allocator.runtime.task_group import TaskGroup
 from allocator.state.load import MeasuredLoads, MemberReport
-from consumer.core.load_message import decode_report
 from consumer.journal.client import JournalClient
+from consumer.load_report import decode_report
 from consumer.member.load_reporter import LoadReporter
 from consumer.protocol.labels import WEIGHT, label_set
 from consumer.protocol.shard_pb2 import ShardSpec

@@ -12,11 +12,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from allocator.runtime.task_group import TaskGroup
-from consumer.core.call_bounds import CallBounds
-from consumer.core.places import option_of
+from consumer.places import option_of
 from consumer.protocol.auth import Capability, Claims, KeyedAuth, NoAuth
 from consumer.protocol.shard_pb2 import ListRequest
-from consumer.rpc.call_limits import CallLimits
+from consumer.rpc.call_limits import CallBounds, CallLimits
 from consumer.rpc.guard import RpcGuard
 from tests.support.eventually import eventually
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from allocator.etcd.client import EtcdClient, EtcdConfig
-from consumer.embedded.etcd import EmbeddedEtcd, EmbeddedEtcdProcess
-from consumer.embedded.etcd_binary import find_etcd_binary
+from consumer.embedded.etcd import EmbeddedEtcd, EmbeddedEtcdProcess, find_etcd_binary
 from consumer.errors import EmbeddedServerError
 from tests.support.eventually import eventually, eventually_sync
 

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from allocator.runtime.task_group import TaskGroup
-from consumer.errors.leasing import InvalidStateError, ThrottlingError
+from consumer.errors import InvalidStateError, ThrottlingError
 from consumer.leasing.core.position import Position
 from consumer.leasing.core.record import LeaseRecord
 from consumer.leasing.core.rules import commit

@@ -9,17 +9,17 @@ import pytest
 from allocator.errors import ValidationError
 from allocator.model import Assignment, ItemId
 from allocator.ops import Compare, Delete, Put, TxnCheckpoint
-from consumer.core.change_plan import (
-    StoredSpec,
-    certainly_writes,
-    plan_apply,
-    plan_unassign,
-)
 from consumer.errors import BoundExceededError, NotAuthorizedError
 from consumer.protocol.journal_pb2 import LabelSelector
 from consumer.protocol.labels import label_set, selector
 from consumer.protocol.recorded_op_pb2 import FSMHints
 from consumer.protocol.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
+from consumer.shard_changes import (
+    StoredSpec,
+    certainly_writes,
+    plan_apply,
+    plan_unassign,
+)
 from tests.support.key_space_values import KEYS, assignment, item, key_space, shard_spec
 
 EVERYTHING = LabelSelector()

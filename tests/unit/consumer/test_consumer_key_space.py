@@ -7,11 +7,11 @@ import pytest
 from allocator.errors import KeyDecodeError, ValidationError
 from allocator.model import ItemId
 from allocator.ops import KeyValue
-from consumer.core.listing import list_shards
 from consumer.key_space import ReplicaConsistency, ShardDecoder, ShardItem, process_of
 from consumer.protocol.journal_pb2 import LabelSelector
 from consumer.protocol.labels import label_set, parse_selector, selector
 from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
+from consumer.shard_changes import list_shards
 from tests.support.key_space_values import (
     assignment,
     item,

@@ -11,8 +11,8 @@ from allocator.model import ItemId
 from allocator.policy import AllocationPolicy, LoadPolicy
 from allocator.state.load import Lag, MemberReport, ReplicaLoad, declared_weight
 from consumer.config import MemberConfig
-from consumer.core.load_message import RoundedReport, decode_report
 from consumer.key_space import ShardItem
+from consumer.load_report import RoundedReport, decode_report
 from consumer.protocol.labels import WEIGHT, label_set
 from consumer.protocol.load_pb2 import MemberLoad
 from consumer.protocol.shard_pb2 import ShardSpec

@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 import pytest
 
 from allocator.errors import ValidationError
-from consumer.errors import InvalidStateError
-from consumer.errors.leasing import UnreadableLeaseError
+from consumer.errors import InvalidStateError, UnreadableLeaseError
 from consumer.leasing.azure_blob.container import Blob, Content
 from consumer.leasing.azure_blob.event_hubs_blobs import (
     HubNames,

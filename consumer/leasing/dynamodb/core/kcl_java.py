@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from consumer.errors.leasing import InvalidStateError
+from consumer.errors import InvalidStateError
 from consumer.leasing.core.position import Position
 from consumer.leasing.core.record import HashRange, LeaseRecord
 from consumer.leasing.dynamodb.core.layout import EPOCH, REV

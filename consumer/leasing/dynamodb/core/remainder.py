@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from consumer.errors.leasing import InvalidStateError
+from consumer.errors import InvalidStateError
 from consumer.leasing.core.codec import decode, encode
 from consumer.leasing.core.position import Position
 from consumer.leasing.core.record import LeaseRecord

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from consumer.errors.leasing import InvalidPositionError
+from consumer.errors import InvalidPositionError
 from consumer.leasing.core.position import SHARD_END, Position
 
 

@@ -15,7 +15,7 @@ import structlog
 
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
-from consumer.errors.leasing import LeasingError
+from consumer.errors import LeasingError
 from consumer.leasing.core import rules
 from consumer.leasing.core.record import Versioned
 from consumer.leasing.core.verdict import verdict_of_taker

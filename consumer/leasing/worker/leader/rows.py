@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from consumer.errors.leasing import InvalidStateError
+from consumer.errors import InvalidStateError
 from consumer.leasing.core.record import LeaseRecord, Versioned
 from consumer.leasing.manager import LeaseManager
 

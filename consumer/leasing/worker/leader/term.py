@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 import structlog
 
 from allocator.runtime.clock import Clock
-from consumer.errors.leasing import DependencyError, LeasingError
+from consumer.errors import DependencyError, LeasingError
 from consumer.leasing.worker.leader.assigner import Assigner
 from consumer.leasing.worker.leader.foreign_watch import ForeignWatch
 from consumer.leasing.worker.leader.lock import LeaderLock

@@ -15,20 +15,22 @@ from dataclasses import dataclass, field
 from allocator.errors import ValidationError
 from allocator.keys import Keys
 from allocator.model import Assignment, Item, ItemId
-from allocator.ops import (
-    TXN_OPERATIONS_MAX,
-    Compare,
-    Delete,
-    Operation,
-    Put,
-    TxnCheckpoint,
-)
+from allocator.ops import TXN_OPERATIONS_MAX, Compare, Delete, Operation, Put, TxnCheckpoint
 from consumer.core.hint_keys import primary_hints_key
+from consumer.core.route import build_route, replicas_of
 from consumer.errors import BoundExceededError, NotAuthorizedError
-from consumer.key_space import PRIMARY_SLOT, ShardKeySpace, is_failed, is_visible, spec_of
+from consumer.key_space import (
+    PRIMARY_SLOT,
+    ShardKeySpace,
+    is_failed,
+    is_visible,
+    spec_of,
+    standbys_refused_of,
+    status_of,
+)
 from consumer.protocol.journal_pb2 import LabelSelector
 from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
+from consumer.protocol.shard_pb2 import ApplyRequest, ListResponse, ShardSpec
 
 UNCONDITIONAL = -1
 """`expect_mod_revision` of a change that overwrites whatever is there."""
@@ -215,3 +217,37 @@ def _require_bound(checkpoint: TxnCheckpoint, *, what: str, field_name: str) -> 
             f"{TXN_OPERATIONS_MAX}; send batches of at most {TXN_OPERATIONS_MAX} "
             "(fewer with hints; shardctl's --max-txn-size does it)"
         )
+
+
+# Which shards a caller sees, and how they stand: the answer of List, from the key space.
+#
+# Source: gazette/core consumer/shard_api.go (List).
+
+
+def list_shards(
+    key_space: ShardKeySpace, *, wanted: LabelSelector, allowed: LabelSelector
+) -> list[ListResponse.Shard]:
+    """Return the shards that both selectors pick, by id, with routes and statuses.
+
+    Args:
+        key_space: The mirror.
+        wanted: The request's selector.
+        allowed: The caller's claims.
+    """
+    shards: list[ListResponse.Shard] = []
+    for item_id, item in key_space.items.items():
+        spec = spec_of(item)
+        if not (is_visible(spec, wanted) and is_visible(spec, allowed)):
+            continue
+        replicas = replicas_of(key_space.assignments_of(item_id))
+        shards.append(
+            ListResponse.Shard(
+                spec=spec,
+                mod_revision=item.kv.mod_revision,
+                create_revision=item.kv.create_revision,
+                route=build_route(replicas, key_space.members),
+                status=[status_of(replica) for replica in replicas],
+                standbys_refused=standbys_refused_of(item),
+            )
+        )
+    return shards

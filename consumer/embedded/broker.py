@@ -15,10 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from consumer.broker.config import BrokerConfig, Durability
+from consumer.broker.server import Broker
 from consumer.embedded.child_process import ChildProcess
 from consumer.errors import EmbeddedServerError
-from consumer.journal.broker.config import BrokerConfig, Durability
-from consumer.journal.broker.server import Broker
 
 START_TIMEOUT_SECONDS = 30.0
 """A start takes about half a second; a busy machine with two cores takes a few."""
@@ -138,7 +138,7 @@ class EmbeddedBrokerProcess:
         directory = self._directory()
         log_file = directory.with_name(f"{directory.name}.log")
         log_begin = log_file.stat().st_size if log_file.exists() else 0
-        command = [sys.executable, "-m", "consumer.journal.broker"]
+        command = [sys.executable, "-m", "consumer.broker"]
         command += ["--data-dir", str(directory), "--listen", f"127.0.0.1:{self._port}"]
         command += ["--durability", self._durability]
         self._child = ChildProcess(

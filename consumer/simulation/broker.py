@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from consumer.journal.broker.preconditions import (
+from consumer.broker.append import Turns
+from consumer.broker.preconditions import (
     Position,
     content_refusal,
     is_proven,
@@ -19,7 +20,6 @@ from consumer.journal.broker.preconditions import (
     refusal,
     registers_after,
 )
-from consumer.journal.broker.turns import Turns
 from consumer.journal.wire import ReadChunk
 from consumer.protocol.alphabet import split_journal
 from consumer.protocol.appends_pb2 import AppendStreamRequest

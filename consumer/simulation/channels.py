@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import grpc
 
 from allocator.simulation.network import Link
-from consumer.journal.broker.faults import RpcFault
+from consumer.broker.faults import RpcFault
 from consumer.journal.channels import BulkStub, Tracked
 from consumer.journal.wire import ReadChunk, append_content, parse_append
 from consumer.protocol.appends_pb2 import AppendStreamRequest

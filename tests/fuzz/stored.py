@@ -23,6 +23,7 @@ from allocator.leader.election import (
 )
 from allocator.model import ItemId, MemberId
 from allocator.ops import KeyValue
+from consumer.broker import commit_log
 from consumer.errors import (
     FramingError,
     InvalidStateError,
@@ -35,7 +36,6 @@ from consumer.journal.append_messages import (
     decode_appends,
     encode_appends,
 )
-from consumer.journal.broker import records
 from consumer.journal.wire import decode_read, parse_append
 from consumer.key_space import ShardDecoder
 from consumer.leasing.azure_blob.container import Blob
@@ -326,17 +326,17 @@ _STORES: Final = (
 
 def _records() -> list[bytes]:
     return [
-        records.encode_record(
-            records.Checkpoint(1, 100, b"", False, ((0, 10),), 100, True, "boot")
+        commit_log.encode_record(
+            commit_log.Checkpoint(1, 100, b"", False, ((0, 10),), 100, True, "boot")
         ),
-        records.encode_record(
-            records.Commit(2, 100, 150, ((50, b"s" * 16),), 1_700_000_000_000, b"", True, None)
+        commit_log.encode_record(
+            commit_log.Commit(2, 100, 150, ((50, b"s" * 16),), 1_700_000_000_000, b"", True, None)
         ),
     ]
 
 
 _BROKER: Final = (
-    FuzzedDecoder("broker.record", _records, records.decode_record, (msgspec.DecodeError,)),
+    FuzzedDecoder("broker.record", _records, commit_log.decode_record, (msgspec.DecodeError,)),
     FuzzedDecoder(
         "broker.spec",
         _messages(JournalSpec(name="a/b", replication=1)),

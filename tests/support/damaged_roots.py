@@ -15,17 +15,17 @@ from enum import IntEnum
 from pathlib import Path
 
 from allocator.runtime.task_group import TaskGroup
+from consumer.broker.block_sums import BLOCK_BYTES, DamagedContentError
+from consumer.broker.catalogue import Catalogue, StoredCatalogue, read_catalogue
+from consumer.broker.content_file import ContentFile
+from consumer.broker.data_root import DataRoot, open_data_root
+from consumer.broker.fragment_sums import Verification, load_sums
+from consumer.broker.fragments import SealedFragment
+from consumer.broker.quarantine import Quarantine
+from consumer.broker.recovery import Opening, open_journal
+from consumer.broker.store import INLINE_BYTES_MAX
+from consumer.broker.strangers import settle_root
 from consumer.errors import BrokerDataError
-from consumer.journal.broker.block_sums import BLOCK_BYTES, DamagedContentError
-from consumer.journal.broker.catalogue import Catalogue, StoredCatalogue, read_catalogue
-from consumer.journal.broker.content_file import ContentFile
-from consumer.journal.broker.data_root import DataRoot, open_data_root
-from consumer.journal.broker.fragment_sums import Verification, load_sums
-from consumer.journal.broker.fragments import SealedFragment
-from consumer.journal.broker.quarantine import Quarantine
-from consumer.journal.broker.recovery import Opening, open_journal
-from consumer.journal.broker.store import INLINE_BYTES_MAX
-from consumer.journal.broker.strangers import settle_root
 from consumer.protocol.journal_pb2 import ApplyRequest
 from tests.support.broker import journal_spec
 from tests.support.journal_files import BOOT, UnsyncedDisk, commit, crash, in_memory, marks

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from consumer.journal.broker.preconditions import Position, refusal, registers_after
+from consumer.broker.preconditions import Position, refusal, registers_after
 from consumer.protocol.journal_pb2 import AppendRequest, JournalSpec, LabelSet, Status
 from consumer.recoverylog.author import fence_check, fence_of, holds_fence
 from tests.support.modelled_log import LOG, NO_HINTS, Made, hand_over, played, recorded, truth

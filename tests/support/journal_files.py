@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from consumer.journal.broker.batch import Batch
-from consumer.journal.broker.disk import Buffer, Disk
-from consumer.journal.broker.fragments import FragmentIndex
-from consumer.journal.broker.recovery import Opening, Recovered, open_journal
-from consumer.journal.broker.store import JournalStore
+from consumer.broker.disk import Buffer, Disk
+from consumer.broker.fragments import FragmentIndex
+from consumer.broker.recovery import Opening, Recovered, open_journal
+from consumer.broker.staging import Batch
+from consumer.broker.store import JournalStore
 from consumer.protocol.journal_pb2 import LabelSet
 from consumer.protocol.labels import label_set
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from consumer.journal.broker.preconditions import Position, refusal, registers_after
+from consumer.broker.preconditions import Position, refusal, registers_after
 from consumer.journal.late_copies import CopyFence, CopyRegister, Refused
 from consumer.protocol.journal_pb2 import AppendRequest, JournalSpec, LabelSet, Status
 from consumer.protocol.labels import label_set

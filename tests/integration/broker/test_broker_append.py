@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
+from consumer.broker.config import BrokerConfig
 from consumer.embedded.broker import EmbeddedBroker
-from consumer.journal.broker.config import BrokerConfig
 from consumer.protocol.journal_pb2 import (
     AppendRequest,
     JournalSpec,

@@ -8,12 +8,12 @@ from pathlib import Path
 import grpc
 import pytest
 
+from consumer.broker.block_sums import BLOCK_BYTES, sums_path
+from consumer.broker.config import BrokerConfig
+from consumer.broker.disk import Disk
+from consumer.broker.quarantine import Quarantine
+from consumer.broker.server import Broker
 from consumer.errors import JournalDamagedError
-from consumer.journal.broker.block_sums import BLOCK_BYTES, sums_path
-from consumer.journal.broker.config import BrokerConfig
-from consumer.journal.broker.disk import Disk
-from consumer.journal.broker.quarantine import Quarantine
-from consumer.journal.broker.server import Broker
 from consumer.journal.client import JournalClient
 from tests.support.broker import append, apply_specs, broker_stub, journal_spec, read
 from tests.support.eventually import eventually

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from consumer.broker.config import BrokerConfig
+from consumer.broker.server import Broker
 from consumer.errors import (
     EndpointError,
     IndexHasGreaterOffsetError,
@@ -16,8 +18,6 @@ from consumer.errors import (
     NotAuthorizedError,
     UnauthenticatedError,
 )
-from consumer.journal.broker.config import BrokerConfig
-from consumer.journal.broker.server import Broker
 from consumer.journal.client import JournalClient
 from consumer.protocol.auth import BearerAuth, Capability, Claims, KeyedAuth
 from consumer.protocol.journal_pb2 import ApplyRequest, Fragment

@@ -11,11 +11,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from consumer.journal.broker.config import DIRECT_COMMIT_BYTES_MAX, BrokerConfig, Durability
-from consumer.journal.broker.direct_commits import STALL_SECONDS
-from consumer.journal.broker.disk import Buffer, Disk
-from consumer.journal.broker.free_space import SMALL_BYTES_MAX
-from consumer.journal.broker.server import Broker
+from consumer.broker.config import DIRECT_COMMIT_BYTES_MAX, BrokerConfig, Durability
+from consumer.broker.disk import Buffer, Disk
+from consumer.broker.inline_commit import STALL_SECONDS
+from consumer.broker.segment_recycler import SMALL_BYTES_MAX
+from consumer.broker.server import Broker
 from consumer.protocol.journal_pb2 import AppendRequest, ReadRequest, Status
 from consumer.protocol.validation_journal import validate_append_response
 from tests.support.broker import append, apply_specs, broker_stub, journal_spec, next_message, read

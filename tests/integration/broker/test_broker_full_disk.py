@@ -8,10 +8,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from consumer.journal.broker.config import BrokerConfig
-from consumer.journal.broker.journal import REOPEN_SECONDS
-from consumer.journal.broker.server import Broker
-from consumer.journal.broker.store import INLINE_BYTES_MAX
+from consumer.broker.config import BrokerConfig
+from consumer.broker.journal import REOPEN_SECONDS
+from consumer.broker.server import Broker
+from consumer.broker.store import INLINE_BYTES_MAX
 from consumer.protocol.journal_pb2 import FragmentStoreHealthRequest, Status
 from tests.support.broker import append, apply_specs, broker_stub, journal_spec, read
 from tests.support.failing_disk import FullDisk

@@ -15,11 +15,11 @@ import grpc
 import pytest
 
 from allocator.runtime.task_group import TaskGroup
+from consumer.broker.block_sums import Sums
+from consumer.broker.config import BrokerConfig
+from consumer.broker.content_file import ContentFile
+from consumer.broker.server import Broker
 from consumer.errors import EndpointError
-from consumer.journal.broker.block_sums import Sums
-from consumer.journal.broker.config import BrokerConfig
-from consumer.journal.broker.content_file import ContentFile
-from consumer.journal.broker.server import Broker
 from consumer.protocol.journal_pb2 import (
     AppendRequest,
     ApplyRequest,

@@ -15,10 +15,10 @@ import grpc
 import pytest
 
 from allocator.errors import ValidationError
+from consumer.broker.config import BrokerConfig
+from consumer.broker.server import Broker
 from consumer.embedded.broker import EmbeddedBroker
 from consumer.errors import BrokerDataError, EndpointError
-from consumer.journal.broker.config import BrokerConfig
-from consumer.journal.broker.server import Broker
 from consumer.protocol.auth import Capability, Claims, KeyedAuth
 from consumer.protocol.journal_pb2 import (
     AppendRequest,

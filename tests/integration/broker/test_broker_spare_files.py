@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from consumer.journal.broker.bounds import MEBIBYTE
-from consumer.journal.broker.config import BrokerConfig
-from consumer.journal.broker.disk import Disk
-from consumer.journal.broker.free_space import SMALL_BYTES_MAX
-from consumer.journal.broker.server import Broker
+from consumer.broker.config import MEBIBYTE, BrokerConfig
+from consumer.broker.disk import Disk
+from consumer.broker.segment_recycler import SMALL_BYTES_MAX
+from consumer.broker.server import Broker
 from consumer.journal.client import JournalClient
 from consumer.protocol.journal_pb2 import ApplyRequest
 from tests.support.broker import journal_spec

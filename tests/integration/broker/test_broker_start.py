@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from consumer.broker.__main__ import main
+from consumer.broker.config import BrokerConfig
+from consumer.broker.disk import Disk
+from consumer.broker.quarantine import Quarantine
+from consumer.broker.server import Broker
+from consumer.broker.strangers import restore_entry
 from consumer.errors import BrokerDataError, RpcFailedError
-from consumer.journal.broker.__main__ import main
-from consumer.journal.broker.config import BrokerConfig
-from consumer.journal.broker.disk import Disk
-from consumer.journal.broker.quarantine import Quarantine
-from consumer.journal.broker.restoring import restore_entry
-from consumer.journal.broker.server import Broker
 from consumer.journal.client import JournalClient
 from consumer.protocol.journal_pb2 import ApplyRequest, ListRequest
 from tests.support.broker import append, apply_specs, broker_stub, journal_spec, read

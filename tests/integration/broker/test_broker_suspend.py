@@ -13,8 +13,8 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from consumer.broker.preconditions import suspension_level
 from consumer.embedded.broker import EmbeddedBroker
-from consumer.journal.broker.preconditions import suspension_level
 from consumer.protocol.journal_pb2 import (
     AppendRequest,
     JournalSpec,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from allocator.etcd.client import EtcdClient
+from consumer.broker.commit_log import MAGIC_BYTES
 from consumer.embedded.broker import EmbeddedBroker
-from consumer.journal.broker.frames import MAGIC_BYTES
 from consumer.journal.client import JournalClient
 from consumer.protocol.journal_pb2 import ApplyRequest
 from consumer.protocol.shard_pb2 import ReplicaStatus

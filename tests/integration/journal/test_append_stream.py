@@ -12,6 +12,8 @@ import grpc
 import pytest
 
 from allocator.runtime.task_group import TaskGroup
+from consumer.broker.config import BrokerConfig
+from consumer.broker.server import Broker
 from consumer.errors import (
     JournalNotAllowedError,
     JournalNotFoundError,
@@ -22,8 +24,6 @@ from consumer.errors import (
 )
 from consumer.journal.append_stream import AppendStream
 from consumer.journal.appender import CHUNK_BYTES
-from consumer.journal.broker.config import BrokerConfig
-from consumer.journal.broker.server import Broker
 from consumer.journal.channels import BulkStub, ChannelCache
 from consumer.journal.client import JournalClient
 from consumer.journal.in_turn import InTurn

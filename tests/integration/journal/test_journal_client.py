@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from allocator.errors import ValidationError
+from consumer.broker.config import BrokerConfig
 from consumer.embedded.broker import EmbeddedBroker
 from consumer.errors import (
     ApplyConflictError,
@@ -20,7 +21,6 @@ from consumer.errors import (
     WrongAppendOffsetError,
 )
 from consumer.journal.append_service import AppendService
-from consumer.journal.broker.config import BrokerConfig
 from consumer.journal.client import JournalClient
 from consumer.journal.listing import ListResult
 from consumer.protocol import journal_pb2 as pb

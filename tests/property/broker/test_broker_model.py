@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from consumer.journal.broker.recovery import open_journal
-from consumer.journal.broker.spare_files import SpareFiles
-from consumer.journal.broker.store import Rolled
+from consumer.broker.recovery import open_journal
+from consumer.broker.segment_recycler import SpareFiles
+from consumer.broker.store import Rolled
 from consumer.protocol.journal_pb2 import LabelSet
 from tests.support.journal_files import (
     UnsyncedDisk,

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from allocator.ops import Put
+from consumer.broker.append import Turn
 from consumer.core import transaction_events as tx
 from consumer.core.checkpoint import build_checkpoint
 from consumer.core.transaction import TransactionMachine
 from consumer.journal.append_service import AppendService
-from consumer.journal.broker.turns import Turn
 from consumer.journal.late_copies import CopyRegister
 from consumer.message.producer_segment import EncodedCheckpoint
 from consumer.message.sequencer import Sequencer

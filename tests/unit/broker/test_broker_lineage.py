@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from consumer.journal.broker.lineage import EPOCHS_MAX, Lineage
-from consumer.journal.broker.records import decode_record, encode_record
-from consumer.journal.broker.recovery import Recovered
+from consumer.broker.commit_log import decode_record, encode_record
+from consumer.broker.lineage import EPOCHS_MAX, Lineage
+from consumer.broker.recovery import Recovered
 from consumer.journal.identity import Present, Standing, present_epoch, standing
 from consumer.protocol.identity_pb2 import JournalEpoch, JournalIdentity
 from tests.support.journal_files import commit, copied, crash, reopened

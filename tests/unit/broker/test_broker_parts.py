@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allocator.errors import ValidationError
-from consumer.journal.broker.config import Durability
-from consumer.journal.broker.flow_control import Throttle
-from consumer.journal.broker.signal import Signal
+from consumer.broker.config import Durability
+from consumer.broker.flow_control import Throttle
+from consumer.broker.signal import Signal
 from consumer.journal.wire import append_content, encode_read_chunk
 from consumer.protocol.journal_pb2 import AppendRequest, ReadResponse
 

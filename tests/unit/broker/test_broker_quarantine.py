@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from allocator.errors import ValidationError
+from consumer.broker.catalogue import StoredCatalogue
+from consumer.broker.quarantine import Quarantine
+from consumer.broker.recovery import open_journal
+from consumer.broker.store import INLINE_BYTES_MAX
+from consumer.broker.strangers import Fate, Known, fate_in_journals, fate_in_trash
 from consumer.errors import BrokerDataError
-from consumer.journal.broker.catalogue import StoredCatalogue
-from consumer.journal.broker.quarantine import Quarantine
-from consumer.journal.broker.recovery import open_journal
-from consumer.journal.broker.store import INLINE_BYTES_MAX
-from consumer.journal.broker.strangers import Fate, Known, fate_in_journals, fate_in_trash
 from tests.support.journal_files import (
     UnsyncedDisk,
     commit,

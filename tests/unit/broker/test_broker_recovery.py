@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from consumer.journal.broker.disk import Disk
-from consumer.journal.broker.frames import FILE_HEADER_BYTES
-from consumer.journal.broker.recovery import open_journal
-from consumer.journal.broker.store import INLINE_BYTES_MAX, StoreError
+from consumer.broker.commit_log import FILE_HEADER_BYTES
+from consumer.broker.disk import Disk
+from consumer.broker.recovery import open_journal
+from consumer.broker.store import INLINE_BYTES_MAX, StoreError
 from consumer.protocol.journal_pb2 import LabelSet
 from tests.support.failing_disk import FailingDisk
 from tests.support.journal_files import (

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from consumer.journal.broker.batch import Batch
-from consumer.journal.broker.config import BrokerConfig
-from consumer.journal.broker.disk import Buffer, Disk
-from consumer.journal.broker.recovery import open_journal
-from consumer.journal.broker.staging import StagedContent, StagingArea
-from consumer.journal.broker.store import INLINE_BYTES_MAX, StoreError
+from consumer.broker.config import BrokerConfig
+from consumer.broker.disk import Buffer, Disk
+from consumer.broker.recovery import open_journal
+from consumer.broker.staging import Batch, StagedContent, StagingArea
+from consumer.broker.store import INLINE_BYTES_MAX, StoreError
 from tests.support.failing_disk import FailingDisk, descriptors_under
 from tests.support.journal_files import commit, content_by_span, crash, opening, reopened
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from consumer.journal.broker.direct_commits import (
+from consumer.broker.inline_commit import (
     PENDING_MAX,
     REST_PER_STALL,
     RETRY_SECONDS,

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from consumer.journal.broker.disk_threads import DiskThreads
+from consumer.broker.disk import DiskThreads
 from tests.support.eventually import eventually
 
 COUNT = 2

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from consumer.journal.broker.disk import Disk
-from consumer.journal.broker.free_space import (
+from consumer.broker.disk import Disk
+from consumer.broker.segment_recycler import (
     FILL_BYTES_PER_SECOND,
     LOOK_SECONDS_MAX,
     SMALL_BYTES_MAX,
     FreeSpace,
+    SpareFiles,
 )
-from consumer.journal.broker.spare_files import SpareFiles
 from tests.support.stepping_clock import SteppingClock
 
 FLOOR = 64 << 20

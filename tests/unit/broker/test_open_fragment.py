@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from consumer.journal.broker.disk import Disk
-from consumer.journal.broker.open_fragment import COPY_BYTES_MAX
-from consumer.journal.broker.recovery import Recovered, open_journal
-from consumer.journal.broker.spare_files import SpareFiles
-from consumer.journal.broker.store import INLINE_BYTES_MAX, JournalStore, StoreError
+from consumer.broker.disk import Disk
+from consumer.broker.open_fragment import COPY_BYTES_MAX
+from consumer.broker.recovery import Recovered, open_journal
+from consumer.broker.segment_recycler import SpareFiles
+from consumer.broker.store import INLINE_BYTES_MAX, JournalStore, StoreError
 from tests.support.failing_disk import FailingDisk, descriptors_under
 from tests.support.journal_files import commit, content_by_span, crash, opening, reopened
 

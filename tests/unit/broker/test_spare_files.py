@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from consumer.journal.broker.disk import Disk
-from consumer.journal.broker.spare_files import KEPT_BYTES_MIN, SpareFiles
+from consumer.broker.disk import Disk
+from consumer.broker.segment_recycler import KEPT_BYTES_MIN, SpareFiles
 from tests.support.failing_disk import FailingDisk, descriptors_under
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from allocator.errors import ValidationError
-from consumer.journal.broker.data_root import open_data_root
-from consumer.journal.broker.disk import Disk
+from consumer.broker.data_root import open_data_root
+from consumer.broker.disk import Disk
 from consumer.member.state_directory import HELD, StateDirectory
 from consumer.private_directory import make_parent, make_private
 from consumer.stores.directory_lock import DirectoryLock

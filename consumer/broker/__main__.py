@@ -1,0 +1,173 @@
+"""`python -m consumer.broker`: the broker as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from prometheus_client import start_http_server
+
+from allocator.errors import AllocatorError
+from allocator.runtime.event_loop import run
+from allocator.runtime.task_group import TaskGroup
+from consumer.broker.config import (
+    DIRECT_COMMIT_BYTES_MAX,
+    SCRUB_BYTES_PER_SECOND,
+    SPARE_BYTES_MAX,
+    BrokerConfig,
+    Durability,
+    bound_options,
+    bounds_of,
+)
+from consumer.broker.disk import Disk
+from consumer.broker.quarantine import Quarantine
+from consumer.broker.server import Broker
+from consumer.broker.strangers import ACCEPT_OPTION, locked_quarantine, restore_entry
+from consumer.errors import ConsumerError, EndpointError
+from consumer.interpreter import return_freed_memory, serve_only, share_heaps, tend_memory
+from consumer.private_directory import keep_new_files_private
+
+TRIM_SECONDS = 10.0
+"""Between looks whether memory should be given back."""
+BURST_BYTES = 32 << 20
+"""Bytes held for clients after which the next look gives back what is free."""
+
+
+@click.command()
+@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), required=True)
+@click.option(
+    "--listen", default="127.0.0.1:0", show_default=True, help="HOST:PORT; port 0 is any."
+)
+@click.option(
+    "--durability", default="always", show_default=True, help="always, interval=<ms> or off."
+)
+@click.option("--auth-keys", envvar="BROKER_AUTH_KEYS", default="", help="Base64 keys, by commas.")
+@click.option("--allow-unauthenticated", is_flag=True, help="Serve other machines without keys.")
+@click.option(
+    "--spare-bytes",
+    type=click.IntRange(min=0),
+    default=SPARE_BYTES_MAX,
+    show_default=True,
+    help="Files of removed fragments kept to be written over; 0 keeps none.",
+)
+@click.option(
+    "--direct-commit-bytes",
+    type=click.IntRange(min=0),
+    default=DIRECT_COMMIT_BYTES_MAX,
+    show_default=True,
+    help="Commits of so many bytes that may wait for a quick disk without a thread; 0: none.",
+)
+@click.option(
+    "--scrub-bytes-per-second",
+    type=click.IntRange(min=0),
+    default=SCRUB_BYTES_PER_SECOND,
+    show_default=True,
+    help="Bytes of sealed fragments verified in the background, once a day; 0: none.",
+)
+@click.option("--metrics-port", type=click.IntRange(0, 65_535), help="Serve Prometheus metrics.")
+@click.option("--metrics-host", default="", help="Where to; the host of --listen if absent.")
+@click.option("--retention", is_flag=True, help="Delete fragments older than their retention.")
+@click.option(
+    ACCEPT_OPTION,
+    is_flag=True,
+    help="Start although the catalogue lost changes; journals that it lacks are quarantined.",
+)
+@click.option("--list-quarantine", is_flag=True, help="List what was moved aside, and end.")
+@click.option("--restore-quarantined", metavar="ID", help="Put an entry back, and end.")
+@click.option("--purge-quarantined", metavar="ID", help="Remove an entry for ever, and end.")
+@bound_options
+# `Any`: options differ in type.
+def main(**options: Any) -> None:
+    """Serve journals from one directory. One copy of the data: on this disk."""
+    data_dir: Path = options["data_dir"]
+    restore, purge = options["restore_quarantined"], options["purge_quarantined"]
+    if options["list_quarantine"] or restore or purge:
+        with _errors_in_one_line(data_dir):
+            _tend_quarantine(data_dir, restore=restore, purge=purge)
+        return
+    host, _, port = options["listen"].rpartition(":")
+    if not host or not port.isdecimal():
+        raise click.BadParameter(
+            f"expected HOST:PORT, got {options['listen']!r}", param_hint="--listen"
+        )
+    with _errors_in_one_line(data_dir):
+        config = BrokerConfig(
+            data_dir=data_dir,
+            host=host.strip("[]"),
+            port=int(port),
+            durability=Durability.parse(options["durability"]),
+            auth_keys=options["auth_keys"],
+            allow_unauthenticated=options["allow_unauthenticated"],
+            spare_bytes_max=options["spare_bytes"],
+            direct_commit_bytes_max=options["direct_commit_bytes"],
+            scrub_bytes_per_second=options["scrub_bytes_per_second"],
+            accept_catalogue_loss=options["accept_catalogue_loss"],
+            retention_enabled=options["retention"],
+            bounds=bounds_of(options),
+        )
+        run(_serve(config, options["metrics_port"], options["metrics_host"] or config.host))
+
+
+@contextmanager
+def _errors_in_one_line(data_dir: Path) -> Iterator[None]:
+    try:
+        yield
+    except (AllocatorError, ConsumerError) as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(f"the disk of {data_dir} failed: {error}") from error
+
+
+def _tend_quarantine(data_dir: Path, *, restore: str | None, purge: str | None) -> None:
+    """Change or list the quarantine of a broker that does not run."""
+    if restore:
+        click.echo(f"restored to {restore_entry(data_dir, restore)}")
+    elif purge:
+        with locked_quarantine(data_dir) as quarantine:
+            quarantine.purge(purge)
+        click.echo(f"purged {purge}")
+    else:
+        for entry in Quarantine(Disk(), data_dir).entries():
+            reason = entry.reason
+            click.echo(
+                f"{entry.id}  {entry.bytes}  {reason.journal or '-'}  {reason.path}: {reason.why}"
+            )
+
+
+async def _serve(config: BrokerConfig, metrics_port: int | None, metrics_host: str) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signal_number, stop.set)
+    keep_new_files_private()
+    share_heaps()  # Before the broker starts its threads.
+    async with Broker(config) as broker, TaskGroup() as group:
+        serve_only()
+        group.start_soon(tend_memory(), name="tend memory")
+        if metrics_port is not None:
+            _serve_metrics(broker, metrics_host, metrics_port)
+        click.echo(f"listening {broker.address}")
+        while not stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TRIM_SECONDS):
+                    await stop.wait()
+            if broker.limits.take_peak_bytes() >= BURST_BYTES:
+                await asyncio.to_thread(return_freed_memory)
+        group.stop()
+
+
+def _serve_metrics(broker: Broker, host: str, port: int) -> None:
+    try:
+        start_http_server(port, addr=host, registry=broker.registry)
+    except OSError as error:
+        raise EndpointError(f"{host}:{port}", f"cannot serve metrics there: {error}") from error
+
+
+if __name__ == "__main__":
+    main()

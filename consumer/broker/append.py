@@ -1,0 +1,509 @@
+"""The Append RPC: one atomic, contiguous span from a stream of chunks.
+
+Source: gazette/core broker/append_api.go, append_fsm.go (exchange, refusals, stream faults). Ours receives the content
+without holding the journal, and re-checks when it commits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+import grpc
+
+from allocator.runtime.clock import Clock
+from consumer.broker.catalogue import Catalogue
+from consumer.broker.committer import Outcome
+from consumer.broker.config import BrokerConfig
+from consumer.broker.faults import Context, RpcFault, stream_fault
+from consumer.broker.flow_control import MinimumRate, StalledSenderError
+from consumer.broker.fragments import sha1_sum
+from consumer.broker.journal import LiveJournal
+from consumer.broker.limits import Limits
+from consumer.broker.preconditions import (
+    content_refusal,
+    is_proven,
+    is_suspended,
+    refusal,
+    suspension_level,
+    updates_registers,
+)
+from consumer.broker.resolution import Resolution, Resolver
+from consumer.broker.signal import Signal
+from consumer.broker.staging import StagedContent, StagingArea
+from consumer.journal.append_messages import WholeAppend
+from consumer.journal.wire import append_content, parse_append
+from consumer.protocol.appends_pb2 import AppendStreamRequest
+from consumer.protocol.auth import Capability, Claims
+from consumer.protocol.journal_pb2 import (
+    AppendRequest,
+    AppendResponse,
+    ApplyRequest,
+    CompressionCodec,
+    Fragment,
+    JournalSpec,
+    Status,
+)
+from consumer.protocol.validation_journal import validate_append_request
+
+# Which appends have succeeded, for those that were sent to come after them.
+#
+# Names are kept in memory, the newest `TURNS_MAX`: whoever asks for one that is forgotten, or that
+# came before a restart, is refused, has written nothing, and asks again without a turn once it
+# knows the other's answer.
+
+TURNS_MAX = 4096
+"""Names known at a time, of appends under way and done."""
+WAIT_SECONDS_MAX = 5.0
+"""Longest wait for others to succeed; a client whose append is refused then waits for them itself."""
+
+
+class _End:
+    """How an append ends."""
+
+    def __init__(self) -> None:
+        self.succeeded: bool | None = None
+        """None until it has ended."""
+        self._ended = Signal()
+
+    def set(self, *, succeeded: bool) -> None:
+        """End it; the first word counts."""
+        if self.succeeded is None:
+            self.succeeded = succeeded
+            self._ended.notify()
+
+    async def wait(self) -> bool:
+        """Return whether it succeeded, once it has ended."""
+        while self.succeeded is None:
+            await self._ended.wait()
+        return self.succeeded
+
+
+class Turn:
+    """An append's place among others; without arguments, that of one which has nothing to do with any."""
+
+    def __init__(
+        self,
+        after: Sequence[_End] = (),
+        end: _End | None = None,
+        *,
+        wait_seconds_max: float = 0.0,
+        waits: set[asyncio.Timeout] | None = None,
+    ) -> None:
+        """Take the ends of those before it, its own, and where its wait can be cut short."""
+        self._waits = waits if waits is not None else set()
+        self._after = after
+        self._end = end
+        self._wait_seconds_max = wait_seconds_max
+
+    @property
+    def waits(self) -> bool:
+        """Whether it comes after others."""
+        return bool(self._after)
+
+    async def wait(self) -> None:
+        """Wait until all those before it have succeeded.
+
+        Raises:
+            RpcFault: one has failed, or is not known to have succeeded in time.
+        """
+        if not self._after:
+            return
+        timeout = asyncio.timeout(self._wait_seconds_max)
+        try:
+            async with timeout:
+                self._waits.add(timeout)
+                for end in self._after:
+                    if not await end.wait():
+                        raise _out_of_turn("an append that it comes after did not succeed")
+        except TimeoutError:
+            problem = "an append that it comes after is not known to have succeeded"
+            raise _out_of_turn(problem) from None
+        finally:
+            self._waits.discard(timeout)
+
+    def end(self, *, succeeded: bool) -> None:
+        """Tell those after it whether it succeeded; the first word counts."""
+        if self._end is not None:
+            self._end.set(succeeded=succeeded)
+
+
+class Turns:
+    """Lives on the event loop."""
+
+    def __init__(self, *, wait_seconds_max: float = WAIT_SECONDS_MAX) -> None:
+        """Know no name.
+
+        Args:
+            wait_seconds_max: Longest wait for others to succeed.
+        """
+        self._wait_seconds_max = wait_seconds_max
+        self._waits: set[asyncio.Timeout] = set()
+        self._ends: dict[bytes, _End] = {}
+        """Whether it succeeded, by name, oldest first."""
+
+    @contextmanager
+    def turn(self, name: bytes, after: Iterable[bytes]) -> Iterator[Turn]:
+        """Yield the place of an append; if it has not ended well by the end of the block, it has failed.
+
+        Args:
+            name: Its own; empty if nothing will come after it.
+            after: The names of those before it. They may come later: calls are not served in order.
+        """
+        ends = [self._end_of(each) for each in after]
+        end = self._end_of(name) if name else None
+        turn = Turn(ends, end, wait_seconds_max=self._wait_seconds_max, waits=self._waits)
+        try:
+            yield turn
+        finally:
+            turn.end(succeeded=False)
+
+    def refuse_waiting(self) -> int:
+        """End every wait for others now: the memory of those that wait is needed. Return how many there were."""
+        waits, self._waits = self._waits, set()
+        for timeout in waits:
+            timeout.reschedule(0.0)
+        return len(waits)
+
+    def _end_of(self, name: bytes) -> _End:
+        found = self._ends.get(name)
+        if found is not None:
+            return found
+        while len(self._ends) >= TURNS_MAX:
+            forgotten = self._ends.pop(next(iter(self._ends)))
+            forgotten.set(succeeded=False)
+        end = self._ends[name] = _End()
+        return end
+
+
+def _out_of_turn(problem: str) -> RpcFault:
+    return RpcFault(grpc.StatusCode.FAILED_PRECONDITION, f"{problem}; nothing was written")
+
+
+@dataclass(slots=True)
+class _Counts:
+    """Messages after the first one."""
+
+    total: int = 0
+    delayed: int = 0
+    """Held back by the journal's maximum rate."""
+
+
+HEAD_SECONDS_MAX = 10.0
+"""Longest wait for the first message of a call, which clients send together with the call itself."""
+_OK = Status.OK
+_WITH_REGISTERS = frozenset((Status.OK, Status.REGISTER_MISMATCH))
+_Receive: TypeAlias = Callable[[LiveJournal, StagedContent, _Counts], Awaitable[Outcome | None]]
+"""Stages content for a journal, and returns a refusal met on the way."""
+
+
+class AppendHandler:
+    """Serves appends."""
+
+    def __init__(
+        self,
+        resolver: Resolver,
+        catalogue: Catalogue,
+        staging: StagingArea,
+        *,
+        clock: Clock,
+        config: BrokerConfig,
+        limits: Limits,
+    ) -> None:
+        self._resolver = resolver
+        self._catalogue = catalogue
+        self._staging = staging
+        self._clock = clock
+        self._config = config
+        self._limits = limits
+        self._turns = Turns()
+
+    async def append(self, requests: object, context: Context) -> AppendResponse:
+        """Serve one append. Messages are read as raw bytes, see `wire`."""
+        del requests  # read from the context, which can be cut off by a deadline
+        claims = self._resolver.authorize(context.invocation_metadata(), Capability.APPEND)
+        request = await self._first_request(context)
+        receive = partial(self._receive_at_pace, context, request)
+        return await self._append(request, claims, receive, Turn(), summed=True)
+
+    async def append_whole(self, whole: WholeAppend) -> AppendResponse:
+        """Serve an append that is all there, once those that it comes after have succeeded.
+
+        Raises:
+            Exception: what `fault_of` takes.
+        """
+        append = whole.append
+        request = append.parameters
+        # Before it takes a turn: names are kept, and each that it comes after is waited for.
+        claims = self._resolver.authorize(append.metadata.items(), Capability.APPEND)
+        self._require_bounded_turn(append)
+        validate_append_request(request, first=True)
+        with self._turns.turn(append.name, append.after) as turn:
+            receive = partial(self._take_whole, request, whole.content)
+            return await self._append(request, claims, receive, turn, summed=False)
+
+    async def _append(
+        self,
+        request: AppendRequest,
+        claims: Claims,
+        receive: _Receive,
+        turn: Turn,
+        *,
+        summed: bool,
+    ) -> AppendResponse:
+        """Append what `receive` stages, when it is its turn; the answer has its SHA-1 if it is `summed`."""
+        resolution = await self._resolver.resolve(
+            request.journal,
+            claims,
+            min_revision=request.min_etcd_revision,
+            proxied=request.header if request.HasField("header") else None,
+        )
+        if resolution.entry is None:
+            return AppendResponse(status=resolution.status, header=resolution.header)
+        if is_suspended(resolution.entry.spec, request.suspend):
+            return AppendResponse(status=Status.SUSPENDED, header=resolution.header)
+        served = await self._resolver.serve(resolution.entry)
+        # What those before it leave behind may allow it yet.
+        early = None if turn.waits else self._early_refusal(request, served.journal)
+        if early is not None:
+            return self._response(resolution, early)
+        if request.suspend == AppendRequest.SUSPEND_RESUME:
+            await self._resume(served.journal)
+        content = StagedContent(self._staging, summed=summed)
+        try:
+            counts = _Counts()
+            refused = await receive(served.journal, content, counts)
+            if refused is not None:
+                return self._response(resolution, refused)
+            if not content.length and updates_registers(request):
+                raise stream_fault("registers change only with content, but the append has none")
+            await turn.wait()
+            # Only what is complete takes its place in the journal's order, so no sender can hold others up.
+            outcome = await served.committer.commit(request, content)
+            turn.end(succeeded=is_proven(request, outcome.status, outcome.registers))
+            if outcome.status == _OK and await self._suspends(request, served.journal):
+                header = self._resolver.header(routed=True)
+                return AppendResponse(status=Status.SUSPENDED, header=header)
+            return self._response(resolution, outcome, content=content, counts=counts)
+        finally:
+            if not content.handed_over:
+                content.discard()
+
+    def _require_bounded_turn(self, append: AppendStreamRequest.Append) -> None:
+        """Raise ValidationError if an append has too long a name, or too many before it."""
+        bounds, refusals = self._limits.bounds, self._limits.refusals
+        refusals.require(len(append.after), bounds, "append_after_max", "after")
+        for field, name in (("name", append.name), *(("after", each) for each in append.after)):
+            refusals.require(len(name), bounds, "append_name_bytes_max", field)
+
+    def refuse_waiting(self) -> int:
+        """Refuse appends that wait for others, which are then sent again without; return how many."""
+        return self._turns.refuse_waiting()
+
+    async def _first_request(self, context: Context) -> AppendRequest:
+        try:
+            async with asyncio.timeout(HEAD_SECONDS_MAX):
+                message = await context.read()
+        except TimeoutError:
+            raise stream_fault(f"no first message in {HEAD_SECONDS_MAX:.0f} s") from None
+        if message is grpc.aio.EOF:
+            raise stream_fault("unexpected EOF")
+        bounds = self._limits.bounds
+        self._limits.refusals.require(len(message), bounds, "request_bytes_max", "request")
+        request = _parsed(message)
+        # Without a journal it is a chunk, which no journal claims.
+        validate_append_request(request, first=bool(request.journal))
+        return request
+
+    def _early_refusal(self, request: AppendRequest, journal: LiveJournal) -> Outcome | None:
+        """Refuse at once what the published state already refuses."""
+        position = journal.view.position
+        if journal.store_error:
+            return Outcome(
+                Status.FRAGMENT_STORE_UNHEALTHY, position.registers, detail=journal.store_error
+            )
+        status = refusal(request, journal.entry.spec, position)
+        return None if status == _OK else Outcome(status, position.registers)
+
+    async def _resume(self, journal: LiveJournal) -> None:
+        """Wake a journal if it is suspended: its spec keeps only the offset."""
+        entry = journal.entry
+        if entry.spec.suspend.level == JournalSpec.Suspend.NONE:
+            return
+        spec = JournalSpec()
+        spec.CopyFrom(entry.spec)
+        spec.suspend.level = JournalSpec.Suspend.NONE
+        change = ApplyRequest.Change(expect_mod_revision=entry.mod_revision, upsert=spec)
+        # If another writer was faster, the committer judges by what that one wrote.
+        await self._catalogue.apply([change])
+
+    async def _suspends(self, request: AppendRequest, journal: LiveJournal) -> bool:
+        """Suspend a journal if an append that was accepted asks for it; return whether it is suspended now."""
+        if request.suspend == AppendRequest.SUSPEND_RESUME:
+            # Somebody may have suspended it since this append woke it, which has content behind it now.
+            await self._resume(journal)
+            return False
+        spec = journal.entry.spec
+        level = suspension_level(
+            request.suspend,
+            is_empty=journal.is_empty,
+            flushed_seconds=journal.flushed_seconds(self._clock.wall_seconds()),
+            flush_interval_seconds=spec.fragment.flush_interval.ToTimedelta().total_seconds(),
+        )
+        if level is None or journal.deleted:
+            return False
+        if spec.suspend.level >= level:
+            return True
+        wanted = JournalSpec()
+        wanted.CopyFrom(spec)
+        wanted.suspend.level = level
+        wanted.suspend.offset = max(spec.suspend.offset, journal.view.head)
+        change = ApplyRequest.Change(expect_mod_revision=journal.entry.mod_revision, upsert=wanted)
+        return await self._catalogue.apply([change])
+
+    async def _take_whole(
+        self,
+        request: AppendRequest,
+        whole: Sequence[bytes | memoryview],
+        journal: LiveJournal,
+        content: StagedContent,
+        counts: _Counts,
+    ) -> Outcome | None:
+        """Stage content that is all there; return a refusal met on the way."""
+        pieces = [memoryview(piece) for piece in whole if piece]
+        counts.total = 1 + len(pieces)  # As if it had come in a stream.
+        if not pieces:
+            return None
+        status = content_refusal(request, journal.entry.spec)
+        if status != _OK:
+            return Outcome(status, journal.view.position.registers)
+        for piece in pieces:
+            await content.add(piece)
+            self._require_bounded(content)
+            await self._throttle(journal, len(piece), counts)
+        await content.settle()
+        return None
+
+    async def _receive_at_pace(
+        self,
+        context: Context,
+        request: AppendRequest,
+        journal: LiveJournal,
+        content: StagedContent,
+        counts: _Counts,
+    ) -> Outcome | None:
+        """Do as `_receive`, and give up on a sender that is too slow."""
+        try:
+            async with MinimumRate(
+                self._clock, bytes_per_second=self._config.min_append_rate
+            ) as pace:
+                with journal.receivers.receiving(pace):
+                    return await self._receive(context, request, journal, content, pace, counts)
+        except StalledSenderError as error:
+            raise stream_fault(str(error)) from error
+
+    async def _receive(
+        self,
+        context: Context,
+        request: AppendRequest,
+        journal: LiveJournal,
+        content: StagedContent,
+        pace: MinimumRate,
+        counts: _Counts,
+    ) -> Outcome | None:
+        """Stage content up to the commit and the clean half-close; return a refusal met on the way."""
+        while True:
+            message = await context.read()
+            if message is grpc.aio.EOF:
+                # Refusals that hold by now take precedence over the fault.
+                early = self._early_refusal(request, journal)
+                if early is not None:
+                    return early
+                raise stream_fault("unexpected EOF")
+            pace.pause()
+            chunk = _chunk_of(message)
+            counts.total += 1
+            if not chunk:
+                await content.settle()
+                pace.resume()
+                await self._expect_half_close(context)
+                return None
+            status = content_refusal(request, journal.entry.spec)
+            if status != _OK:
+                return Outcome(status, journal.view.position.registers)
+            await content.add(chunk)
+            self._require_bounded(content)
+            await self._throttle(journal, len(chunk), counts)
+            pace.earn(len(chunk))
+            pace.resume()
+
+    def _require_bounded(self, content: StagedContent) -> None:
+        if content.exceeds_bound:
+            bound = self._config.append_bytes_max
+            raise RpcFault(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"an append may have {bound} bytes at most"
+            )
+
+    async def _throttle(self, journal: LiveJournal, length: int, counts: _Counts) -> None:
+        rate = journal.entry.spec.max_append_rate
+        delay = journal.throttle.delay_seconds(length, bytes_per_second=rate)
+        if delay > 0:
+            counts.delayed += 1
+            await asyncio.sleep(delay)
+
+    async def _expect_half_close(self, context: Context) -> None:
+        message = await context.read()
+        if message is not grpc.aio.EOF:
+            raise stream_fault("expected a half-close after the empty chunk, got another message")
+        # A cancelled call looks like a clean half-close first; the cancellation arrives at the next await.
+        await asyncio.sleep(0)
+
+    def _response(
+        self,
+        resolution: Resolution,
+        outcome: Outcome,
+        *,
+        content: StagedContent | None = None,
+        counts: _Counts | None = None,
+    ) -> AppendResponse:
+        response = AppendResponse(status=outcome.status, header=resolution.header)
+        if outcome.status == Status.FRAGMENT_STORE_UNHEALTHY:
+            response.store_health_error = outcome.detail
+        if outcome.status in _WITH_REGISTERS:
+            # An empty set must still be present on the wire.
+            response.registers.SetInParent()
+            response.registers.CopyFrom(outcome.registers)
+        if outcome.status == _OK and content is not None and counts is not None:
+            response.commit.CopyFrom(
+                Fragment(
+                    journal=resolution.name,
+                    begin=outcome.begin,
+                    end=outcome.end,
+                    sum=sha1_sum(content.sum) if content.summed else None,
+                    compression_codec=CompressionCodec.NONE,
+                )
+            )
+            response.total_chunks = counts.total
+            response.delayed_chunks = counts.delayed
+        return response
+
+
+def _parsed(message: bytes) -> AppendRequest:
+    try:
+        return parse_append(message)
+    except ValueError as error:
+        raise stream_fault(str(error)) from error
+
+
+def _chunk_of(message: bytes) -> memoryview:
+    try:
+        chunk = append_content(message)
+    except ValueError as error:
+        raise stream_fault(str(error)) from error
+    if chunk is None:
+        raise stream_fault("expected only content after the first message")
+    return chunk

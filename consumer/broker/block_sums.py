@@ -1,0 +1,151 @@
+"""Checksums of a fragment's blocks, by which each read is verified without reading the rest of the fragment.
+
+A sealed fragment's name has the SHA-1 of all of it: to verify that takes 0.3 s for 512 MiB. So each block has a sum of
+its own, made from the bytes that clients sent: XXH3 at 14 GB/s, which adds an eighth to the cost of reading from the
+kernel's memory. The sums of a sealed fragment stand in a file beside it. That file is not synced, because it can be
+made again: from content that fits the fragment's SHA-1.
+
+    magic 8 | length of the content u64 | XXH3 of what follows u64 | XXH3 of each block u64 …
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from xxhash import xxh3_64, xxh3_64_digest
+
+from consumer.broker.disk import Buffer
+
+BLOCK_BYTES: Final = 16 * 1024
+SUM_BYTES: Final = 8
+SUFFIX: Final = ".sums"
+_MAGIC: Final = b"BSSUM\x00\x01\n"
+_HEADER: Final = struct.Struct("<8sQ8s")
+
+BlockSpan = tuple[int, int]
+
+
+class DamagedContentError(Exception):
+    """Content fails its checksum; `begin` and `end` are offsets in the file, bytes."""
+
+    def __init__(self, begin: int, end: int) -> None:
+        super().__init__(f"bytes [{begin}, {end}) fail their checksum")
+        self.begin = begin
+        self.end = end
+
+
+class BlockSums:
+    """Sums of the blocks of content that only grows.
+
+    One that readers have is never changed, except that complete blocks are added to what it shares with its forks.
+    """
+
+    __slots__ = ("_complete", "_fresh", "_tail", "length")
+
+    def __init__(self) -> None:
+        self._complete = bytearray()
+        """Shared by all forks: of blocks that all of them agree on."""
+        self._fresh = bytearray()
+        """Of blocks behind these that this fork has completed."""
+        self._tail = xxh3_64()
+        self.length = 0
+        """Of the content, bytes."""
+
+    def fork(self) -> BlockSums:
+        """Return a copy to extend; it counts once it is settled. Requires that this one is settled."""
+        other = BlockSums()
+        other._complete, other._tail, other.length = self._complete, self._tail.copy(), self.length
+        return other
+
+    def update(self, buffer: Buffer) -> None:
+        """Extend the content."""
+        view = memoryview(buffer)
+        while len(view):
+            part = view[: BLOCK_BYTES - self.length % BLOCK_BYTES]
+            self._tail.update(part)
+            self.length += len(part)
+            view = view[len(part) :]
+            if self.length % BLOCK_BYTES == 0:
+                self._fresh += self._tail.digest()
+                self._tail = xxh3_64()
+
+    def settle(self) -> None:
+        """Make this fork the one that others are forked from."""
+        self._complete += self._fresh
+        self._fresh = bytearray()
+
+    def encoded(self) -> bytes:
+        """Return all sums, as they stand in a file. Requires that they are settled."""
+        tail = self._tail.digest() if self.length % BLOCK_BYTES else b""
+        return bytes(self._complete[: self.length // BLOCK_BYTES * SUM_BYTES]) + tail
+
+    def first_bad(self, position: int, content: Buffer) -> BlockSpan | None:
+        """Return the first block of content that fails its sum, as offsets in the file; None if all hold.
+
+        Args:
+            position: Of the content, bytes; a multiple of the block's length.
+            content: Whole blocks, or up to the end.
+        """
+        first, last = position // BLOCK_BYTES, -(-(position + len(content)) // BLOCK_BYTES)
+        sums = bytes(self._complete[first * SUM_BYTES : last * SUM_BYTES])
+        if last * BLOCK_BYTES > self.length:
+            sums = sums[: (last - 1 - first) * SUM_BYTES] + self._tail.digest()
+        return next(_bad_blocks(position, content, sums), None)
+
+
+class StoredSums:
+    """Sums of the blocks of a sealed fragment."""
+
+    __slots__ = ("__weakref__", "_sums", "length")
+
+    def __init__(self, length: int, sums: bytes) -> None:
+        self.length = length
+        """Of the content, bytes."""
+        self._sums = sums
+
+    def first_bad(self, position: int, content: Buffer) -> BlockSpan | None:
+        """Do as `BlockSums.first_bad`."""
+        first, last = position // BLOCK_BYTES, -(-(position + len(content)) // BLOCK_BYTES)
+        sums = self._sums[first * SUM_BYTES : last * SUM_BYTES]
+        return next(_bad_blocks(position, content, sums), None)
+
+    def all_bad(self, position: int, content: Buffer) -> Iterator[BlockSpan]:
+        """Yield every block of content that fails its sum; as `first_bad`."""
+        first = position // BLOCK_BYTES * SUM_BYTES
+        return _bad_blocks(position, content, self._sums[first:])
+
+
+Sums = BlockSums | StoredSums
+
+
+def _bad_blocks(position: int, content: Buffer, sums: bytes) -> Iterator[BlockSpan]:
+    view = memoryview(content)
+    for index, begin in enumerate(range(0, len(view), BLOCK_BYTES)):
+        block = view[begin : begin + BLOCK_BYTES]
+        if xxh3_64_digest(block) != sums[index * SUM_BYTES : (index + 1) * SUM_BYTES]:
+            yield position + begin, position + begin + len(block)
+
+
+def sums_path(fragment: Path) -> Path:
+    """Return the file of a sealed fragment's sums."""
+    return fragment.with_name(fragment.name + SUFFIX)
+
+
+def encode_sums(length: int, sums: bytes) -> bytes:
+    """Return the file of the sums of so much content, bytes."""
+    return _HEADER.pack(_MAGIC, length, xxh3_64_digest(sums)) + sums
+
+
+def decode_sums(encoded: bytes, length: int) -> StoredSums | None:
+    """Return the sums in a file; None if it is damaged, or of other content than so many bytes."""
+    if len(encoded) < _HEADER.size:
+        return None
+    magic, found, digest = _HEADER.unpack_from(encoded)
+    sums = encoded[_HEADER.size :]
+    blocks = -(-length // BLOCK_BYTES)
+    if (magic, found, len(sums)) != (_MAGIC, length, blocks * SUM_BYTES):
+        return None
+    return StoredSums(length, sums) if xxh3_64_digest(sums) == digest else None

@@ -1,0 +1,375 @@
+"""Framed, checksummed, generational logs: the one format in which the broker keeps what it must not forget.
+
+A log is a family of files `<stem>-<generation>`. Each starts with a random id, written twice lest one flipped bit
+make the whole file unreadable; each frame is
+
+    magic u32 | body length u32 | crc32 u32 of length and body, seeded with the id | body
+
+so a frame of an earlier file never verifies in a later one, even in recycled blocks. The first frame of a generation
+is a checkpoint of everything before it; the newest generation with a valid checkpoint counts. A torn tail was never
+acknowledged; bad bytes *followed by* valid frames are damage, and so is a last frame that is there as a whole and does
+not verify. Both are reported as such.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+
+from consumer.broker.disk import Buffer, Disk, close_quietly
+
+FILE_MAGIC = b"BSLOG\x00\x01\n"
+ID_BYTES = 8
+FILE_HEADER_BYTES = len(FILE_MAGIC) + 2 * ID_BYTES
+FRAME_HEADER = struct.Struct("<III")
+FRAME_MAGIC = 0x9E6C_57B1
+MAGIC_BYTES = struct.pack("<I", FRAME_MAGIC)
+GENERATION_DIGITS = 10
+SECTOR_BYTES = 512
+"""What a disk writes as a whole; larger sectors are multiples."""
+END = b"\0"
+HIDDEN_ZEROS = 8
+"""So many zeros may end a body whose length is damaged, and it is still told from a torn one."""
+AHEAD_FRAMES = 16
+AHEAD_BYTES_MIN, AHEAD_BYTES_MAX = 64 << 10, 1 << 20
+"""After so many frames, zeros are written ahead for as many like the last one, within these bounds. Of a growing file
+the file system must note the length, too, and a sync takes twice as long as one of blocks that are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One valid frame of a log."""
+
+    body: bytes
+    after_damage: bool
+    """Whether bytes that are no frame stand right before it."""
+
+
+class Tail(Enum):
+    """State of the bytes behind the last valid frame."""
+
+    CLEAN = "clean"
+    """Nothing but zeros written ahead."""
+    TORN = "torn"
+    """A part of a frame: its write was cut off, so that nobody was told of it."""
+    DAMAGED = "damaged"
+    """A whole frame that fails its checksum: no interrupted write leaves that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a log file holds."""
+
+    frames: tuple[Frame, ...]
+    torn_bytes: int
+    """Bytes after the last valid frame that are none."""
+    tail: Tail = Tail.CLEAN
+    tail_body: bytes = b""
+    """Body of a damaged last frame, as it is."""
+
+    @property
+    def damaged(self) -> bool:
+        """Whether something acknowledged is gone."""
+        return self.tail is Tail.DAMAGED or any(frame.after_damage for frame in self.frames)
+
+    @property
+    def torn_away(self) -> bool:
+        """Whether the file ends within its first frame, as an interrupted creation leaves it."""
+        return not self.frames and self.tail is not Tail.DAMAGED
+
+
+def _seed(log_id: bytes) -> int:
+    return zlib.crc32(log_id)
+
+
+def encode_frame(seed: int, body: bytes) -> bytes:
+    """Return the frame of a body for the log with this seed."""
+    return FRAME_HEADER.pack(FRAME_MAGIC, len(body), _crc(seed, body)) + body
+
+
+def _crc(seed: int, body: bytes | memoryview) -> int:
+    return zlib.crc32(body, zlib.crc32(struct.pack("<I", len(body)), seed))
+
+
+def _frame_at(data: memoryview, position: int, seed: int) -> bytes | None:
+    if position + FRAME_HEADER.size > len(data):
+        return None
+    magic, length, crc = FRAME_HEADER.unpack_from(data, position)
+    start = position + FRAME_HEADER.size
+    if magic != FRAME_MAGIC or start + length > len(data):
+        return None
+    body = bytes(data[start : start + length])
+    return body if crc == _crc(seed, body) else None
+
+
+def scan_file(path: Path) -> Scan | None:
+    """Read every valid frame of a log file, resynchronising behind damage; None if it is no log file."""
+    with path.open("rb") as file:
+        if path.stat().st_size < FILE_HEADER_BYTES:
+            return None
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data, memoryview(data) as view:
+            return _scan(data, view, _seed_of(view))
+
+
+def _seed_of(view: memoryview) -> int:
+    """Return the seed under which the first frame verifies, if either copy of the id gives one."""
+    start = len(FILE_MAGIC)
+    ids = (bytes(view[at : at + ID_BYTES]) for at in (start, start + ID_BYTES))
+    seeds = [_seed(log_id) for log_id in ids]
+    valid = (seed for seed in seeds if _frame_at(view, FILE_HEADER_BYTES, seed) is not None)
+    return next(valid, seeds[0])
+
+
+def _scan(data: mmap.mmap, view: memoryview, seed: int) -> Scan:
+    frames: list[Frame] = []
+    position = good_end = FILE_HEADER_BYTES
+    while position < len(view):
+        body = _frame_at(view, position, seed)
+        if body is None:
+            found = data.find(MAGIC_BYTES, position + 1)
+            position = len(view) if found < 0 else found
+            continue
+        frames.append(Frame(body, after_damage=position != good_end))
+        position = good_end = position + FRAME_HEADER.size + len(body)
+    return Scan(tuple(frames), len(view) - good_end, *_tail_of(view, good_end, seed))
+
+
+def _tail_of(view: memoryview, start: int, seed: int) -> tuple[Tail, bytes]:
+    """Tell a frame whose write was cut off from one that was written whole and damaged later; that one's body too."""
+    end = _without_zeros(view, start)
+    if end == start:
+        return Tail.CLEAN, b""
+    if end - start < FRAME_HEADER.size:
+        return Tail.TORN, b""
+    magic, length, crc = FRAME_HEADER.unpack_from(view, start)
+    body = start + FRAME_HEADER.size
+    if magic == FRAME_MAGIC and body + length <= len(view):
+        # A record ends with a byte that is not zero, and what was never written reads as zeros.
+        is_torn = end < body + length or _has_unwritten_sector(view, start, body + length)
+        return (Tail.TORN, b"") if is_torn else (Tail.DAMAGED, bytes(view[body : body + length]))
+    # Magic or length were damaged if the checksum holds for all that is there.
+    for size in {len(view) - body, *range(end - body, len(view) - body)[:HIDDEN_ZEROS]}:
+        found = bytes(view[body : body + size])
+        if _crc(seed, found) == crc:
+            return Tail.DAMAGED, found
+    return Tail.TORN, b""
+
+
+def _without_zeros(view: memoryview, start: int) -> int:
+    """Return where the zeros at the end begin."""
+    end = len(view)
+    while end > start:
+        begin = max(start, end - SECTOR_BYTES)
+        kept = len(bytes(view[begin:end]).rstrip(b"\0"))
+        if kept:
+            return begin + kept
+        end = begin
+    return start
+
+
+def _has_unwritten_sector(view: memoryview, start: int, end: int) -> bool:
+    """Tell whether a sector of a frame was never written: a disk writes each as a whole, in any order."""
+    first = -(-start // SECTOR_BYTES) * SECTOR_BYTES
+    bounds = [start, *range(first, end, SECTOR_BYTES), end]
+    return any(
+        begin < stop and not any(view[begin:stop]) for begin, stop in itertools.pairwise(bounds)
+    )
+
+
+def generations(directory: Path, stem: str) -> list[int]:
+    """Return the generations of a log that have a file, ascending."""
+    return sorted(
+        int(path.name.removeprefix(f"{stem}-"))
+        for path in directory.glob(f"{stem}-*")
+        if path.name.removeprefix(f"{stem}-").isdecimal()
+    )
+
+
+def generation_path(directory: Path, stem: str, generation: int) -> Path:
+    """Return the file of one generation."""
+    return directory / f"{stem}-{generation:0{GENERATION_DIGITS}d}"
+
+
+class LogWriter:
+    """Appends frames to one generation. Blocking; one caller at a time."""
+
+    def __init__(self, disk: Disk, path: Path, fd: int, *, seed: int, size: int) -> None:
+        self._disk = disk
+        self._seed = seed
+        self.path = path
+        self.fd = fd
+        self.size = size
+        """Bytes written so far, zeros ahead not counted."""
+        self._prepared = size
+        """Where zeros written ahead end, bytes."""
+        self._frames = 0
+
+    @staticmethod
+    def create(disk: Disk, path: Path, checkpoint: bytes) -> LogWriter:
+        """Start a generation with its checkpoint; it is durable when this returns.
+
+        The file gets its name when its checkpoint is durable: one that lacks it was damaged, not cut off.
+        """
+        log_id = os.urandom(ID_BYTES)
+        seed = _seed(log_id)
+        temporary = path.with_name(f".{path.name}.new")
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            first = encode_frame(seed, checkpoint)
+            size = disk.write_at(fd, [FILE_MAGIC, log_id, log_id, first, END], 0) - len(END)
+            disk.sync_data(fd)
+            temporary.replace(path)
+            disk.sync_directory(path.parent)
+        except BaseException:
+            close_quietly(fd)
+            temporary.unlink(missing_ok=True)
+            raise
+        return LogWriter(disk, path, fd, seed=seed, size=size)
+
+    def append(self, body: bytes) -> None:
+        """Write one frame; durable only after `sync`."""
+        self._write(encode_frame(self._seed, body), self._disk.write_at)
+
+    def append_durably(self, body: bytes) -> None:
+        """Write one frame and force it to the disk. Requires that all before it are there.
+
+        Prepares the file for more of the kind: zeros follow the last frame.
+        """
+        frame = encode_frame(self._seed, body)
+        if self._frames < AHEAD_FRAMES or self.size + len(frame) < self._prepared:
+            self._write(frame, self._disk.write_durably)
+            return
+        self._prepare(len(frame))
+        self._write(frame, self._disk.write_at)
+        # All of the file: the zeros get their blocks now.
+        self.sync()
+
+    def _write(self, frame: bytes, write: Callable[[int, Sequence[Buffer], int], int]) -> None:
+        """Write one frame with a zero behind it: a log that ends with its last frame was cut there."""
+        self._frames += 1
+        end = self.size + len(frame)
+        write(self.fd, [frame] if end < self._prepared else [frame, END], self.size)
+        self.size = end
+
+    def _prepare(self, frame_bytes: int) -> None:
+        wanted = min(max(AHEAD_FRAMES * frame_bytes, AHEAD_BYTES_MIN), AHEAD_BYTES_MAX)
+        if frame_bytes > wanted:
+            return
+        # A disk that is full is found full by the frame itself, or takes it without room ahead.
+        with contextlib.suppress(OSError):
+            self._prepared = self._disk.write_at(self.fd, [bytes(wanted)], self.size)
+
+    def sync(self) -> None:
+        """Force what was written to the disk."""
+        self._disk.sync_data(self.fd)
+
+    def truncate(self, size: int) -> None:
+        """Take back what was written after `size` bytes."""
+        os.ftruncate(self.fd, size)
+        self.size = self._prepared = size
+
+    def close(self) -> None:
+        """Close the file. Idempotent, because a descriptor's number is soon another file's."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            close_quietly(fd)
+
+
+# Bodies of a journal's commit log.
+
+
+class Checkpoint(msgspec.Struct, frozen=True, array_like=True, tag="k"):
+    """First record of a log: the journal as of a moment when its open fragment was empty."""
+
+    sequence: int
+    head: int
+    """Write head, and begin of the open fragment, bytes."""
+    registers: bytes
+    """Encoded LabelSet."""
+    unconfirmed: bool
+    """Acknowledged bytes were lost, and nobody has accepted that yet."""
+    holes: tuple[tuple[int, int], ...]
+    """Known spans [begin, end) without content, bytes."""
+    reserved: int
+    """No offset at or above this was ever shown to anyone, bytes; equal to the head if commits are synced."""
+    synced: bool
+    """Whether commits of this log are on the disk before they are acknowledged."""
+    boot_id: str
+    """Of the kernel that ran then: another one may have lost what was not synced."""
+    first: int | None = None
+    """Where the journal begins: what was before was removed on purpose, bytes. None in logs of earlier versions."""
+    incarnation: bytes = b""
+    """Of the journal; empty in logs that are older than incarnations."""
+    epochs: tuple[tuple[int, int, int], ...] = ()
+    """Number, nonce and first byte of each opening, ascending (`consumer.broker.lineage`)."""
+    ends: bool = True
+    """The record's last byte is never zero, which tells a whole one from one cut off before zeros."""
+
+
+class Commit(msgspec.Struct, frozen=True, array_like=True, tag="c"):
+    """One durable batch of appends."""
+
+    sequence: int
+    """One more than that of the record before."""
+    begin: int
+    end: int
+    sums: tuple[tuple[int, bytes], ...]
+    """Length and checksum of each part of [begin, end), in order; none if the bytes are in this record. A checksum is
+    an XXH3 of 16 bytes, or a SHA-1 of 20, which earlier versions wrote."""
+    at_ms: int
+    """Wall time, Unix milliseconds."""
+    registers: bytes | None
+    """Encoded LabelSet after the batch, if it changed them."""
+    confirms: bool
+    """The batch accepted the loss of earlier bytes."""
+    content: bytes | None
+    """The bytes themselves if they are few: then one sync makes content and record durable."""
+    ends: bool = True
+
+
+class Reserve(msgspec.Struct, frozen=True, array_like=True, tag="r"):
+    """Raises the offset below which a power loss may have hidden shown bytes."""
+
+    sequence: int
+    reserved: int
+    ends: bool = True
+
+
+class Trim(msgspec.Struct, frozen=True, array_like=True, tag="t"):
+    """Raises the offset at which the journal begins, before the fragments below it are removed."""
+
+    sequence: int
+    first: int
+    ends: bool = True
+
+
+Record = Checkpoint | Commit | Reserve | Trim
+_DECODER: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+def encode_record(record: Record) -> bytes:
+    """Return the body of a record."""
+    return _ENCODER.encode(record)
+
+
+def decode_record(body: bytes) -> Record:
+    """Return the record of a body.
+
+    Raises:
+        msgspec.DecodeError: the body is of another version.
+    """
+    try:
+        return _DECODER.decode(body)
+    except (RecursionError, UnicodeDecodeError) as error:
+        raise msgspec.DecodeError(str(error)) from error

@@ -1,0 +1,189 @@
+"""What a broker is told at its start: where it keeps its data, how durable it is, and its bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import click
+
+from allocator.errors import ValidationError
+from consumer.journal.channels import is_loopback
+from consumer.places import option_of
+
+# What clients together may take of a broker: each bound is an option of the process and a metric.
+#
+# Bounds refuse, or slow the one that exceeds them; none makes a client wait for another that has
+# stalled.
+
+MEBIBYTE = 1 << 20
+
+
+def _bound(default: int, explanation: str) -> Any:
+    """Return a field; `Any`, because a dataclass turns it into a number."""
+    return field(default=default, metadata={"help": explanation})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerBounds:
+    """Bounds of one broker process; a field's `help` says what it counts."""
+
+    message_bytes_max: int = _bound(8 * MEBIBYTE, "Largest message taken in, bytes.")
+    request_bytes_max: int = _bound(
+        256 * 1024, "Largest request without its content, bytes; Apply has --message-bytes-max."
+    )
+    calls_max: int = _bound(16_384, "Calls under way.")
+    calls_per_connection_max: int = _bound(4_096, "Calls under way on one connection.")
+    append_streams_max: int = _bound(1_024, "Streams of appends that are open.")
+    append_streams_per_connection_max: int = _bound(16, "The same on one connection.")
+    append_streams_bytes_max: int = _bound(
+        96 * MEBIBYTE,
+        "Content of appends that came in streams and are not done, bytes; with more, none is read, "
+        "and those that wait for others are refused.",
+    )
+    append_after_max: int = _bound(64, "Appends that one append may come after.")
+    append_name_bytes_max: int = _bound(64, "Longest name of an append for those after it, bytes.")
+    appends_per_journal_max: int = _bound(
+        256,
+        "Appends of a journal whose content is being received; a further one takes the place of "
+        "the one that has been silent longest.",
+    )
+    readers_max: int = _bound(8_192, "Reads under way.")
+    readers_per_journal_max: int = _bound(1_024, "Reads under way of one journal.")
+    readers_bytes_max: int = _bound(
+        64 * MEBIBYTE,
+        "Content on its way to readers, bytes; with more, it goes in small pieces, and readers "
+        "that take nothing are cut off.",
+    )
+
+    def __post_init__(self) -> None:
+        """Raise ValidationError if a bound is no number above 0."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value < 1:
+                raise ValidationError(each.name, f"expected at least 1, got {value}")
+
+
+def bound_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command an option for each bound: `--calls-max` for `calls_max`."""
+    for each in reversed(fields(BrokerBounds)):
+        command = click.option(
+            option_of(each.name),
+            type=click.IntRange(min=1),
+            default=each.default,
+            show_default=True,
+            help=each.metadata["help"],
+        )(command)
+    return command
+
+
+def bounds_of(options: dict[str, Any]) -> BrokerBounds:
+    """Return the bounds that a command line asks for; `Any`, because it has other options too."""
+    return BrokerBounds(**{each.name: options[each.name] for each in fields(BrokerBounds)})
+
+
+SPARE_BYTES_MAX = 512 * MEBIBYTE
+DIRECT_COMMIT_BYTES_MAX = 64 * 1024
+SCRUB_BYTES_PER_SECOND = 4 * MEBIBYTE
+"""A terabyte in three days, and a hundredth of what a disk reads."""
+
+
+class SyncMode(Enum):
+    """When committed bytes are forced to the disk."""
+
+    ALWAYS = "always"
+    """Before each acknowledgement: survives kill -9 and power loss."""
+    INTERVAL = "interval"
+    """In the background: survives kill -9; a power loss may take the last interval."""
+    OFF = "off"
+    """When the kernel likes: survives kill -9 only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Durability:
+    """The policy under which appends are acknowledged."""
+
+    mode: SyncMode = SyncMode.ALWAYS
+    interval_seconds: float = 0.0
+    """Between background syncs; only with `INTERVAL`."""
+
+    @staticmethod
+    def parse(text: str) -> Durability:
+        """Read `always`, `interval=<milliseconds>` or `off`.
+
+        Raises:
+            ValidationError: it is none of these.
+        """
+        name, _, argument = text.partition("=")
+        if text in (SyncMode.ALWAYS.value, SyncMode.OFF.value):
+            return Durability(SyncMode(text))
+        if name == SyncMode.INTERVAL.value and argument.isdecimal() and int(argument) > 0:
+            return Durability(SyncMode.INTERVAL, int(argument) / 1000)
+        raise ValidationError(
+            "durability", f"expected always, interval=<milliseconds> or off, got {text!r}"
+        )
+
+    def __str__(self) -> str:
+        """Return the text that `parse` reads."""
+        if self.mode is SyncMode.INTERVAL:
+            return f"{self.mode.value}={round(self.interval_seconds * 1000)}"
+        return str(self.mode.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Settings of one broker process."""
+
+    data_dir: Path
+    """Root of everything the broker keeps."""
+    host: str = "127.0.0.1"
+    port: int = 0
+    """Zero lets the kernel choose."""
+    zone: str = "local"
+    """Failure domain shown in routes."""
+    durability: Durability = Durability()
+    auth_keys: str = ""
+    """Base64 keys, separated by commas or spaces; empty serves everyone."""
+    allow_unauthenticated: bool = False
+    """Confirms that an address other than loopback may be served without keys."""
+    min_append_rate: int = 65_536
+    """Slowest an append may be, bytes a second; slower clients are cut off so that they pin no memory."""
+    staged_memory_bytes_max: int = 128 * MEBIBYTE
+    """Content of uncommitted appends held in memory, over all journals; more goes to files."""
+    append_memory_bytes_max: int = 16 * MEBIBYTE
+    """Content of one append held in memory; more goes to a file."""
+    append_bytes_max: int = 1024 * MEBIBYTE
+    """Largest append."""
+    journals_max: int = 10_000
+    read_chunk_bytes: int = 256 * 1024
+    """Content of one read message."""
+    bounds: BrokerBounds = field(default_factory=BrokerBounds)
+    """What clients together may take."""
+    free_space_floor_bytes: int = 64 * MEBIBYTE
+    """Appends are refused while the disk has less free; reads go on."""
+    direct_commit_bytes_max: int = DIRECT_COMMIT_BYTES_MAX
+    """Commits that the event loop may make itself, while the disk is quick; 0 leaves all to threads."""
+    spare_bytes_max: int = SPARE_BYTES_MAX
+    """Files of removed fragments that are kept to be written over; given up when the disk is short of space."""
+    accept_catalogue_loss: bool = False
+    """Start although the catalogue lacks acknowledged changes; journals that it does not name are quarantined."""
+    retention_enabled: bool = False
+    """Delete sealed fragments older than their journal's retention."""
+    scrub_bytes_per_second: int = SCRUB_BYTES_PER_SECOND
+    """Sealed fragments verified in the background; 0: none are."""
+    scrub_interval_seconds: float = 86_400.0
+    """Between the end of a pass over all fragments and the next one."""
+    scrub_delay_seconds: float = 60.0
+    """From the start to the first pass: a start has enough to read."""
+    maintenance_interval_seconds: float = 60.0
+    """Between looks at flush intervals and retention."""
+    stop_grace_seconds: float = 15.0
+    """Bound of a graceful stop."""
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        return is_loopback(self.host)

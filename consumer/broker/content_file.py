@@ -1,0 +1,106 @@
+"""An open file that several readers share, and whose content is verified as it is read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Self
+
+from consumer.broker.block_sums import BLOCK_BYTES, DamagedContentError, Sums
+from consumer.broker.disk import close_quietly
+
+_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
+"""Linux has it."""
+
+
+class ContentFile:
+    """A descriptor closed when the last holder lets go. Counted on the event loop; read in any thread."""
+
+    def __init__(self, fd: int, *, sums: Sums | None = None) -> None:
+        self.fd = fd
+        self.sums = sums
+        """What content is verified by; None reads it as it is. Replaced as the file grows."""
+        self._holders = 1
+
+    @staticmethod
+    def open_sealed(path: Path, *, sums: Sums | None = None) -> ContentFile:
+        """Open a sealed fragment for reading."""
+        return ContentFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), sums=sums)
+
+    @staticmethod
+    def open_growing(path: Path) -> ContentFile:
+        """Open or create the file of an open fragment."""
+        return ContentFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+    def acquire(self) -> Self:
+        """Count one more holder."""
+        assert self._holders > 0, "the file is closed"
+        self._holders += 1
+        return self
+
+    def release(self) -> None:
+        """Count one holder less; the last one closes the file."""
+        self._holders -= 1
+        if self._holders == 0:
+            close_quietly(self.fd)
+
+    def holds(self, length: int) -> bool:
+        """Tell whether the file has so many bytes of its fragment; one that was replaced by a spare may have fewer."""
+        return self.sums is None or self.sums.length >= length
+
+    def read_cached_or_none(self, length: int, position: int) -> memoryview | None:
+        """Return exactly `length` bytes if the kernel has them in memory and they verify, else None. Never blocks."""
+        if _NOWAIT is None:
+            return None
+        sums = self.sums
+        try:
+            begin, end = _blocks(sums, position, position + length)
+            content = bytearray(end - begin)
+            count = os.preadv(self.fd, [content], begin, _NOWAIT)
+        except OSError:  # they would have to be read from the disk, or the filesystem cannot tell
+            return None
+        if count != end - begin or (sums is not None and sums.first_bad(begin, content)):
+            return None
+        return memoryview(content)[position - begin : position - begin + length]
+
+    def read(self, length: int, position: int) -> memoryview:
+        """Return exactly `length` bytes from a position in the file. Blocking.
+
+        Raises:
+            OSError: the disk failed, or the file is shorter.
+            DamagedContentError: they fail their checksum.
+        """
+        sums = self.sums
+        begin, end = _blocks(sums, position, position + length)
+        content = self.read_as_is(end - begin, begin)
+        bad = None if sums is None else sums.first_bad(begin, content)
+        if bad is not None:
+            raise DamagedContentError(*bad)
+        return memoryview(content)[position - begin : position - begin + length]
+
+    def read_as_is(self, length: int, position: int) -> bytes:
+        """Return exactly `length` bytes from a position in the file, not verified. Blocking.
+
+        Raises:
+            OSError: the disk failed, or the file is shorter.
+        """
+        content = os.pread(self.fd, length, position)
+        if len(content) == length:
+            return content
+        parts, read = [content], len(content)
+        while read < length:
+            part = os.pread(self.fd, length - read, position + read)
+            if not part:
+                raise OSError(f"the file ends at {position + read}, before {position + length}")
+            parts.append(part)
+            read += len(part)
+        return b"".join(parts)
+
+
+def _blocks(sums: Sums | None, begin: int, end: int) -> tuple[int, int]:
+    """Return the range of whole blocks that has a range, within the content that is verified."""
+    if sums is None:
+        return begin, end
+    if end > sums.length:
+        raise OSError(f"the file ends at {sums.length}, before {end}")
+    return begin - begin % BLOCK_BYTES, min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, sums.length)

@@ -1,0 +1,149 @@
+"""How slow and how fast an append may be.
+
+Source: gazette/core broker/append_flow_control.go (credit, balance, burst, bank factor). There a ticker moves both
+every 50 ms; here both follow from elapsed time, so an append costs no timer per tick.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+from allocator.runtime.clock import Clock
+from consumer.broker.config import BrokerBounds
+from consumer.broker.limits import Refusals
+
+BURST_SECONDS = 1.0
+"""An append may be silent this long; a throttle starts with this much to spend."""
+BANK_FACTOR = 10
+"""Unspent throttle accumulates to this many seconds' worth."""
+
+
+class StalledSenderError(Exception):
+    """A client sends its append slower than the minimum rate."""
+
+
+class MinimumRate:
+    """Cuts off a client whose content comes too slowly: staged content must not be pinned for ever.
+
+    The credit is one second's worth of the minimum rate. Time spends it, content earns it.
+    """
+
+    def __init__(self, clock: Clock, *, bytes_per_second: int) -> None:
+        self._clock = clock
+        self._rate = bytes_per_second
+        self._credit = bytes_per_second * BURST_SECONDS
+        self._since = clock.monotonic_seconds()
+        self._timeout = asyncio.timeout(None)
+        self._given_up = ""
+        self.waits_since: float | None = None
+        """Since when the client is waited for, monotonic seconds; None while it is not."""
+
+    def give_up(self, problem: str) -> None:
+        """Cut the client off now; while it is waited for."""
+        self._given_up = problem
+        self.waits_since = None
+        self._timeout.reschedule(0.0)
+
+    async def __aenter__(self) -> Self:
+        await self._timeout.__aenter__()
+        self.resume()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self._timeout.__aexit__(kind, error, trace)
+        except TimeoutError as stalled:
+            problem = f"content comes slower than {self._rate} bytes a second"
+            raise StalledSenderError(
+                f"{self._given_up or problem}: is the sender stalled?"
+            ) from stalled
+
+    def pause(self) -> None:
+        """Stop spending: the broker itself is busy now."""
+        self.waits_since = None
+        elapsed = self._clock.monotonic_seconds() - self._since
+        self._credit = max(0.0, self._credit - elapsed * self._rate)
+        self._timeout.reschedule(None)
+
+    def earn(self, length: int) -> None:
+        """Count content that arrived, bytes; while paused."""
+        self._credit = min(self._rate * BURST_SECONDS, self._credit + length)
+
+    def resume(self) -> None:
+        """Spend again: it is the client's turn."""
+        self._since = self.waits_since = self._clock.monotonic_seconds()
+        if self._rate:
+            # The timeout lives in the loop's own time; only the distance is taken from the clock.
+            self._timeout.reschedule(asyncio.get_running_loop().time() + self._credit / self._rate)
+
+
+class Receivers:
+    """Appends of one journal whose content is being received: a further one waits for none that has stalled."""
+
+    def __init__(self, bounds: BrokerBounds, refusals: Refusals) -> None:
+        """Take the bound, and what counts those cut off."""
+        self._bound = bounds.appends_per_journal_max
+        self._refusals = refusals
+        self._paces: set[MinimumRate] = set()
+
+    @contextmanager
+    def receiving(self, pace: MinimumRate) -> Iterator[None]:
+        """Count an append during the block; above the bound, the sender that has been silent longest is cut off.
+
+        Where none is silent, all go on: their content is bounded by staging, and their number by the broker's calls.
+        """
+        while len(self._paces) >= self._bound:
+            silent = min(
+                (each for each in self._paces if each.waits_since is not None),
+                key=lambda each: each.waits_since or 0.0,
+                default=None,
+            )
+            if silent is None:
+                break
+            self._paces.discard(silent)
+            self._refusals.counts["appends_per_journal_max"] += 1
+            silent.give_up(f"the journal receives {self._bound} appends at a time, others came")
+        self._paces.add(pace)
+        try:
+            yield
+        finally:
+            self._paces.discard(pace)
+
+
+class Throttle:
+    """Holds appends of one journal to its maximum rate; what was not used is kept for a while."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._rate = 0
+        self._balance = 0.0
+        self._at = 0.0
+
+    def delay_seconds(self, length: int, *, bytes_per_second: int) -> float:
+        """Pay for a chunk and return how long to wait before going on, seconds.
+
+        The balance may become negative: whoever comes next waits for that debt too, so chunks pass in order.
+
+        Args:
+            length: Of the chunk, bytes.
+            bytes_per_second: The journal's present maximum; zero is none.
+        """
+        now = self._clock.monotonic_seconds()
+        if bytes_per_second != self._rate:
+            self._rate, self._at = bytes_per_second, now
+            self._balance = bytes_per_second * BURST_SECONDS
+        if not bytes_per_second:
+            return 0.0
+        earned = max(0.0, now - self._at) * self._rate
+        self._balance = min(self._balance + earned, float(BANK_FACTOR * self._rate)) - length
+        self._at = now
+        return max(0.0, -self._balance / self._rate)

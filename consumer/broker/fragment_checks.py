@@ -1,0 +1,175 @@
+"""Verification of sealed fragments: their sums for readers, and verdicts on those that fail them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+from weakref import WeakValueDictionary
+
+import structlog
+
+from consumer.broker.block_sums import BlockSpan, DamagedContentError, StoredSums
+from consumer.broker.content_file import ContentFile
+from consumer.broker.disk import Disk
+from consumer.broker.fragment_sums import Verification, load_sums
+from consumer.broker.fragments import SealedFragment
+
+Pace = Callable[[int], Awaitable[None]]
+
+logger = structlog.get_logger()
+
+
+class _Identity(NamedTuple):
+    """What changes when a file does."""
+
+    inode: int
+    size: int
+    ctime_ns: int
+
+
+class Verdict(NamedTuple):
+    """What a whole fragment turned out to be."""
+
+    damaged: tuple[BlockSpan, ...]
+    """Offsets in the file; empty if it is sound."""
+    sums: StoredSums | None
+    """Of a sound one."""
+
+
+class FragmentChecks:
+    """Sums and verdicts of one broker's sealed fragments. Lives on the event loop."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._sums: WeakValueDictionary[Path, StoredSums] = WeakValueDictionary()
+        """Those that some reader has."""
+        self._running: dict[Path, asyncio.Future[Verdict]] = {}
+        """Readers of one fragment share its verification."""
+        self._damaged: dict[Path, tuple[_Identity, tuple[BlockSpan, ...]]] = {}
+
+    @property
+    def damaged_count(self) -> int:
+        """How many fragments were found damaged, and were not found sound or gone since."""
+        return len(self._damaged)
+
+    async def open(self, fragment: SealedFragment) -> ContentFile:
+        """Return the file of a fragment, which verifies what is read from it; the caller releases it.
+
+        Raises:
+            OSError: it could not be opened.
+            DamagedContentError: it has no sums of its blocks, and is damaged.
+        """
+        known = self._sums.get(fragment.path)
+        file = await self._disk.run_owned(partial(_open, fragment, known), _release)
+        if file is None:
+            verdict = await self._judge(fragment)
+            if verdict.damaged:
+                raise DamagedContentError(*verdict.damaged[0])
+            file = await self._disk.run_owned(partial(_open, fragment, verdict.sums), _release)
+            assert file is not None, "a sound fragment has sums"
+        if isinstance(file.sums, StoredSums):
+            self._sums[fragment.path] = file.sums
+        return file
+
+    async def damage_of(self, fragment: SealedFragment) -> tuple[BlockSpan, ...]:
+        """Verify a whole fragment, unless that was done and found it damaged; return what is, as offsets in the file.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        return (await self._judge(fragment)).damaged
+
+    async def _judge(self, fragment: SealedFragment) -> Verdict:
+        identity = await self._disk.run(_identity_of, fragment.path)
+        known = self._damaged.get(fragment.path)
+        if known is not None and known[0] == identity:
+            return Verdict(known[1], None)
+        running = self._running.get(fragment.path)
+        if running is None:
+            running = self._running[fragment.path] = self._disk.submit(partial(_verify, fragment))
+            running.add_done_callback(self._forget_running(fragment.path))
+        verdict = await asyncio.shield(running)
+        self.note(fragment, verdict, identity)
+        return verdict
+
+    async def verify(self, fragment: SealedFragment, pace: Pace) -> Verdict:
+        """Verify a whole fragment from the disk, slice by slice.
+
+        Args:
+            fragment: The fragment.
+            pace: Called after each slice with its length, bytes.
+
+        Raises:
+            OSError: the disk failed, or the file is gone.
+        """
+        identity = await self._disk.run(_identity_of, fragment.path)
+        verification = await self._disk.run_owned(
+            partial(Verification, fragment, from_disk=True), Verification.close
+        )
+        try:
+            slices = verification.slices()
+            while length := await self._disk.run(next, slices, 0):
+                await pace(length)
+            verdict = await self._disk.run(_verdict_of, verification)
+        finally:
+            # In a thread, because one may still be reading.
+            self._disk.submit(verification.close)
+        self.note(fragment, verdict, identity)
+        return verdict
+
+    def _forget_running(self, path: Path) -> Callable[[asyncio.Future[Verdict]], None]:
+        def forget(done: asyncio.Future[Verdict]) -> None:
+            del done
+            self._running.pop(path, None)
+
+        return forget
+
+    def note(self, fragment: SealedFragment, verdict: Verdict, identity: _Identity) -> None:
+        """Remember what a fragment turned out to be."""
+        if verdict.sums is not None:
+            self._sums[fragment.path] = verdict.sums
+        if not verdict.damaged:
+            self._damaged.pop(fragment.path, None)
+            return
+        if fragment.path not in self._damaged:
+            logger.error("fragment.damaged", path=str(fragment.path), spans=verdict.damaged)
+        self._damaged[fragment.path] = identity, verdict.damaged
+
+    def forget(self, path: Path) -> None:
+        """Forget a fragment that is gone."""
+        self._damaged.pop(path, None)
+
+
+def _open(fragment: SealedFragment, sums: StoredSums | None) -> ContentFile | None:
+    """Open a fragment with its sums; None if they must be made first. Blocking."""
+    sums = sums or load_sums(fragment)
+    return None if sums is None else ContentFile.open_sealed(fragment.path, sums=sums)
+
+
+def _release(file: ContentFile | None) -> None:
+    if file is not None:
+        file.release()
+
+
+def _identity_of(path: Path) -> _Identity:
+    status = path.stat()
+    return _Identity(status.st_ino, status.st_size, status.st_ctime_ns)
+
+
+def _verify(fragment: SealedFragment) -> Verdict:
+    """Verify a whole fragment. Blocking."""
+    verification = Verification(fragment)
+    try:
+        for _ in verification.slices():
+            pass
+        return _verdict_of(verification)
+    finally:
+        verification.close()
+
+
+def _verdict_of(verification: Verification) -> Verdict:
+    damaged = verification.damaged
+    return Verdict(damaged, None if damaged else verification.sums())

@@ -1,0 +1,318 @@
+"""The ListFragments and FragmentStoreHealth RPCs.
+
+Source: gazette/core broker/fragments_api.go, fragment_store_health_api.go. Content stays in the broker's own directory,
+so no fragment has a URL, and what is probed is that directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+import grpc
+import structlog
+
+from consumer.broker.block_sums import BlockSpan, sums_path
+from consumer.broker.disk import Disk
+from consumer.broker.faults import Context, RpcFault
+from consumer.broker.fragment_checks import FragmentChecks
+from consumer.broker.fragment_sums import copy_sound_pieces, files_of, place_pieces
+from consumer.broker.fragments import FragmentIndex, SealedFragment, sha1_sum
+from consumer.broker.journal import LiveJournal, Site, Span, span_of
+from consumer.broker.journals import Served
+from consumer.broker.preconditions import may_read
+from consumer.broker.read import fragment_message
+from consumer.broker.resolution import Resolver
+from consumer.broker.store import StoreError
+from consumer.protocol.alphabet import validate_journal
+from consumer.protocol.auth import Capability, Claims
+from consumer.protocol.fragments_pb2 import (
+    ByteSpan,
+    DeleteFragmentsRequest,
+    DeleteFragmentsResponse,
+    VerifyJournalRequest,
+    VerifyJournalResponse,
+)
+from consumer.protocol.journal_pb2 import (
+    Fragment,
+    FragmentsRequest,
+    FragmentsResponse,
+    FragmentStoreHealthRequest,
+    FragmentStoreHealthResponse,
+    JournalSpec,
+    Status,
+)
+from consumer.protocol.validation_fragments import validate_delete_fragments_request
+from consumer.protocol.validation_journal import (
+    validate_fragments_request,
+    validate_store_health_request,
+)
+
+PAGE_DEFAULT = 1_000
+"""Fragments of a page whose size was not asked for."""
+_PROBE = b"broadsheet broker health probe\n"
+
+
+class FragmentsHandler:
+    """Lists fragments and probes the disk they are on."""
+
+    def __init__(self, resolver: Resolver, disk: Disk, directory: Path) -> None:
+        self._resolver = resolver
+        self._disk = disk
+        self._directory = directory
+
+    async def list_fragments(
+        self, request: FragmentsRequest, claims: Claims, context: Context
+    ) -> FragmentsResponse:
+        """Serve one page of a journal's fragments."""
+        del context
+        validate_fragments_request(request)
+        resolution = await self._resolver.resolve(
+            request.journal,
+            claims,
+            min_revision=0,
+            proxied=request.header if request.HasField("header") else None,
+        )
+        entry = resolution.entry
+        if entry is None:
+            return FragmentsResponse(status=resolution.status, header=resolution.header)
+        if entry.spec.suspend.level == JournalSpec.Suspend.FULL:
+            return FragmentsResponse(status=Status.SUSPENDED, header=resolution.header)
+        if not may_read(entry.spec):
+            return FragmentsResponse(status=Status.NOT_ALLOWED, header=resolution.header)
+        served = await self._resolver.serve(entry)
+        response = FragmentsResponse(header=resolution.header)
+        limit = request.page_limit or PAGE_DEFAULT
+        for span in _spans(served.journal, request):
+            if len(response.fragments) == limit:
+                response.next_page_token = span.begin
+                break
+            response.fragments.add(spec=fragment_message(resolution.name, span))
+        return response
+
+    async def health(
+        self, request: FragmentStoreHealthRequest, claims: Claims, context: Context
+    ) -> FragmentStoreHealthResponse:
+        """Serve a probe: any store stands for the broker's own disk."""
+        del claims, context  # Any reader may ask.
+        validate_store_health_request(request)
+        response = FragmentStoreHealthResponse(header=self._resolver.header())
+        try:
+            await self._disk.run(self._probe)
+        except OSError as error:
+            response.status = Status.FRAGMENT_STORE_UNHEALTHY
+            response.store_health_error = str(error)
+        return response
+
+    def _probe(self) -> None:
+        """Write, sync, read, list and remove a file. Blocking."""
+        path = self._directory / f"probe-{secrets.token_hex(8)}"
+        try:
+            self._disk.write_file(path, _PROBE)
+            if path.read_bytes() != _PROBE or path not in self._directory.iterdir():
+                raise OSError(f"{path} does not read as it was written")
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _spans(journal: LiveJournal, request: FragmentsRequest) -> list[Span]:
+    """Return the journal's fragments from the page token on that fit the wanted times.
+
+    A local fragment (mod_time zero) passes a lower bound, but no upper one, which includes its second.
+    """
+    spans = [span_of(sealed) for sealed in journal.index.from_begin(request.next_page_token)]
+    growing = journal.open_span()
+    if growing is not None and growing.begin >= request.next_page_token:
+        spans.append(growing)
+    return [span for span in spans if _is_wanted(span, request)]
+
+
+def _is_wanted(span: Span, request: FragmentsRequest) -> bool:
+    if span.mod_time and span.mod_time < request.begin_mod_time:
+        return False
+    return not request.end_mod_time or 0 < span.mod_time <= request.end_mod_time
+
+
+# The DeleteFragments RPC: content that nobody will read again goes, for ever.
+#
+#     declare    the journal's log says durably that the spans are holes
+#     forget     readers skip them from now on; who holds a file open finishes with it
+#     remove     a crash before this leaves files that are served again, and may be deleted again
+#
+# Retention removes a journal's oldest fragments; this removes any but the newest, which tells where
+# the journal ends.
+logger = structlog.get_logger()
+
+
+class DeletionHandler:
+    """Removes sealed fragments."""
+
+    def __init__(self, resolver: Resolver, site: Site) -> None:
+        self._resolver = resolver
+        self._site = site
+
+    async def delete(
+        self, request: DeleteFragmentsRequest, claims: Claims, context: Context
+    ) -> DeleteFragmentsResponse:
+        """Remove those of the request's fragments that are there as described."""
+        del context
+        validate_delete_fragments_request(request)
+        resolution = await self._resolver.resolve(
+            request.journal, claims, min_revision=0, proxied=None
+        )
+        response = DeleteFragmentsResponse(status=resolution.status, header=resolution.header)
+        if resolution.entry is None:
+            return response
+        served = await self._resolver.serve(resolution.entry)
+        journal = served.journal
+        gone = {(each.begin, each.end) for each in request.fragments if _is_absent(journal, each)}
+        chosen = _chosen(journal.index, request.fragments)
+        if chosen:
+            await self._remove(served, chosen)
+        gone |= {(each.begin, each.end) for each in chosen}
+        response.deleted.extend(Fragment(begin=begin, end=end) for begin, end in sorted(gone))
+        return response
+
+    async def _remove(self, served: Served, chosen: Sequence[SealedFragment]) -> None:
+        try:
+            await served.committer.declare_holes([(each.begin, each.end) for each in chosen])
+        except StoreError as error:
+            raise RpcFault(
+                grpc.StatusCode.UNAVAILABLE, f"journal {served.journal.name}: {error}"
+            ) from error
+        for each in chosen:
+            served.journal.index.remove(each)
+        await self._site.disk.run(self._site.spares.retire, files_of(chosen))
+        logger.info(
+            "fragments.deleted",
+            journal=served.journal.name,
+            fragments=len(chosen),
+            bytes=sum(each.end - each.begin for each in chosen),
+        )
+
+
+def _is_absent(journal: LiveJournal, described: Fragment) -> bool:
+    """Tell whether no byte of a fragment is there: so a request whose answer was lost may be repeated."""
+    after = journal.index.at_or_after(described.begin)
+    return described.end <= journal.view.open_begin and (
+        after is None or after.begin >= described.end
+    )
+
+
+def _chosen(index: FragmentIndex, wanted: Sequence[Fragment]) -> list[SealedFragment]:
+    """Return the sealed fragments that are as described, ascending, without the newest."""
+    chosen: dict[int, SealedFragment] = {}
+    for described in wanted:
+        found = index.at(described.begin)
+        if (
+            found is not None
+            and found is not index.newest
+            and found.end == described.end
+            and sha1_sum(found.sum) == described.sum
+        ):
+            chosen[found.begin] = found
+    return [chosen[begin] for begin in sorted(chosen)]
+
+
+# The VerifyJournal RPC: every sealed fragment of a journal is read and compared with its sums.
+#
+# On request, damaged bytes are given up:
+#
+#     copy       what verifies of the fragment goes into files of its own
+#     declare    the journal's log says durably that the damaged bytes are holes
+#     replace    the pieces take the fragment's place, which is quarantined
+#
+# A crash in between leaves the fragment, or the pieces, and a hole that is declared already.
+
+VERIFICATIONS_MAX = 2
+"""Fragments verified at once on request: each takes a processor, and the disk."""
+
+
+class VerifyHandler:
+    """Verifies journals on request."""
+
+    def __init__(self, resolver: Resolver, site: Site, checks: FragmentChecks) -> None:
+        self._resolver = resolver
+        self._site = site
+        self._checks = checks
+        self._turns = asyncio.Semaphore(VERIFICATIONS_MAX)
+
+    async def verify(self, request: VerifyJournalRequest, claims: Claims, context: Context) -> None:
+        """Verify one journal; tell about each fragment."""
+        validate_journal(request.journal)
+        # The caller has shown a token; what it must permit depends on the request.
+        required = Capability.APPLY if request.discard_damaged else Capability.READ
+        claims = self._resolver.authorize(context.invocation_metadata(), required)
+        resolution = await self._resolver.resolve(
+            request.journal, claims, min_revision=0, proxied=None
+        )
+        first = VerifyJournalResponse(status=resolution.status, header=resolution.header)
+        if resolution.entry is None:
+            await context.write(first)
+            return
+        served = await self._resolver.serve(resolution.entry)
+        fragments = list(served.journal.index)
+        first.fragments = len(fragments)
+        await context.write(first)
+        for fragment in fragments:
+            if served.journal.index.at(fragment.begin) is fragment:
+                await context.write(
+                    await self._verify(served, fragment, discards=request.discard_damaged)
+                )
+
+    async def _verify(
+        self, served: Served, fragment: SealedFragment, *, discards: bool
+    ) -> VerifyJournalResponse:
+        response = VerifyJournalResponse(
+            fragment=fragment_message(served.journal.name, span_of(fragment))
+        )
+        try:
+            verdict = await self._checks.verify(fragment, _yield)
+        except OSError as error:
+            response.error = str(error)
+            return response
+        response.damaged.extend(
+            ByteSpan(begin=fragment.begin + begin, end=fragment.begin + end)
+            for begin, end in verdict.damaged
+        )
+        if verdict.damaged and discards:
+            await self._discard(served, fragment, verdict.damaged)
+            response.discarded = True
+        return response
+
+    async def _discard(
+        self, served: Served, fragment: SealedFragment, damaged: tuple[BlockSpan, ...]
+    ) -> None:
+        disk, journal = self._site.disk, served.journal
+        pieces = await disk.run(copy_sound_pieces, disk, fragment, damaged)
+        begin = fragment.begin
+        try:
+            await served.committer.declare_holes(
+                [(begin + span[0], begin + span[1]) for span in damaged]
+            )
+        except StoreError as error:
+            raise RpcFault(
+                grpc.StatusCode.UNAVAILABLE, f"journal {journal.name}: {error}"
+            ) from error
+        await disk.run(place_pieces, disk, pieces)
+        # In one step of the loop: readers find the fragment or its pieces.
+        journal.index.remove(fragment)
+        for piece in pieces:
+            journal.index.add(piece.sealed)
+        self._checks.forget(fragment.path)
+        await disk.run(
+            self._site.quarantine.put,
+            fragment.path,
+            why=f"damaged: {len(damaged)} spans were given up",
+            journal=journal.name,
+        )
+        await disk.run(sums_path(fragment.path).unlink, missing_ok=True)
+        logger.warning("fragment.discarded", journal=journal.name, begin=begin, spans=damaged)
+
+
+async def _yield(length: int) -> None:
+    """Let others have their turn."""
+    del length
+    await asyncio.sleep(0)

@@ -1,0 +1,287 @@
+"""One served journal: what readers see, and the store behind it.
+
+Readers see only the published view; the committer publishes a new one after each durable batch, on the loop, in one
+step with the wake-up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from allocator.runtime.clock import Clock
+from allocator.runtime.task_group import TaskGroup
+from consumer.broker.catalogue import Entry
+from consumer.broker.config import BrokerConfig, SyncMode
+from consumer.broker.content_file import ContentFile
+from consumer.broker.disk import Disk, is_out_of_space
+from consumer.broker.flow_control import Receivers, Throttle
+from consumer.broker.fragments import FragmentIndex, SealedFragment
+from consumer.broker.inline_commit import DirectCommits
+from consumer.broker.limits import Limits
+from consumer.broker.lineage import UNKNOWN, Lineage
+from consumer.broker.preconditions import Position
+from consumer.broker.quarantine import Quarantine
+from consumer.broker.recovery import (
+    SPACE_TO_OPEN_BYTES,
+    Opening,
+    Recovered,
+    open_journal,
+    open_read_only,
+)
+from consumer.broker.segment_recycler import FreeSpace, SpareFiles
+from consumer.broker.signal import Signal
+from consumer.broker.store import JournalStore, Rolled, StoreError
+from consumer.protocol.journal_pb2 import LabelSet
+
+REOPEN_SECONDS = 1.0
+"""Between attempts to recover a journal whose disk failed."""
+
+logger = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The journal as of its last durable batch."""
+
+    position: Position
+    open_begin: int
+    """First byte of the open fragment, bytes."""
+    open_sum: bytes
+    """SHA-1 of the open fragment, 20 bytes."""
+    file: ContentFile
+    """The open fragment's content."""
+
+    @property
+    def head(self) -> int:
+        """The write head, bytes."""
+        return self.position.head
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Content that serves a read."""
+
+    begin: int
+    end: int
+    sum: bytes
+    mod_time: int
+    """Unix seconds; zero while the fragment is open."""
+    path: Path | None
+    """None while the fragment is open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What all journals of a broker share."""
+
+    disk: Disk
+    clock: Clock
+    config: BrokerConfig
+    group: TaskGroup
+    spares: SpareFiles
+    free_space: FreeSpace
+    direct: DirectCommits
+    limits: Limits
+    boot_id: str
+    quarantine: Quarantine
+
+
+class LiveJournal:
+    """A journal of the catalogue, opened at its first use."""
+
+    def __init__(self, site: Site, entry: Entry, directory: Path) -> None:
+        self._site = site
+        self._opening: asyncio.Task[None] | None = None
+        self._retry_at = 0.0
+        self.entry = entry
+        self.directory = directory
+        self.changed = Signal()
+        self.throttle = Throttle(site.clock)
+        self.receivers = Receivers(site.limits.bounds, site.limits.refusals)
+        """Appends whose content is being received."""
+        self.deleted = False
+        self.store: JournalStore | None = None
+        """Touched by the committer only."""
+        self.store_error = ""
+        """Why the journal cannot be written, for people; empty if it can."""
+        self.index = FragmentIndex()
+        self.identity = UNKNOWN.message()
+        """Which incarnation of the journal this is, and how its content descends from what earlier openings had."""
+        self._view: View | None = None
+
+    @property
+    def name(self) -> str:
+        """The journal's name."""
+        return self.entry.spec.name
+
+    @property
+    def view(self) -> View:
+        """What readers see. Requires that `ready` returned."""
+        assert self._view is not None, "the journal was used before it was ready"
+        return self._view
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether readers can be served."""
+        return self._view is not None
+
+    async def ready(self) -> bool:
+        """Open the journal if it is not; return whether it can be read.
+
+        Whether it can be written is another matter: see `store_error`.
+        """
+        if self._opening is None and self._needs_opening():
+            self._opening = self._site.group.start_soon(self._open(), name=f"open:{self.name}")
+        if self._opening is not None:
+            await asyncio.shield(self._opening)
+        return self.is_loaded
+
+    def _needs_opening(self) -> bool:
+        usable = self.store is not None and not self.store.failed
+        return (
+            not usable
+            and not self.deleted
+            and (self._site.clock.monotonic_seconds() >= self._retry_at)
+        )
+
+    async def _open(self) -> None:
+        synced = self._site.config.durability.mode is SyncMode.ALWAYS
+        opening = Opening(
+            name=self.name,
+            synced=synced,
+            boot_id=self._site.boot_id,
+            quarantine=self._site.quarantine,
+        )
+        try:
+            await self._open_for_writing(opening)
+        except (OSError, StoreError) as error:
+            self.fail(f"cannot be opened: {error}")
+            cause = error.__cause__ if isinstance(error, StoreError) else error
+            if isinstance(cause, OSError) and is_out_of_space(cause):
+                await self._open_read_only(opening)
+        finally:
+            self._opening = None
+
+    async def _open_for_writing(self, opening: Opening) -> None:
+        disk = self._site.disk
+        # Recovery would fail half way, again and again.
+        await disk.run(self._site.free_space.require_some, SPACE_TO_OPEN_BYTES)
+        self._let_go()
+        self._take(await disk.run(open_journal, disk, self.directory, opening))
+
+    async def _open_read_only(self, opening: Opening) -> None:
+        """Let readers have what is there, unless they have it already."""
+        if self._view is not None:
+            return
+        try:
+            found = await self._site.disk.run(open_read_only, self.directory, opening)
+        except OSError as error:
+            self.fail(f"cannot be opened: {error}")
+            return
+        self.index, self.identity = found.index, found.lineage.message()
+        registers = LabelSet.FromString(found.registers)
+        position = Position(found.head, registers, found.unconfirmed)
+        self._view = View(position, found.open_begin, found.open_sum, found.file)
+        self.changed.notify()
+
+    def _take(self, recovered: Recovered) -> None:
+        for damage in recovered.damage:
+            logger.error("journal.damaged", journal=self.name, detail=damage)
+        self.store, self.index, self.store_error = recovered.store, recovered.index, ""
+        state = recovered.store.state
+        self.identity = Lineage(state.incarnation, state.epochs).message()
+        self.publish()
+
+    def fail(self, detail: str) -> None:
+        """Note that the journal cannot be written for now."""
+        logger.error("journal.failed", journal=self.name, detail=detail)
+        self.store_error = detail
+        self._retry_at = self._site.clock.monotonic_seconds() + REOPEN_SECONDS
+
+    def _let_go(self) -> None:
+        """Close what a failed store still holds; readers keep their own hold of the open file."""
+        if self.store is not None:
+            self.store.close()
+
+    def publish(self) -> None:
+        """Show readers what the store has made durable, and wake them."""
+        store = self.store
+        assert store is not None, "nothing to publish"
+        registers = LabelSet.FromString(store.state.registers)
+        position = Position(store.head, registers, store.state.unconfirmed)
+        before = self._view
+        self._view = View(position, store.open_begin, store.open_sum(), store.file)
+        if before is not None and before.file is not store.file:
+            before.file.release()
+        self.changed.notify()
+
+    def note_rolled(self, rolled: Rolled) -> None:
+        """Take a newly sealed fragment into the index."""
+        if rolled.sealed is not None:
+            self.index.add(rolled.sealed)
+        self.publish()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no content."""
+        return self.open_span() is None and self.index.newest is None
+
+    def flushed_seconds(self, wall_seconds: float) -> float | None:
+        """Return for how long all content has been sealed; None if some is not, or there is none.
+
+        Args:
+            wall_seconds: Now, Unix seconds.
+        """
+        newest = self.index.newest
+        if newest is None or self.open_span() is not None:
+            return None
+        return wall_seconds - newest.mod_time
+
+    def skip_older(self, offset: int, begin_mod_time: int) -> int:
+        """Return where to go on instead of in sealed fragments that were last modified before a time.
+
+        Args:
+            offset: First byte wanted, bytes.
+            begin_mod_time: Unix seconds.
+        """
+        sealed = self.index.at_or_after(offset)
+        while sealed is not None and sealed.mod_time < begin_mod_time:
+            offset = max(offset, sealed.end)
+            sealed = self.index.at_or_after(offset)
+        return offset
+
+    def locate(self, offset: int) -> Span | None:
+        """Return the content at an offset, bytes, else the next there is; None at the end."""
+        sealed = self.index.at_or_after(offset)
+        if sealed is not None:
+            return span_of(sealed)
+        return self.open_span() if offset < self.view.head else None
+
+    def open_span(self) -> Span | None:
+        """Return the open fragment, unless it is empty."""
+        view = self.view
+        if view.open_begin == view.head:
+            return None
+        return Span(view.open_begin, view.head, view.open_sum, 0, None)
+
+    async def close(self) -> None:
+        """Close the files, once nothing opens them any more. Readers keep their own hold."""
+        if self._opening is not None:
+            await asyncio.shield(self._opening)
+        if self.store is not None:
+            try:
+                await self._site.disk.run(self.store.close)
+            except StoreError as error:
+                logger.exception("journal.not_closed", journal=self.name, detail=str(error))
+            self.store = None
+        if self._view is not None:
+            self._view.file.release()
+
+
+def span_of(fragment: SealedFragment) -> Span:
+    """Return a sealed fragment as content to read."""
+    return Span(fragment.begin, fragment.end, fragment.sum, fragment.mod_time, fragment.path)

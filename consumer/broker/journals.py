@@ -1,0 +1,93 @@
+"""The served journals: opened at their first use, closed when deleted."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import structlog
+
+from consumer.broker.catalogue import CatalogueUpdate, Entry
+from consumer.broker.committer import Committer
+from consumer.broker.data_root import DataRoot
+from consumer.broker.journal import LiveJournal, Site
+
+logger = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A journal and what commits its appends."""
+
+    journal: LiveJournal
+    committer: Committer
+
+
+class Journals:
+    """Live journals by name; follows the catalogue."""
+
+    def __init__(self, site: Site, root: DataRoot) -> None:
+        self._site = site
+        self._root = root
+        self._served: dict[str, Served] = {}
+        self.stopping = False
+        """Blocked readers and watchers end."""
+
+    def __iter__(self) -> Iterator[Served]:
+        return iter(list(self._served.values()))
+
+    def get(self, entry: Entry) -> Served:
+        """Return the live journal of a catalogue entry."""
+        name = entry.spec.name
+        served = self._served.get(name)
+        if served is None:
+            directory = self._root.journal_directory(name, entry.create_revision)
+            journal = LiveJournal(self._site, entry, directory)
+            served = self._served[name] = Served(journal, Committer(self._site, journal))
+        return served
+
+    def on_update(self, update: CatalogueUpdate) -> None:
+        """Follow a transaction: new specs take effect, deleted journals end."""
+        for entry in update.removed:
+            served = self._served.pop(entry.spec.name, None)
+            if served is not None:
+                served.journal.deleted = True
+                served.journal.changed.notify()
+            self._site.group.start_soon(self._bury(entry, served), name=f"delete:{entry.spec.name}")
+        for entry in update.put:
+            served = self._served.get(entry.spec.name)
+            if served is not None:
+                served.journal.entry = entry
+                served.journal.changed.notify()
+
+    async def _bury(self, entry: Entry, served: Served | None) -> None:
+        """Move a deleted incarnation out of the way, then remove it."""
+        if served is not None:
+            await served.committer.drain()
+            await served.journal.close()
+        directory = self._root.journal_directory(entry.spec.name, entry.create_revision)
+        try:
+            await self._site.disk.run(self._remove, directory.name)
+        except OSError as error:
+            # The next start finds the directory without a catalogue entry and removes it.
+            logger.warning("journal.not_removed", journal=entry.spec.name, detail=str(error))
+
+    def _remove(self, name: str) -> None:
+        source, target = self._root.journals / name, self._root.trash / name
+        if source.exists():
+            source.rename(target)
+            self._site.spares.retire([*target.glob("*.raw"), *target.glob("*.open")])
+            shutil.rmtree(target)
+
+    def wake_all(self) -> None:
+        """Have every blocked reader look again."""
+        for served in self:
+            served.journal.changed.notify()
+
+    async def close(self) -> None:
+        """Finish queued commits and close every journal."""
+        for served in self:
+            await served.committer.drain()
+            await served.journal.close()
+        self._served.clear()

@@ -1,0 +1,283 @@
+"""What is taken of a broker's bounds now, and who is refused or cut off where one is reached."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Protocol, TypeVar
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from allocator.errors import ValidationError
+from allocator.runtime.clock import Clock
+from consumer.broker.config import BrokerBounds
+from consumer.broker.signal import Signal
+from consumer.places import Places, option_of
+
+CHUNK_BYTES_LEAST = 16 << 10
+"""Content of one message to a reader while readers hold all that they may."""
+STALLED_SECONDS = 1.0
+"""A reader that takes nothing for so long is stalled; it is cut off only where the bytes are needed by others."""
+
+
+class Level:
+    """Bytes that are held; what exceeds the bound is for others to slow down."""
+
+    def __init__(self, bounds: BrokerBounds, name: str) -> None:
+        """Take the name of the bound."""
+        self.name = name
+        self.bound: int = getattr(bounds, name)
+        self.in_use = self.peak = 0
+        self.refused = 0
+        """What was refused or cut off for it, since the start."""
+        self.fell = Signal()
+        """Some were given back."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether more is held than there should be."""
+        return self.in_use > self.bound
+
+    def take(self, length: int) -> None:
+        """Count bytes as held."""
+        self.in_use += length
+        self.peak = max(self.peak, self.in_use)
+
+    def take_peak(self) -> int:
+        """Return the most bytes that were held since the last call."""
+        peak, self.peak = self.peak, self.in_use
+        return peak
+
+    def give_back(self, length: int) -> None:
+        """Count bytes as free."""
+        if length:
+            self.in_use -= length
+            self.fell.notify()
+
+
+class Reader:
+    """What one reader holds."""
+
+    def __init__(self, readers: ReaderBytes, cut_off: Callable[[], None]) -> None:
+        """Take a way to end it."""
+        self._readers = readers
+        self._cut_off = cut_off
+        self.held = 0
+        """Bytes read for it that have not left."""
+        self.silent_since: float | None = None
+        """When the write under way began, monotonic seconds."""
+        self.in_writing = 0
+        """Bytes of that write."""
+        self.is_cut_off = False
+
+    def take(self, wanted: int) -> int:
+        """Count bytes as held and return how many: all that is wanted if there is room, else a few."""
+        length = self._readers.granted(wanted)
+        self._hold(length)
+        return length
+
+    def take_ahead(self, wanted: int) -> int:
+        """Do as `take` for what is read before it can be sent: none where there is no room for all."""
+        if wanted > self._readers.room:
+            return 0
+        self._hold(wanted)
+        return wanted
+
+    def _hold(self, length: int) -> None:
+        self.held += length
+        self._readers.level.take(length)
+
+    def give_back(self, length: int) -> None:
+        """Count bytes as free."""
+        self.held -= length
+        self._readers.level.give_back(length)
+
+    def cut_off(self) -> None:
+        """End it."""
+        self.is_cut_off = True
+        self._cut_off()
+
+    @contextmanager
+    def sending(self, counted: int) -> Iterator[None]:
+        """Note a write of so many held bytes, which are free after it. gRPC keeps those of a write that fails."""
+        self.silent_since, self.in_writing = self._readers.now(), counted
+        yield
+        self.silent_since, self.in_writing = None, 0
+        self.give_back(counted)
+
+
+class ReaderBytes:
+    """Content on its way to readers."""
+
+    def __init__(self, bounds: BrokerBounds, clock: Clock) -> None:
+        """Take the bound of all readers."""
+        self.level = Level(bounds, "readers_bytes_max")
+        self.now = clock.monotonic_seconds
+        self._readers: set[Reader] = set()
+
+    @property
+    def room(self) -> int:
+        """Bytes below the bound; negative above it."""
+        return self.level.bound - self.level.in_use
+
+    def open(self, cut_off: Callable[[], None]) -> Reader:
+        """Return the account of a new reader."""
+        reader = Reader(self, cut_off)
+        self._readers.add(reader)
+        return reader
+
+    def end(self, reader: Reader) -> None:
+        """Cut a reader off no more: it has ended by itself."""
+        self._readers.discard(reader)
+
+    def granted(self, wanted: int) -> int:
+        """Return how many of the bytes wanted a reader may take; where that is not all, end those that stalled."""
+        missing = wanted - self.room
+        if missing <= 0:
+            return wanted
+        for reader in stalled(self._readers, missing, self.now() - STALLED_SECONDS):
+            self.level.refused += 1
+            reader.cut_off()
+        return min(wanted, CHUNK_BYTES_LEAST)
+
+
+class Holder(Protocol):
+    """One that holds bytes for as long as its peer takes nothing."""
+
+    held: int
+    silent_since: float | None
+    is_cut_off: bool
+
+
+H = TypeVar("H", bound=Holder)
+
+
+def stalled(holders: Collection[H], missing: int, silent_since: float) -> list[H]:
+    """Return those to end, the longest silent first, until they hold what is missing.
+
+    Args:
+        holders: All of them.
+        missing: Bytes that are needed.
+        silent_since: A write under way for longer, since this time, is a stall, monotonic seconds.
+    """
+    waiting = [
+        each
+        for each in holders
+        if each.silent_since is not None
+        and each.silent_since <= silent_since
+        and not each.is_cut_off
+    ]
+    ended: list[H] = []
+    for each in sorted(waiting, key=lambda each: each.silent_since or 0.0):
+        if missing <= 0:
+            break
+        missing -= each.held
+        ended.append(each)
+    return ended
+
+
+class Refusals:
+    """Requests refused for their size or their shape, and appends cut off for others of their journal."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        """By bound, since the start."""
+
+    def require(self, value: int, bounds: BrokerBounds, name: str, field_path: str) -> None:
+        """Check one number of a request.
+
+        Raises:
+            ValidationError: it is above the bound.
+        """
+        bound: int = getattr(bounds, name)
+        if value > bound:
+            self.counts[name] += 1
+            raise ValidationError(
+                field_path, f"expected {bound} at most ({option_of(name)}), got {value}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """All that is bounded."""
+
+    bounds: BrokerBounds
+    calls: Places
+    append_streams: Places
+    readers: Places
+    append_bytes: Level
+    reader_bytes: ReaderBytes
+    refusals: Refusals
+
+    @staticmethod
+    def of(bounds: BrokerBounds, clock: Clock) -> Limits:
+        """Return limits of which nothing is taken."""
+        return Limits(
+            bounds,
+            Places(bounds, "calls_max", "calls_per_connection_max", server="the broker"),
+            Places(
+                bounds,
+                "append_streams_max",
+                "append_streams_per_connection_max",
+                server="the broker",
+            ),
+            Places(bounds, "readers_max", "readers_per_journal_max", server="the broker"),
+            Level(bounds, "append_streams_bytes_max"),
+            ReaderBytes(bounds, clock),
+            Refusals(),
+        )
+
+    def refused(self) -> Counter[str]:
+        """Return what was refused or cut off since the start, by bound; a bound that refused nothing is there, too."""
+        counts: Counter[str] = Counter({each.name: 0 for each in fields(self.bounds)})
+        for places in (self.calls, self.append_streams, self.readers):
+            counts.update(places.refused)
+        for level in (self.append_bytes, self.reader_bytes.level):
+            counts[level.name] += level.refused
+        counts.update(self.refusals.counts)
+        return counts
+
+    def take_peak_bytes(self) -> int:
+        """Return the most bytes that were held since the last call, of streams of appends and readers."""
+        return sum(level.take_peak() for level in (self.append_bytes, self.reader_bytes.level))
+
+
+# What a broker's clients take of its bounds, for Prometheus; `bound` is the name of a bound, see
+# `BrokerBounds`.
+
+
+class BoundMetrics(Collector):
+    """Reads the limits when it is asked: calls pay nothing for it."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+
+    def collect(self) -> Iterator[Metric]:
+        """Return them as they are now."""
+        limits = self._limits
+        places = limits.calls, limits.append_streams, limits.readers
+        levels = limits.append_bytes, limits.reader_bytes.level
+        bounds = GaugeMetricFamily(
+            "broadsheet_broker_bound", "Bounds that the broker was started with.", labels=["bound"]
+        )
+        for each in fields(limits.bounds):
+            bounds.add_metric([each.name], getattr(limits.bounds, each.name))
+        in_use = GaugeMetricFamily(
+            "broadsheet_broker_in_use",
+            "Calls, streams, reads or bytes that clients hold of a bound.",
+            labels=["bound"],
+        )
+        refused = CounterMetricFamily(
+            "broadsheet_broker_refused",
+            "Requests refused, and calls cut off, because a bound was reached.",
+            labels=["bound"],
+        )
+        for one in (*places, *levels):
+            in_use.add_metric([one.name], one.in_use)
+        for name, count in limits.refused().items():
+            refused.add_metric([name], count)
+        yield from (bounds, in_use, refused)

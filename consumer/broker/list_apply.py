@@ -1,0 +1,163 @@
+"""The List and Apply RPCs: journals as declared.
+
+Source: gazette/core broker/list_apply_api.go (snapshots, what triggers a new one, authorization per change).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import grpc
+
+from consumer.broker.catalogue import Catalogue, Entry
+from consumer.broker.faults import Context, RpcFault
+from consumer.broker.journals import Journals
+from consumer.broker.read import seconds_left
+from consumer.broker.resolution import Identity, Resolver, may_see
+from consumer.errors import UnauthenticatedError
+from consumer.protocol.auth import Claims
+from consumer.protocol.journal_pb2 import (
+    ApplyRequest,
+    ApplyResponse,
+    LabelSelector,
+    LabelSet,
+    ListRequest,
+    ListResponse,
+    Status,
+)
+from consumer.protocol.labels import expand_prefix, matches
+from consumer.protocol.validation_journal import validate_apply_request, validate_list_request
+
+PAGE_JOURNALS = 25
+"""Journals of one message."""
+CHANGES_MAX = 128
+"""Changes of one transaction, as etcd allows."""
+
+
+class ListHandler:
+    """Serves listings, once or for ever."""
+
+    def __init__(
+        self, resolver: Resolver, identity: Identity, catalogue: Catalogue, journals: Journals
+    ) -> None:
+        self._resolver = resolver
+        self._identity = identity
+        self._catalogue = catalogue
+        self._journals = journals
+
+    async def list(self, request: ListRequest, claims: Claims, context: Context) -> None:
+        """Serve one listing; a watch ends cleanly when the broker stops or the token expires."""
+        validate_list_request(request)
+        timeout = asyncio.timeout(seconds_left(claims))
+        try:
+            async with timeout:
+                await self._list(request, claims, context)
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+
+    async def _list(self, request: ListRequest, claims: Claims, context: Context) -> None:
+        if not request.watch:
+            await self._send(self._matched(request, claims), context)
+            return
+        sent: tuple[int, int] | None = None
+        resume = request.watch_resume.etcd.revision if request.HasField("watch_resume") else 0
+        while not self._journals.stopping:
+            matched = self._matched(request, claims)
+            state = (len(matched), max((entry.mod_revision for entry in matched), default=0))
+            # A resumed watch owes one snapshot after the revision it has seen, changed or not.
+            if self._catalogue.revision > resume and state != sent:
+                sent = state
+                await self._send(matched, context)
+                await context.write(ListResponse())
+            else:
+                await self._catalogue.changed.wait()
+
+    def _matched(self, request: ListRequest, claims: Claims) -> Sequence[Entry]:
+        selector = expand_prefix(request.selector)
+        return list(
+            self._catalogue.matching(
+                lambda entry: (
+                    matches(selector, entry.spec.labels, meta={"name": entry.spec.name})
+                    and may_see(claims.selector, entry.spec.labels, entry.spec.name)
+                )
+            )
+        )
+
+    async def _send(self, matched: Sequence[Entry], context: Context) -> None:
+        """Send one snapshot; only its first message has status and header, and only it may be empty."""
+        route = self._identity.route()
+        header = self._resolver.header()
+        for start in range(0, max(len(matched), 1), PAGE_JOURNALS):
+            response = ListResponse(
+                journals=[
+                    ListResponse.Journal(
+                        spec=entry.spec,
+                        mod_revision=entry.mod_revision,
+                        create_revision=entry.create_revision,
+                        route=route,
+                    )
+                    for entry in matched[start : start + PAGE_JOURNALS]
+                ]
+            )
+            if start == 0:
+                response.header.CopyFrom(header)
+            await context.write(response)
+
+
+class ApplyHandler:
+    """Serves transactions over the journals' specs."""
+
+    def __init__(self, resolver: Resolver, catalogue: Catalogue, *, journals_max: int) -> None:
+        self._resolver = resolver
+        self._catalogue = catalogue
+        self._journals_max = journals_max
+
+    async def apply(self, request: ApplyRequest, claims: Claims, context: Context) -> ApplyResponse:
+        """Apply all changes or none."""
+        del context
+        # Their number first: the rest is checked for each of them.
+        _check_number(request)
+        validate_apply_request(request)
+        self._check(request, claims)
+        held = await self._catalogue.apply(request.changes)
+        status = Status.OK if held else Status.ETCD_TRANSACTION_FAILED
+        return ApplyResponse(status=status, header=self._resolver.header())
+
+    def _check(self, request: ApplyRequest, claims: Claims) -> None:
+        names = [
+            change.upsert.name if change.HasField("upsert") else change.delete
+            for change in request.changes
+        ]
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise RpcFault(
+                grpc.StatusCode.UNKNOWN, f"changes: journal {twice} stands in two of them"
+            )
+        for change, name in zip(request.changes, names, strict=True):
+            _check_allowed(claims.selector, change, name)
+        new = sum(
+            change.HasField("upsert") and change.upsert.name not in self._catalogue.entries
+            for change in request.changes
+        )
+        if new and len(self._catalogue.entries) + new > self._journals_max:
+            raise RpcFault(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"this broker serves {self._journals_max} journals at most",
+            )
+
+
+def _check_number(request: ApplyRequest) -> None:
+    if len(request.changes) > CHANGES_MAX:
+        raise RpcFault(
+            grpc.StatusCode.UNKNOWN,
+            f"changes: expected {CHANGES_MAX} at most, got {len(request.changes)}; apply in batches",
+        )
+
+
+def _check_allowed(selector: LabelSelector, change: ApplyRequest.Change, name: str) -> None:
+    """Refuse a change that the claims do not cover; a deletion is judged by the name alone."""
+    labels = change.upsert.labels if change.HasField("upsert") else LabelSet()
+    if not matches(selector, labels, meta={"name": name}):
+        raise UnauthenticatedError(f"the token does not cover journal {name}")

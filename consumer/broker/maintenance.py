@@ -1,0 +1,193 @@
+"""What happens without a client: flush intervals, background syncs, retention.
+
+Source: gazette/core broker/replica.go (the pulse), docs of JournalSpec.Fragment (flush_interval, retention).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from allocator.runtime.clock import Clock
+from consumer.broker.config import BrokerConfig, SyncMode
+from consumer.broker.disk import Disk
+from consumer.broker.fragment_checks import FragmentChecks, Pace
+from consumer.broker.fragment_sums import files_of
+from consumer.broker.fragments import SealedFragment, parse_fragment
+from consumer.broker.journal import LiveJournal, Site
+from consumer.broker.journals import Journals, Served
+from consumer.broker.store import StoreError
+
+logger = structlog.get_logger()
+
+
+class Maintenance:
+    """Looks after journals at intervals."""
+
+    def __init__(self, site: Site, journals: Journals) -> None:
+        self._site = site
+        self._journals = journals
+
+    async def run(self) -> None:
+        """Roll and delete what is due; returns never."""
+        interval = self._site.config.maintenance_interval_seconds
+        while True:
+            last = self._site.clock.wall_seconds()
+            await asyncio.sleep(interval)
+            for served in self._journals:
+                journal = served.journal
+                if not journal.is_loaded or journal.deleted:
+                    continue
+                if self._is_flush_due(journal, since=last):
+                    served.committer.request_roll()
+                if self._site.config.retention_enabled:
+                    await self._retire(served)
+
+    async def run_syncs(self) -> None:
+        """Sync journals in the background, if that is the policy; returns never then."""
+        durability = self._site.config.durability
+        if durability.mode is not SyncMode.INTERVAL:
+            return
+        while True:
+            await asyncio.sleep(durability.interval_seconds)
+            for served in self._journals:
+                store = served.journal.store
+                if store is not None and store.has_unsynced:
+                    served.committer.request_sync()
+
+    def _is_flush_due(self, journal: LiveJournal, *, since: float) -> bool:
+        """Tell whether the time since the last look crossed a window of the flush interval, counted from the epoch."""
+        window = journal.entry.spec.fragment.flush_interval.ToTimedelta().total_seconds()
+        if not window or journal.open_span() is None:
+            return False
+        return since // window != self._site.clock.wall_seconds() // window
+
+    async def _retire(self, served: Served) -> None:
+        """Delete sealed fragments that are older than the journal keeps, but never the newest."""
+        journal = served.journal
+        retention = journal.entry.spec.fragment.retention.ToTimedelta().total_seconds()
+        if retention <= 0:
+            return
+        horizon = self._site.clock.wall_seconds() - retention
+        fragments = list(journal.index)[:-1]
+        expired = list(takewhile(lambda fragment: fragment.mod_time <= horizon, fragments))
+        if not expired:
+            return
+        try:
+            # Without the note, the next start would take them for lost.
+            await served.committer.declare_beginning(expired[-1].end)
+        except StoreError as error:
+            logger.warning("fragments.not_expired", journal=journal.name, detail=str(error))
+            return
+        for fragment in expired:
+            await self._delete(journal, fragment)
+
+    async def _delete(self, journal: LiveJournal, fragment: SealedFragment) -> None:
+        # The index first: a reader that already holds the file finishes with it.
+        journal.index.remove(fragment)
+        await self._site.disk.run(self._site.spares.retire, files_of([fragment]))
+        logger.info(
+            "fragment.expired", journal=journal.name, begin=fragment.begin, end=fragment.end
+        )
+
+
+# Slow verification of all sealed fragments in the background: rot is found while backups still have
+# what it hit.
+#
+# It goes by the files, so that journals nobody uses are verified without being opened.
+
+
+class ScrubMetrics:
+    """Counters of verification."""
+
+    def __init__(self, checks: FragmentChecks, registry: CollectorRegistry) -> None:
+        self.bytes = Counter(
+            "broadsheet_broker_scrubbed_bytes",
+            "Bytes of sealed fragments verified in the background.",
+            registry=registry,
+        )
+        self.completed = Gauge(
+            "broadsheet_broker_scrub_completed_timestamp_seconds",
+            "Time of the last complete pass over all sealed fragments; 0 before the first one.",
+            registry=registry,
+        )
+        Gauge(
+            "broadsheet_broker_damaged_fragments",
+            "Sealed fragments that fail their checksums, found by readers or in the background.",
+            registry=registry,
+        ).set_function(lambda: checks.damaged_count)
+
+
+class Scrubber:
+    """Verifies the fragments of one broker, pass after pass."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        journals: Path,
+        checks: FragmentChecks,
+        metrics: ScrubMetrics,
+    ) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._journals = journals
+        self._checks = checks
+        self._metrics = metrics
+
+    async def run(self, config: BrokerConfig) -> None:
+        """Verify at the configured rate; returns never, unless that is zero."""
+        if not config.scrub_bytes_per_second:
+            return
+        await asyncio.sleep(config.scrub_delay_seconds)
+        while True:
+            await self.run_pass(config.scrub_bytes_per_second)
+            await asyncio.sleep(config.scrub_interval_seconds)
+
+    async def run_pass(self, bytes_per_second: int) -> None:
+        """Verify every sealed fragment there is."""
+
+        async def pace(length: int) -> None:
+            self._metrics.bytes.inc(length)
+            await asyncio.sleep(length / bytes_per_second)
+
+        damaged = 0
+        for directory in await self._disk.run(_listing, self._journals):
+            for fragment in await self._disk.run(_fragments, directory):
+                damaged += await self._verify(fragment, pace)
+        self._metrics.completed.set(self._clock.wall_seconds())
+        logger.info("scrub.completed", damaged_fragments=damaged)
+
+    async def _verify(self, fragment: SealedFragment, pace: Pace) -> bool:
+        try:
+            verdict = await self._checks.verify(fragment, pace)
+        except FileNotFoundError:  # removed meanwhile, with its journal or by retention
+            return False
+        except OSError as error:
+            logger.error("scrub.unreadable", path=str(fragment.path), detail=str(error))
+            return True
+        return bool(verdict.damaged)
+
+
+def _listing(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.iterdir() if path.is_dir())
+
+
+def _fragments(directory: Path) -> list[SealedFragment]:
+    """Return the sealed fragments of a journal's directory; none if it is gone."""
+    return list(_parsed(directory)) if directory.is_dir() else []
+
+
+def _parsed(directory: Path) -> Iterator[SealedFragment]:
+    for path in sorted(directory.glob("*.raw")):
+        try:
+            fragment = parse_fragment(path)
+        except FileNotFoundError:
+            continue
+        if fragment is not None:
+            yield fragment

@@ -1,0 +1,406 @@
+"""The Read RPC: metadata, then all of its bytes, then the next. A reader at the tail may do with less of it.
+
+Source: gazette/core broker/read_api.go, fragment/index.go (messages, jumps, what ends a stream).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypedDict
+
+import grpc
+import structlog
+
+from consumer.broker.block_sums import BLOCK_BYTES, DamagedContentError
+from consumer.broker.config import BrokerConfig
+from consumer.broker.content_file import ContentFile
+from consumer.broker.disk import Disk
+from consumer.broker.faults import Context, RpcFault
+from consumer.broker.fragment_checks import FragmentChecks
+from consumer.broker.fragments import SealedFragment, sha1_sum
+from consumer.broker.journal import LiveJournal, Span
+from consumer.broker.journals import Journals
+from consumer.broker.limits import Limits, Reader, ReaderBytes
+from consumer.broker.preconditions import may_read
+from consumer.broker.resolution import Resolution, Resolver
+from consumer.journal.wire import encode_read_chunk
+from consumer.protocol.auth import Claims
+from consumer.protocol.identity_pb2 import JournalIdentity
+from consumer.protocol.journal_pb2 import (
+    CompressionCodec,
+    Fragment,
+    Header,
+    JournalSpec,
+    ReadRequest,
+    ReadResponse,
+    Status,
+)
+from consumer.protocol.read_metadata import linger_seconds_of, takes_brief_tail
+from consumer.protocol.validation_journal import validate_read_request
+
+WRITE_HEAD = -1
+INLINE_BYTES_MAX = 32 << 10
+"""So much is read from the kernel's memory without a hop to a thread, which would cost more than the copy, bytes."""
+
+logger = structlog.get_logger()
+
+
+class _Origin(TypedDict, total=False):
+    """What only the first message of a stream tells."""
+
+    header: Header
+    identity: JournalIdentity
+
+
+class ReadHandler:
+    """Serves reads."""
+
+    def __init__(
+        self,
+        resolver: Resolver,
+        journals: Journals,
+        disk: Disk,
+        checks: FragmentChecks,
+        config: BrokerConfig,
+        limits: Limits,
+    ) -> None:
+        self._resolver = resolver
+        self._journals = journals
+        self._disk = disk
+        self._checks = checks
+        self._config = config
+        self._limits = limits
+
+    async def read(self, request: ReadRequest, claims: Claims, context: Context) -> None:
+        """Serve one read; a blocking one ends cleanly when the journal, the broker or the token ends."""
+        validate_read_request(request)
+        timeout = asyncio.timeout(seconds_left(claims))
+        account = self._limits.reader_bytes.open(lambda: timeout.reschedule(0.0))
+        try:
+            async with timeout:
+                await self._read(request, claims, context, account)
+        except TimeoutError:
+            if account.is_cut_off:
+                raise _cut_off() from None
+            if not timeout.expired():
+                raise
+        finally:
+            _close_after(context, self._limits.reader_bytes, account)
+
+    async def _read(
+        self, request: ReadRequest, claims: Claims, context: Context, account: Reader
+    ) -> None:
+        resolution = await self._resolver.resolve(
+            request.journal,
+            claims,
+            min_revision=request.min_etcd_revision,
+            proxied=request.header if request.HasField("header") else None,
+        )
+        status = _refusal(resolution)
+        if resolution.entry is None or status != Status.OK:
+            await context.write(ReadResponse(status=status, header=resolution.header))
+            return
+        with self._limits.readers.taken(resolution.name):
+            served = await self._resolver.serve(resolution.entry)
+            call = _Call(context, account)
+            stream = _ReadStream(self, request, resolution, served.journal, call)
+            try:
+                await stream.run()
+            finally:
+                stream.close()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether streams should end."""
+        return self._journals.stopping
+
+    async def open(self, span: Span, journal: LiveJournal) -> ContentFile:
+        """Return the file of a span; the caller releases it.
+
+        Raises:
+            OSError: it could not be opened.
+            DamagedContentError: what is in it is not what was written.
+        """
+        sealed = sealed_of(span)
+        return journal.view.file.acquire() if sealed is None else await self._checks.open(sealed)
+
+    async def is_sound(self, span: Span) -> bool:
+        """Tell whether a span is all right after all: then what failed was the checksum."""
+        sealed = sealed_of(span)
+        return sealed is not None and not await self._checks.damage_of(sealed)
+
+    def start_reading(
+        self, file: ContentFile, length: int, position: int
+    ) -> asyncio.Future[memoryview]:
+        """Start reading bytes of a file; a little that was just written is there at once."""
+        if length <= INLINE_BYTES_MAX:
+            content = file.read_cached_or_none(length, position)
+            if content is not None:
+                done: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+                done.set_result(content)
+                return done
+        return self._disk.submit(lambda: file.read(length, position))
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Most content of one message."""
+        return self._config.read_chunk_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """Where content goes, and the account of what is on its way."""
+
+    context: Context
+    account: Reader
+
+    async def write(self, message: ReadResponse | bytes, counted: int = 0) -> None:
+        """Send a message, of so many counted bytes; that of a reader which takes nothing waits."""
+        with self.account.sending(counted):
+            await self.context.write(message)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Content that is being read from a file."""
+
+    content: asyncio.Future[memoryview]
+    counted: int
+    """Bytes of it in the reader's account."""
+
+
+class _ReadStream:
+    """One read on its way through the journal."""
+
+    def __init__(
+        self,
+        handler: ReadHandler,
+        request: ReadRequest,
+        resolution: Resolution,
+        journal: LiveJournal,
+        call: _Call,
+    ) -> None:
+        self._handler = handler
+        self._request = request
+        self._journal = journal
+        self._call = call
+        self._header: Header | None = resolution.header
+        self._name = resolution.name
+        head = journal.view.head
+        self._offset = head if request.offset == WRITE_HEAD else request.offset
+        self._file: ContentFile | None = None
+        self._file_begin = 0
+        self._brief = takes_brief_tail(call.context.invocation_metadata())
+        self._linger_seconds = linger_seconds_of(call.context.invocation_metadata())
+        self._described_to = -1
+        """Where what was sent ends, of the open fragment that was described last; -1: of none."""
+
+    async def run(self) -> None:
+        """Send until something ends the stream."""
+        while not self._is_over():
+            begin_mod_time = self._request.begin_mod_time
+            if begin_mod_time:
+                # Also where nothing follows: the answer then says where the read stands, beyond what it passes over.
+                self._offset = self._journal.skip_older(self._offset, begin_mod_time)
+            span = self._journal.locate(self._offset)
+            if span is not None:
+                # The file is taken before the first await, while the span is surely what the view shows.
+                if not await self._hold(span):
+                    continue
+                self._offset = max(self._offset, span.begin)
+                if not self._goes_on(span):
+                    await self._send_metadata(span)
+                if self._request.metadata_only or self._is_past_end():
+                    return
+                await self._send_content(span)
+                self._described_to = self._offset if span.path is None else -1
+                if self._is_past_end():
+                    return
+            elif self._request.block:
+                await self._journal.changed.wait()
+                if self._linger_seconds:
+                    await asyncio.sleep(self._linger_seconds)
+            else:
+                await self._send_not_yet()
+                return
+
+    def _goes_on(self, span: Span) -> bool:
+        """Tell whether the next content needs no metadata: the reader knows the open fragment, and is at its end."""
+        return (
+            self._brief
+            and self._described_to == self._offset > span.begin
+            and span.path is None
+            and span.end - self._offset <= INLINE_BYTES_MAX
+        )
+
+    def _is_over(self) -> bool:
+        return self._journal.deleted or self._handler.stopping
+
+    def _is_past_end(self) -> bool:
+        return 0 < self._request.end_offset <= self._offset
+
+    async def _send_not_yet(self) -> None:
+        await self._call.write(
+            ReadResponse(
+                status=Status.OFFSET_NOT_YET_AVAILABLE,
+                **self._taken_origin(),
+                offset=self._offset,
+                write_head=self._journal.view.head,
+            )
+        )
+
+    async def _send_metadata(self, span: Span) -> None:
+        await self._call.write(
+            ReadResponse(
+                status=Status.OK,
+                **self._taken_origin(),
+                offset=self._offset,
+                write_head=self._journal.view.head,
+                fragment=fragment_message(self._name, span),
+            )
+        )
+
+    def _taken_origin(self) -> _Origin:
+        """Return who answers, and of which journal, for the first message; nothing later."""
+        header, self._header = self._header, None
+        if header is None:
+            return {}
+        return {"header": header, "identity": self._journal.identity}
+
+    async def _hold(self, span: Span) -> bool:
+        """Hold the file of a span; an open fragment that was sealed meanwhile is the same file.
+
+        Returns:
+            False if the file went with its journal or its retention in the meantime, so that the span is no more.
+        """
+        if (
+            self._file is not None
+            and self._file_begin == span.begin
+            and self._file.holds(span.end - span.begin)
+        ):
+            return True
+        self.close()
+        try:
+            self._file = await self._handler.open(span, self._journal)
+        except DamagedContentError as error:
+            raise _damaged(self._name, span, error) from error
+        except FileNotFoundError:
+            if not self._is_over() and self._journal.locate(span.begin) == span:
+                raise
+            return False
+        self._file_begin = span.begin
+        return True
+
+    async def _send_content(self, span: Span) -> None:
+        """Send a span's bytes, up to the first damaged ones."""
+        end = min(span.end, self._request.end_offset or span.end)
+        try:
+            await self._send_verified(span, end)
+        except DamagedContentError as error:
+            account = self._call.account
+            account.give_back(account.held)
+            # With its sums made anew, the next round goes on here.
+            self.close()
+            if await self._handler.is_sound(span):
+                return
+            if await self._hold(span):
+                await self._send_verified(span, min(end, span.begin + error.begin))
+            raise _damaged(self._name, span, error) from error
+
+    async def _send_verified(self, span: Span, end: int) -> None:
+        """Send bytes of a span; the next chunk is read while this one is sent, if there is room for it."""
+        account = self._call.account
+        following: _Chunk | None = None
+        while self._offset < end and not self._is_over():
+            if following is None:
+                following = self._start_reading(span, account.take(self._wanted(span, end)))
+            chunk = following
+            content = await chunk.content
+            offset = self._offset
+            self._offset += len(content)
+            ahead = account.take_ahead(self._wanted(span, end))
+            following = self._start_reading(span, ahead) if ahead else None
+            await self._call.write(encode_read_chunk(offset, content), chunk.counted)
+
+    def _wanted(self, span: Span, end: int) -> int:
+        # The next chunks begin with a block, so that nothing is read twice to verify it.
+        into_block = (self._offset - span.begin) % BLOCK_BYTES
+        return min(max(self._handler.chunk_bytes - into_block, 1), end - self._offset)
+
+    def _start_reading(self, span: Span, length: int) -> _Chunk:
+        assert self._file is not None, "content without metadata"
+        position = self._offset - span.begin
+        return _Chunk(self._handler.start_reading(self._file, length, position), length)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.release()
+            self._file = None
+
+
+def fragment_message(name: str, span: Span) -> Fragment:
+    """Return a span as clients see it: uncompressed, without a store."""
+    return Fragment(
+        journal=name,
+        begin=span.begin,
+        end=span.end,
+        sum=sha1_sum(span.sum),
+        compression_codec=CompressionCodec.NONE,
+        mod_time=span.mod_time,
+    )
+
+
+def sealed_of(span: Span) -> SealedFragment | None:
+    """Return a span's sealed fragment; None if it is open."""
+    if span.path is None:
+        return None
+    return SealedFragment(span.begin, span.end, span.sum, span.mod_time, span.path)
+
+
+def _damaged(name: str, span: Span, error: DamagedContentError) -> RpcFault:
+    """Return the fault of content that is not what was written."""
+    begin, end = span.begin + error.begin, span.begin + error.end
+    return RpcFault(
+        grpc.StatusCode.DATA_LOSS,
+        f"journal {name}: bytes [{begin}, {end}) of fragment [{span.begin}, {span.end}) with SHA-1 {span.sum.hex()} "
+        "are damaged on the broker's disk: restore its file from a backup, or give them up with "
+        f"shardctl journals verify {name} --discard-damaged",
+    )
+
+
+def seconds_left(claims: Claims) -> float | None:
+    """Return how long claims still hold, seconds; None if for ever."""
+    if claims.expires_at is None:
+        return None
+    return max(0.0, (claims.expires_at - datetime.now(UTC)).total_seconds())
+
+
+def _close_after(context: Context, readers: ReaderBytes, account: Reader) -> None:
+    """Close an account; what was in a write that was cut short, at the end of the call: gRPC holds it until then."""
+    readers.end(account)
+    if account.silent_since is None:
+        account.give_back(account.held)
+    else:
+        account.give_back(account.held - account.in_writing)
+        # `Any`: the stubs ask for a class of their own where gRPC takes a function.
+        over: Any = lambda _: account.give_back(account.held)  # noqa: E731
+        context.add_done_callback(over)
+
+
+def _cut_off() -> RpcFault:
+    return RpcFault(
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        "the reader takes nothing, and others need the memory that its content holds: read on from the last offset",
+    )
+
+
+def _refusal(resolution: Resolution) -> Status.ValueType:
+    if resolution.entry is None:
+        return resolution.status
+    spec = resolution.entry.spec
+    if spec.suspend.level == JournalSpec.Suspend.FULL:
+        return Status.SUSPENDED
+    return Status.OK if may_read(spec) else Status.NOT_ALLOWED

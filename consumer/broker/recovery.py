@@ -1,0 +1,512 @@
+"""Opening a journal's directory: what survived, what is missing, and where to go on.
+
+A torn tail was never acknowledged and is dropped. What cannot be used is moved to the quarantine. Acknowledged bytes
+that are gone are *declared*: every span that verifies is served, the logged end stays the end of the index, and appends
+are refused until an operator's explicit offset accepts the loss.
+
+Source: gazette/core broker/append_fsm.go (the INDEX_HAS_GREATER_OFFSET protocol), our own log.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from consumer.broker.block_sums import BlockSums
+from consumer.broker.commit_log import Checkpoint, generation_path, generations
+from consumer.broker.content_file import ContentFile
+from consumer.broker.disk import Disk
+from consumer.broker.fragment_sums import write_sums
+from consumer.broker.fragments import FragmentIndex, SealedFragment, fragment_name, parse_fragment
+from consumer.broker.lineage import UNKNOWN, Lineage
+from consumer.broker.open_fragment import open_path
+from consumer.broker.quarantine import NAME_FILE, Quarantine
+from consumer.broker.replay import (
+    READ_BYTES,
+    Log,
+    Replay,
+    Span,
+    is_cut_off,
+    read_log,
+    replay,
+    salvage_log,
+)
+from consumer.broker.store import LOG_STEM, JournalStore
+
+_TORN = "the journal's log ends within a record: what follows was not acknowledged, unless the log was cut"
+logger = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A journal ready to be served."""
+
+    store: JournalStore
+    index: FragmentIndex
+    damage: tuple[str, ...]
+    """What acknowledged bytes are gone, for people; empty if none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """How to open a journal's directory."""
+
+    name: str
+    synced: bool
+    """Whether commits will be synced before they are acknowledged."""
+    boot_id: str
+    quarantine: Quarantine | None = None
+    """Takes what cannot be used; one beside the journal's directory if None."""
+
+
+def open_journal(disk: Disk, directory: Path, opening: Opening) -> Recovered:
+    """Recover a journal's directory, or make it. Blocking.
+
+    Raises:
+        OSError, StoreError: the disk failed; it may be tried again.
+    """
+    aside = opening.quarantine or Quarantine(disk, directory.parent)
+    name = directory / NAME_FILE
+    if not name.exists() and not _was_used(directory, aside):
+        return _create(disk, directory, opening)
+    if not name.exists() or name.read_bytes() != opening.name.encode():
+        # The directory's own name has a hash of the journal's, so that this one is damaged.
+        logger.error("journal.name_restored", journal=opening.name, path=str(name))
+        disk.write_file(name, opening.name.encode())
+    return _Recovery(disk, directory, opening, aside).run()
+
+
+def _was_used(directory: Path, aside: Quarantine) -> bool:
+    """Tell whether a directory without a name file holds a journal; what its interrupted making left is moved away."""
+    if not directory.is_dir():
+        return False
+    left = [path for path in directory.iterdir() if path.suffix != ".new"]
+    logs = [generation_path(directory, LOG_STEM, each) for each in generations(directory, LOG_STEM)]
+    others = [path for path in left if path not in logs]
+    if not all(map(is_cut_off, logs)) or any(path.stat().st_size for path in others):
+        return True
+    if left:
+        aside.put(directory, why="the journal's making was cut short")
+    return False
+
+
+def _create(disk: Disk, directory: Path, opening: Opening) -> Recovered:
+    directory.mkdir(parents=True, exist_ok=True)
+    lineage = UNKNOWN.next_epoch(0)
+    checkpoint = Checkpoint(
+        sequence=0,
+        head=0,
+        registers=b"",
+        unconfirmed=False,
+        holes=(),
+        reserved=0,
+        synced=opening.synced,
+        boot_id=opening.boot_id,
+        first=0,
+        incarnation=lineage.incarnation,
+        epochs=lineage.epochs,
+    )
+    store = JournalStore(
+        disk, directory, generation=1, checkpoint=checkpoint, boot_id=opening.boot_id
+    )
+    with ExitStack() as undo:
+        undo.callback(store.abandon)
+        disk.write_file(directory / NAME_FILE, opening.name.encode())
+        disk.sync_directory(directory.parent)
+        undo.pop_all()
+    return Recovered(store, FragmentIndex(), ())
+
+
+class _Recovery:
+    """One run over a directory; its steps stand in `run`."""
+
+    def __init__(
+        self, disk: Disk, directory: Path, opening: Opening, quarantine: Quarantine
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._opening = opening
+        self._quarantine = quarantine
+        self._generations = generations(directory, LOG_STEM)
+        self._damage: list[str] = []
+        self._keeps_files = False
+        """Open file and log go aside as they are."""
+
+    def run(self) -> Recovered:
+        log = self._newest_log()
+        self._settle_older_files(log)
+        current = open_path(self._directory, log.checkpoint.head)
+        replayed = self._with_later_fragments(self._replay_open(log, current))
+        self._damage += replayed.damage
+        self._keeps_files = self._keeps_files or bool(self._damage)
+        content = ((log.checkpoint.head, replayed.end),)
+        whole = not self._keeps_files and replayed.spans in ((), content)
+        if not whole:
+            self._copy_spans(current, log.checkpoint.head, replayed.spans)
+        if not whole and replayed.end == log.checkpoint.head and current.stat().st_size:
+            # The next open file has the same name.
+            self._set_aside(current)
+        expected_end = replayed.spans[-1][1] if whole and replayed.spans else None
+        store = self._new_store(log, replayed, pending=(log.checkpoint.head, expected_end))
+        with ExitStack() as undo:
+            undo.callback(store.abandon)
+            self._retire_open(current, store, whole=whole, replayed=replayed)
+            for generation in self._generations:
+                self._retire_log(generation_path(self._directory, LOG_STEM, generation))
+            self._disk.sync_directory(self._directory)
+            self._skip_reserved(log, store)
+            undo.pop_all()
+        return Recovered(store, FragmentIndex(self._sealed()), tuple(self._damage))
+
+    def _newest_log(self) -> Log:
+        damaged: Path | None = None
+        for generation in reversed(self._generations):
+            path = generation_path(self._directory, LOG_STEM, generation)
+            log = read_log(path)
+            if log is not None:
+                return log
+            if not is_cut_off(path):
+                # An older one does not know what followed this one's checkpoint.
+                damaged = path
+                break
+        begins = [int(path.stem, 16) for path in self._directory.glob("*.open")]
+        begin = max([*begins, *(fragment.end for fragment in self._sealed())], default=0)
+        if damaged is None:
+            newest = self._generations[-1] if self._generations else 0
+            damaged = generation_path(self._directory, LOG_STEM, newest)
+            if not damaged.exists():
+                damaged.touch()
+                self._generations.append(newest)
+        return salvage_log(damaged, open_begin=begin)
+
+    def _retire_log(self, path: Path) -> None:
+        """Remove a log whose journal is whole; a damaged one is kept aside for who looks into it."""
+        if (self._damage or self._keeps_files) and path.exists() and path.stat().st_size:
+            self._set_aside(path)
+        else:
+            path.unlink(missing_ok=True)
+
+    def _set_aside(self, path: Path, why: str = "") -> None:
+        why = why or "; ".join(self._damage) or _TORN
+        self._quarantine.put(path, why=why, journal=self._opening.name)
+
+    def _with_later_fragments(self, replayed: Replay) -> Replay:
+        """Take in sealed fragments beyond the logged end: they are there, so that the log went back."""
+        later = [fragment for fragment in self._sealed() if fragment.begin >= replayed.end]
+        if not later:
+            return replayed
+        if len(later) == 1 and later[0].begin == replayed.end and not replayed.damage:
+            # A staged file that was renamed, but whose commit never became durable.
+            self._set_aside(later[0].path, "its append was never acknowledged")
+            return replayed
+        begin, end = later[0].begin, later[-1].end
+        damage = f"fragments [{begin}, {end}) stand beyond the logged end {replayed.end}"
+        return replace(replayed, end=end, unconfirmed=True, damage=(*replayed.damage, damage))
+
+    def _settle_older_files(self, log: Log) -> None:
+        """Finish what a crash interrupted: seal open files that end where the checkpoint begins."""
+        for path in sorted(self._directory.glob("*.open")):
+            begin = int(path.stem, 16)
+            if begin == log.checkpoint.head:
+                continue
+            if path.stat().st_size == 0:
+                path.unlink()
+            elif begin > log.checkpoint.head or self._is_covered(begin, log.checkpoint):
+                self._set_aside(path)
+            else:
+                self._seal_file(path, begin, log.checkpoint.head)
+
+    def _is_covered(self, begin: int, checkpoint: Checkpoint) -> bool:
+        return any(hole[1] > begin for hole in checkpoint.holes) or any(
+            fragment.end > begin for fragment in self._sealed() if fragment.end <= checkpoint.head
+        )
+
+    def _seal_file(self, path: Path, begin: int, end: int) -> None:
+        with path.open("r+b") as file:
+            end = min(end, begin + os.fstat(file.fileno()).st_size)
+            file.truncate(end - begin)
+            self._disk.sync_data(file.fileno())
+            digest, sums = hashlib.sha1(usedforsecurity=False), BlockSums()
+            while block := file.read(READ_BYTES):
+                digest.update(block)
+                sums.update(block)
+        os.utime(path)
+        target = self._directory / fragment_name(begin, end, digest.digest())
+        path.rename(target)
+        sums.settle()
+        write_sums(target, end - begin, sums.encoded())
+
+    def _replay_open(self, log: Log, current: Path) -> Replay:
+        file = ContentFile.open_growing(current)
+        try:
+            replayed = replay(self._disk, log, file, lost_power=is_power_lost(log, self._opening))
+            if log.salvaged:
+                length = os.fstat(file.fd).st_size
+                replayed = replace(replayed, end=replayed.end + length)
+            length = replayed.end - log.checkpoint.head
+            # A torn log was cut off while it was written, or by damage: then there is more content than it knows of.
+            self._keeps_files = log.torn and os.fstat(file.fd).st_size > length
+            if not replayed.damage and not self._keeps_files:
+                # What follows was never acknowledged, or was there before the file was written over.
+                os.ftruncate(file.fd, length)
+            self._disk.sync_data(file.fd)
+        finally:
+            file.release()
+        return replayed
+
+    def _copy_spans(self, source: Path, begin: int, spans: tuple[Span, ...]) -> None:
+        """Save each verified span as a fragment of its own."""
+        for span_begin, span_end in spans:
+            digest = hashlib.sha1(usedforsecurity=False)
+            temporary = self._directory / f"{span_begin:016x}.copy"
+            with source.open("rb") as reader, temporary.open("wb") as writer:
+                reader.seek(span_begin - begin)
+                left = span_end - span_begin
+                while left:
+                    block = reader.read(min(READ_BYTES, left))
+                    digest.update(block)
+                    writer.write(block)
+                    left -= len(block)
+                writer.flush()
+                self._disk.sync_data(writer.fileno())
+            temporary.rename(self._directory / fragment_name(span_begin, span_end, digest.digest()))
+        self._disk.sync_directory(self._directory)
+
+    def _sealed(self) -> list[SealedFragment]:
+        return sealed_fragments(self._directory)
+
+    def _new_store(
+        self, log: Log, replayed: Replay, *, pending: tuple[int, int | None]
+    ) -> JournalStore:
+        """Begin a new log at the end; `pending` is the span that the open file is about to be sealed as."""
+        spans = [(fragment.begin, fragment.end) for fragment in self._sealed()]
+        if pending[1] is not None:
+            spans.append((pending[0], pending[1]))
+        first, holes = _beginning(log, spans)
+        fresh = _gaps(first, [*spans, *holes], replayed.end)
+        holes = sorted([*holes, *fresh])
+        self._damage += [f"bytes [{begin}, {end}) are in no fragment" for begin, end in fresh]
+        lineage = Lineage(log.checkpoint.incarnation, log.checkpoint.epochs).next_epoch(
+            self._go_on_at(log, replayed.end)
+        )
+        checkpoint = Checkpoint(
+            sequence=log.sequence + 1,
+            head=replayed.end,
+            registers=replayed.registers,
+            unconfirmed=replayed.unconfirmed or bool(fresh),
+            holes=tuple(holes),
+            # Kept until the reserved offsets are skipped: a crash before that must find them again.
+            reserved=max(log.reserved, replayed.end),
+            synced=log.checkpoint.synced,
+            boot_id=log.checkpoint.boot_id,
+            first=first,
+            incarnation=lineage.incarnation,
+            epochs=lineage.epochs,
+        )
+        return JournalStore(
+            self._disk,
+            self._directory,
+            generation=max(self._generations) + 1,
+            checkpoint=checkpoint,
+            boot_id=self._opening.boot_id,
+        )
+
+    def _retire_open(
+        self, current: Path, store: JournalStore, *, whole: bool, replayed: Replay
+    ) -> None:
+        if not current.exists() or int(current.stem, 16) == store.open_begin:
+            return
+        if current.stat().st_size and (not whole or not replayed.spans):
+            self._set_aside(current)
+        elif replayed.spans:
+            self._seal_file(current, *replayed.spans[0])
+        else:
+            current.unlink()
+
+    def _skip_reserved(self, log: Log, store: JournalStore) -> None:
+        """After a power loss without syncs, go on beyond every offset that a reader may have seen."""
+        begin = self._go_on_at(log, store.head)
+        old = store.state
+        if (
+            is_power_lost(log, self._opening)
+            or old.synced != self._opening.synced
+            or old.boot_id != self._opening.boot_id
+        ):
+            store.roll(begin=begin, synced=self._opening.synced).retired.release()
+            return
+        if not self._opening.synced:
+            store.state = msgspec.structs.replace(old, reserved=max(old.reserved, old.head))
+
+    def _go_on_at(self, log: Log, end: int) -> int:
+        """Return where new content begins, bytes, of a journal that was recovered up to `end`."""
+        return max(log.reserved, end) if is_power_lost(log, self._opening) else end
+
+
+def is_power_lost(log: Log, opening: Opening) -> bool:
+    """Tell whether commits that were never synced may be gone."""
+    return not log.checkpoint.synced and log.checkpoint.boot_id != opening.boot_id
+
+
+def sealed_fragments(directory: Path) -> list[SealedFragment]:
+    """Return the sealed fragments whose file has the length that its name promises, by begin."""
+    found: list[SealedFragment] = []
+    for path in sorted(directory.glob("*.raw")):
+        fragment = parse_fragment(path)
+        if fragment is None or path.stat().st_size != fragment.end - fragment.begin:
+            continue
+        if not found or fragment.begin >= found[-1].end:
+            found.append(fragment)
+    return found
+
+
+def _beginning(log: Log, spans: Sequence[Span]) -> tuple[int, list[Span]]:
+    """Return where a journal begins, and the known holes behind that, bytes.
+
+    What is missing before it was removed on purpose. Logs of earlier versions do not tell: there, the first content
+    is the beginning, and from now on the log says so.
+    """
+    first = log.first
+    if first is None:
+        first = min((begin for begin, _ in spans), default=0)
+    holes: list[Span] = []
+    for begin, end in sorted(log.checkpoint.holes):
+        if begin <= first:
+            first = max(first, end)
+        else:
+            holes.append((begin, end))
+    return first, holes
+
+
+def _gaps(first: int, spans: Iterable[Span], end: int) -> list[Span]:
+    """Return what no span covers from the journal's beginning to its end, bytes."""
+    gaps: list[Span] = []
+    cursor = first
+    for begin, stop in sorted(spans):
+        if begin > cursor:
+            gaps.append((cursor, begin))
+        cursor = max(cursor, stop)
+    if cursor < end:
+        gaps.append((cursor, end))
+    return gaps
+
+
+# Opening a journal without writing anything: on a full disk, what is there is served all the same.
+# Blocking.
+#
+# Only what needs no repair is opened so: where recovery would have to drop, declare or restore
+# anything, the journal waits for space.
+
+SPACE_TO_OPEN_BYTES = 1 << 20
+"""A journal whose disk has less free is not opened for writing: recovery would fail half way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOnly:
+    """A journal that can be read but not written."""
+
+    index: FragmentIndex
+    head: int
+    """The write head, bytes."""
+    registers: bytes
+    """Encoded LabelSet."""
+    unconfirmed: bool
+    open_begin: int
+    """First byte of the open fragment, bytes."""
+    open_sum: bytes
+    """SHA-1 of the open fragment."""
+    file: ContentFile
+    """The open fragment."""
+    lineage: Lineage
+    """As of the last opening: this one writes nothing."""
+
+
+def open_read_only(directory: Path, opening: Opening) -> ReadOnly:
+    """Open a journal's directory for reading.
+
+    Raises:
+        OSError: the disk failed, or the journal needs repair first.
+    """
+    known = generations(directory, LOG_STEM) if directory.is_dir() else []
+    if not known:
+        if directory.is_dir() and any(directory.iterdir()):
+            raise _needs_repair(opening, "its log is missing")
+        nothing = Replay(end=0, spans=(), registers=b"", unconfirmed=False, damage=())
+        return _opened(FragmentIndex(), Path(os.devnull), 0, nothing, UNKNOWN)
+    log = read_log(generation_path(directory, LOG_STEM, known[-1]))
+    if log is None or not (directory / NAME_FILE).exists():
+        raise _needs_repair(opening, "its log or its name is damaged")
+    path = open_path(directory, log.checkpoint.head)
+    path = path if path.exists() else Path(os.devnull)
+    replayed = _replayed(log, path)
+    if replayed.damage or is_power_lost(log, opening):
+        raise _needs_repair(opening, "; ".join(replayed.damage))
+    sealed = [*sealed_fragments(directory), *_unsealed(directory, log, opening)]
+    lineage = Lineage(log.checkpoint.incarnation, log.checkpoint.epochs)
+    return _opened(FragmentIndex(sealed), path, log.checkpoint.head, replayed, lineage)
+
+
+def _replayed(log: Log, path: Path) -> Replay:
+    file = ContentFile.open_sealed(path)
+    try:
+        return replay(None, log, file, lost_power=False)
+    finally:
+        file.release()
+
+
+def _unsealed(directory: Path, log: Log, opening: Opening) -> list[SealedFragment]:
+    """Return what a roll that was cut short left in its open file: it ends where the log begins."""
+    found: list[SealedFragment] = []
+    for path in directory.glob("*.open"):
+        begin, size = int(path.stem, 16), path.stat().st_size
+        if begin == log.checkpoint.head or not size:
+            continue
+        end = log.checkpoint.head
+        if begin > end or size < end - begin:
+            raise _needs_repair(opening, f"{path.name} is not what its log says")
+        sha1, _ = _sums(path, end - begin)
+        found.append(SealedFragment(begin, end, sha1, int(path.stat().st_mtime), path))
+    return found
+
+
+def _opened(
+    index: FragmentIndex, path: Path, begin: int, replayed: Replay, lineage: Lineage
+) -> ReadOnly:
+    sha1, sums = _sums(path, replayed.end - begin)
+    file = ContentFile.open_sealed(path, sums=sums)
+    return ReadOnly(
+        index=index,
+        head=replayed.end,
+        registers=replayed.registers,
+        unconfirmed=replayed.unconfirmed,
+        open_begin=begin,
+        open_sum=sha1,
+        file=file,
+        lineage=lineage,
+    )
+
+
+def _sums(path: Path, length: int) -> tuple[bytes, BlockSums]:
+    """Return the SHA-1 and the sums of the first bytes of a file."""
+    sha1, sums, left = hashlib.sha1(usedforsecurity=False), BlockSums(), length
+    with path.open("rb") as file:
+        while left and (block := file.read(min(READ_BYTES, left))):
+            sha1.update(block)
+            sums.update(block)
+            left -= len(block)
+    sums.settle()
+    return sha1.digest(), sums
+
+
+def _needs_repair(opening: Opening, detail: str) -> OSError:
+    return OSError(
+        errno.ENOSPC,
+        f"journal {opening.name} must be repaired, for which there is no room: {detail}",
+    )

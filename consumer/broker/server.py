@@ -1,0 +1,276 @@
+"""The broker: opens the data, serves the journal service, stops in order."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import grpc
+import structlog
+from prometheus_client import CollectorRegistry
+
+from allocator.errors import ValidationError
+from allocator.runtime.clock import Clock, SystemClock
+from allocator.runtime.task_group import TaskGroup
+from consumer.broker.append import AppendHandler
+from consumer.broker.append_stream import AppendStreamHandler
+from consumer.broker.catalogue import Catalogue, read_catalogue
+from consumer.broker.config import BrokerConfig
+from consumer.broker.data_root import DataRoot, open_data_root
+from consumer.broker.disk import Disk
+from consumer.broker.fragment_checks import FragmentChecks
+from consumer.broker.fragments_api import DeletionHandler, FragmentsHandler, VerifyHandler
+from consumer.broker.inline_commit import DirectCommits
+from consumer.broker.journal import Site
+from consumer.broker.journals import Journals
+from consumer.broker.limits import BoundMetrics, Limits
+from consumer.broker.list_apply import ApplyHandler, ListHandler
+from consumer.broker.maintenance import Maintenance, Scrubber, ScrubMetrics
+from consumer.broker.quarantine import Quarantine
+from consumer.broker.quarantine_api import QuarantineHandler
+from consumer.broker.read import ReadHandler
+from consumer.broker.resolution import Identity, Resolver
+from consumer.broker.segment_recycler import FreeSpace, SpareFiles
+from consumer.broker.service import (
+    Admission,
+    Handlers,
+    append_stream_handler,
+    fragment_handler,
+    generic_handler,
+)
+from consumer.broker.staging import StagingArea
+from consumer.broker.strangers import settle_root
+from consumer.errors import EndpointError
+from consumer.protocol.auth import KeyedAuth, NoAuth
+
+PING_INTERVAL_MIN_MS = 5_000
+"""Clients that ping more often are cut off; gRPC's own bound is five minutes."""
+
+logger = structlog.get_logger()
+
+
+class Broker:
+    """A single-node broker of journals. An async context manager; its parts live on one loop."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock | None = None,
+        disk: Disk | None = None,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        """Check the settings; nothing is opened yet.
+
+        Args:
+            config: The settings.
+            clock: Time; the machine's if None.
+            disk: File operations; the machine's if None.
+            registry: Takes the broker's metrics; a new one if None.
+
+        Raises:
+            ValidationError: the address could be reached by others, and nothing guards it.
+        """
+        if not (config.is_loopback or config.auth_keys or config.allow_unauthenticated):
+            raise ValidationError(
+                "host",
+                f"{config.host} can be reached from other machines: set auth keys, "
+                "or allow unauthenticated access explicitly",
+            )
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._disk = disk or Disk()
+        self.registry = registry or CollectorRegistry()
+        """What the broker counts, for Prometheus."""
+        self._checks = FragmentChecks(self._disk)
+        self._group = TaskGroup()
+        self._verifier = KeyedAuth(config.auth_keys) if config.auth_keys else NoAuth()
+        self._root: DataRoot | None = None
+        self._logs = ExitStack()
+        """What is open beside journals; a start that fails closes it too."""
+        self._stopped = False
+        self.address = ""
+        """URL to connect to, once started."""
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._root = await self._disk.run_owned(
+                lambda: open_data_root(
+                    self._disk,
+                    self._config.data_dir,
+                    # Even a new root outranks the revisions that watchers of a wiped predecessor
+                    # resume with.
+                    first_revision=int(self._clock.wall_seconds()),
+                ),
+                DataRoot.release,
+            )
+            await self._group.__aenter__()
+            await self._start(self._root)
+        except BaseException:
+            self._abandon()
+            raise
+        return self
+
+    async def _start(self, root: DataRoot) -> None:
+        spares = SpareFiles(self._disk, root.spare, bytes_max=self._config.spare_bytes_max)
+        floor = self._config.free_space_floor_bytes
+        self.limits = Limits.of(self._config.bounds, self._clock)
+        self.registry.register(BoundMetrics(self.limits))
+        site = Site(
+            disk=self._disk,
+            clock=self._clock,
+            config=self._config,
+            group=self._group,
+            spares=spares,
+            free_space=FreeSpace(self._disk, self._clock, root.journals, spares, floor_bytes=floor),
+            direct=DirectCommits(self._clock, bytes_max=self._config.direct_commit_bytes_max),
+            limits=self.limits,
+            boot_id=root.boot_id,
+            quarantine=Quarantine(self._disk, root.directory),
+        )
+        self._catalogue = Catalogue(self._disk, root.catalogue, self._group)
+        self._logs.callback(self._catalogue.close)
+        await self._disk.run(self._load, root)
+        self._journals = Journals(site, root)
+        self._catalogue.observe(self._journals.on_update)
+        # Nothing can connect before the catalogue is there, because the port is bound only now.
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", self._config.bounds.message_bytes_max),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),
+                # Clients that keep idle connections alive are welcome.
+                ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MIN_MS),
+                ("grpc.keepalive_permit_without_calls", 1),
+            ]
+        )
+        port = self._bind()
+        self.address = f"http://{_bracketed(self._config.host)}:{port}"
+        handlers = self._handlers(root, site)
+        self._server.add_generic_rpc_handlers(
+            (generic_handler(handlers), fragment_handler(handlers), append_stream_handler(handlers))
+        )
+        await self._server.start()
+        maintenance = Maintenance(site, self._journals)
+        self._ticks = [
+            self._group.start_soon(maintenance.run(), name="broker.maintenance"),
+            self._group.start_soon(maintenance.run_syncs(), name="broker.syncs"),
+            self._group.start_soon(
+                Scrubber(
+                    self._disk,
+                    self._clock,
+                    root.journals,
+                    self._checks,
+                    ScrubMetrics(self._checks, self.registry),
+                ).run(self._config),
+                name="broker.scrub",
+            ),
+        ]
+        logger.info(
+            "broker.started",
+            address=self.address,
+            data_dir=str(root.directory),
+            durability=str(self._config.durability),
+            journals=len(self._catalogue.entries),
+            copies=1,
+        )
+
+    def _bind(self) -> int:
+        listen = f"{_bracketed(self._config.host)}:{self._config.port}"
+        try:
+            return self._server.add_insecure_port(listen)
+        except RuntimeError as error:
+            raise EndpointError(listen, f"cannot listen: {error}") from error
+
+    def _load(self, root: DataRoot) -> None:
+        """Read the catalogue and put what it does not know out of the way. Blocking."""
+        stored = settle_root(
+            root,
+            Quarantine(self._disk, root.directory),
+            read_catalogue(root.catalogue),
+            accepts_loss=self._config.accept_catalogue_loss,
+            wall_seconds=int(self._clock.wall_seconds()),
+        )
+        self._catalogue.load(stored)
+
+    def _handlers(self, root: DataRoot, site: Site) -> Handlers:
+        identity = Identity(
+            cluster_id=root.cluster_id,
+            member_id=root.member_id,
+            term=root.term,
+            zone=self._config.zone,
+            suffix=f"broker-{root.member_id:x}",
+            endpoint=self.address,
+        )
+        resolver = Resolver(identity, self._catalogue, self._journals, self._verifier)
+        staging = StagingArea(self._disk, root.spool, self._config)
+        appends = AppendHandler(
+            resolver,
+            self._catalogue,
+            staging,
+            clock=self._clock,
+            config=self._config,
+            limits=self.limits,
+        )
+        return Handlers(
+            admission=Admission(resolver, self.limits),
+            appends=appends,
+            append_streams=AppendStreamHandler(
+                appends, self._catalogue, self._journals, self.limits
+            ),
+            reads=ReadHandler(
+                resolver, self._journals, self._disk, self._checks, self._config, self.limits
+            ),
+            lists=ListHandler(resolver, identity, self._catalogue, self._journals),
+            applies=ApplyHandler(resolver, self._catalogue, journals_max=self._config.journals_max),
+            fragments=FragmentsHandler(resolver, self._disk, root.spool),
+            deletions=DeletionHandler(resolver, site),
+            verifications=VerifyHandler(resolver, site, self._checks),
+            quarantine=QuarantineHandler(resolver, self._disk, site.quarantine),
+        )
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Stop gracefully, bounded: end waits, finish queued commits, close the files. Idempotent."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self._journals.stopping = True
+        self._journals.wake_all()
+        self._catalogue.changed.notify()
+        await self._server.stop(self._config.stop_grace_seconds)
+        for tick in self._ticks:
+            tick.cancel()
+        await self._journals.close()
+        await self._group.__aexit__(None, None, None)
+        self._abandon()
+        logger.info("broker.stopped", address=self.address)
+
+    def _abandon(self) -> None:
+        # The lock goes last: until then threads may still be writing.
+        self._disk.close()
+        self._logs.close()
+        if self._root is not None:
+            self._root.release()
+
+    @property
+    def data_dir(self) -> Path:
+        """Where the data is."""
+        return self._config.data_dir
+
+    async def wait_for_termination(self) -> None:
+        """Return when the server ended."""
+        await self._server.wait_for_termination()
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

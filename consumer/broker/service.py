@@ -1,0 +1,204 @@
+"""Registers the handlers under the service's literal name, with raw bytes where bulk flows.
+
+The generated registration would parse and build a message for every chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from allocator.errors import ValidationError
+from consumer.broker.append import AppendHandler
+from consumer.broker.append_stream import AppendStreamHandler
+from consumer.broker.faults import Context, answered
+from consumer.broker.fragments_api import DeletionHandler, FragmentsHandler, VerifyHandler
+from consumer.broker.limits import Limits
+from consumer.broker.list_apply import ApplyHandler, ListHandler
+from consumer.broker.quarantine_api import QuarantineHandler
+from consumer.broker.read import ReadHandler
+from consumer.broker.resolution import Resolver
+from consumer.journal.append_messages import decode_appends
+from consumer.journal.wire import APPEND_SERVICE, serialize
+from consumer.protocol.auth import Capability, Claims
+from consumer.protocol.fragments_pb2 import (
+    DeleteFragmentsRequest,
+    ListQuarantineRequest,
+    PurgeQuarantineRequest,
+    VerifyJournalRequest,
+)
+from consumer.protocol.journal_pb2 import (
+    ApplyRequest,
+    FragmentsRequest,
+    FragmentStoreHealthRequest,
+    ListRequest,
+    ReadRequest,
+)
+
+SERVICE = "protocol.Journal"
+FRAGMENT_SERVICE = "broadsheet.v1.FragmentService"
+
+# What every call passes before anything else: a place among the others, then its token, then the
+# size of its message.
+#
+# Messages arrive as raw bytes and are parsed last: objects made of a hostile message take many
+# times its length.
+
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
+
+
+class Admission:
+    """Lets calls in."""
+
+    def __init__(self, resolver: Resolver, limits: Limits) -> None:
+        """Take what authorizes, and what is bounded."""
+        self._resolver = resolver
+        self._limits = limits
+
+    def call(
+        self,
+        inner: Callable[[Request, Claims, Context], Awaitable[Answer]],
+        require: Capability,
+        parse: Callable[[bytes], Request],
+        *,
+        bound: str = "request_bytes_max",
+    ) -> Callable[[bytes, Context], Awaitable[Answer]]:
+        """Return the handler of a method with one request.
+
+        Args:
+            inner: Serves a request of a caller with such claims.
+            require: What the caller's token must permit.
+            parse: Makes the request of its wire form.
+            bound: Of the request's length.
+        """
+
+        async def admitted(message: bytes, context: Context) -> Answer:
+            async with answered(context):
+                with self._limits.calls.taken(context.peer()):
+                    claims = self._resolver.authorize(context.invocation_metadata(), require)
+                    bounds = self._limits.bounds
+                    self._limits.refusals.require(len(message), bounds, bound, "request")
+                    return await inner(_parsed(message, parse), claims, context)
+            raise AssertionError("an aborted call has ended")
+
+        return admitted
+
+    def stream(
+        self, inner: Callable[[object, Context], Awaitable[Answer]]
+    ) -> Callable[[Any, Context], Awaitable[Answer]]:
+        """Return the handler of a method with a stream of requests, which authorizes and parses them by itself."""
+
+        async def admitted(requests: Any, context: Context) -> Answer:
+            async with answered(context):
+                with self._limits.calls.taken(context.peer()):
+                    return await inner(requests, context)
+            raise AssertionError("an aborted call has ended")
+
+        return admitted
+
+
+def _parsed(message: bytes, parse: Callable[[bytes], Request]) -> Request:
+    try:
+        return parse(message)
+    except DecodeError as error:
+        raise ValidationError("request", f"malformed: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handlers:
+    """One handler object per group of methods. Replicate has none: gRPC answers UNIMPLEMENTED."""
+
+    admission: Admission
+    appends: AppendHandler
+    append_streams: AppendStreamHandler
+    reads: ReadHandler
+    lists: ListHandler
+    applies: ApplyHandler
+    fragments: FragmentsHandler
+    deletions: DeletionHandler
+    quarantine: QuarantineHandler
+    verifications: VerifyHandler
+
+
+def fragment_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
+    """Return the service of what Gazette's brokers do not have, for a server."""
+    admit = handlers.admission.call
+    # `Any`: the methods differ in their messages.
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "DeleteFragments": grpc.unary_unary_rpc_method_handler(
+            # Who may delete the whole journal may delete a part of it.
+            admit(handlers.deletions.delete, Capability.APPLY, DeleteFragmentsRequest.FromString),
+            None,
+            serialize,
+        ),
+        "VerifyJournal": grpc.unary_stream_rpc_method_handler(
+            admit(handlers.verifications.verify, Capability(0), VerifyJournalRequest.FromString),
+            None,
+            serialize,
+        ),
+        "ListQuarantine": grpc.unary_unary_rpc_method_handler(
+            admit(handlers.quarantine.list, Capability.LIST, ListQuarantineRequest.FromString),
+            None,
+            serialize,
+        ),
+        "PurgeQuarantine": grpc.unary_unary_rpc_method_handler(
+            admit(handlers.quarantine.purge, Capability.APPLY, PurgeQuarantineRequest.FromString),
+            None,
+            serialize,
+        ),
+    }
+    return grpc.method_handlers_generic_handler(FRAGMENT_SERVICE, methods)
+
+
+def append_stream_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
+    """Return the service of appends in streams of many, for a server."""
+    stream = grpc.stream_stream_rpc_method_handler(
+        handlers.admission.stream(handlers.append_streams.serve), decode_appends, serialize
+    )
+    return grpc.method_handlers_generic_handler(APPEND_SERVICE, {"AppendStream": stream})
+
+
+def generic_handler(handlers: Handlers) -> grpc.GenericRpcHandler:
+    """Return the journal service for a server."""
+    admit = handlers.admission.call
+    # `Any`: the methods differ in their messages.
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "List": grpc.unary_stream_rpc_method_handler(
+            admit(handlers.lists.list, Capability.LIST, ListRequest.FromString), None, serialize
+        ),
+        "Apply": grpc.unary_unary_rpc_method_handler(
+            # Specs have many labels, and a transaction has many specs.
+            admit(
+                handlers.applies.apply,
+                Capability.APPLY,
+                ApplyRequest.FromString,
+                bound="message_bytes_max",
+            ),
+            None,
+            serialize,
+        ),
+        "Read": grpc.unary_stream_rpc_method_handler(
+            admit(handlers.reads.read, Capability.READ, ReadRequest.FromString), None, serialize
+        ),
+        "Append": grpc.stream_unary_rpc_method_handler(
+            handlers.admission.stream(handlers.appends.append), None, serialize
+        ),
+        "ListFragments": grpc.unary_unary_rpc_method_handler(
+            admit(handlers.fragments.list_fragments, Capability.READ, FragmentsRequest.FromString),
+            None,
+            serialize,
+        ),
+        "FragmentStoreHealth": grpc.unary_unary_rpc_method_handler(
+            admit(
+                handlers.fragments.health, Capability.READ, FragmentStoreHealthRequest.FromString
+            ),
+            None,
+            serialize,
+        ),
+    }
+    return grpc.method_handlers_generic_handler(SERVICE, methods)

@@ -1,0 +1,418 @@
+"""The files of one journal, written. Blocking: called in the disk pool, by one caller at a time.
+
+    NAME                          the journal's exact name
+    commit-<generation>           commit log since its checkpoint
+    <begin>.open                  bytes of the open fragment
+    <begin>-<end>-<sha1>.raw      sealed fragments
+    <begin>-….raw.sums            sums of a sealed fragment's blocks, not synced
+
+Order makes each step repeatable: content and record are durable before anyone learns of them; a new log's checkpoint
+is durable before the open file takes its sealed name; the old log goes last.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from consumer.broker.commit_log import (
+    Checkpoint,
+    Commit,
+    LogWriter,
+    Reserve,
+    Trim,
+    encode_record,
+    generation_path,
+)
+from consumer.broker.content_file import ContentFile
+from consumer.broker.disk import Disk
+from consumer.broker.fragments import SealedFragment, fragment_name, joined_spans
+from consumer.broker.open_fragment import OpenFragment
+from consumer.broker.segment_recycler import SpareFiles
+from consumer.broker.staging import Batch, extend_sums, joined
+
+LOG_STEM = "commit"
+INLINE_HASH_BYTES_MAX = 64 * 1024
+"""As much as the event loop commits itself by default, so that it waits for no other thread."""
+INLINE_BYTES_MAX = 128 * 1024
+"""A batch up to this travels inside its record: one sync instead of two, at the price of writing it twice."""
+LOG_BYTES_MAX = 64 << 20
+"""A fragment is also closed when its log reaches this, so that recovery reads a bounded log."""
+RESERVATION_BYTES = 64 << 20
+"""Offsets reserved ahead while commits are not synced."""
+
+
+class StoreError(Exception):
+    """A commit failed at the disk; `rolled_back` tells whether it is certainly absent."""
+
+    def __init__(self, error: OSError, *, rolled_back: bool) -> None:
+        super().__init__(f"{error.strerror or error} (errno {error.errno})")
+        self.rolled_back = rolled_back
+
+
+@dataclass(frozen=True, slots=True)
+class Rolled:
+    """What became of the open fragment."""
+
+    sealed: SealedFragment | None
+    """None if it was empty."""
+    retired: ContentFile
+    """The file it was read from; its holder releases it on the event loop."""
+
+
+class JournalStore:
+    """The write side of one journal's directory."""
+
+    def __init__(
+        self, disk: Disk, directory: Path, *, generation: int, checkpoint: Checkpoint, boot_id: str
+    ) -> None:
+        """Begin a new generation of the log. Requires that everything before `checkpoint.head` is durable."""
+        self._disk = disk
+        self._boot_id = boot_id
+        self.directory = directory
+        self.state = checkpoint
+        """As of the last commit: its head is the write head."""
+        self._generation = generation
+        self._unsynced = False
+        self.failed = False
+        """An operation failed: only recovery may open the files again."""
+        with ExitStack() as undo:
+            self._log = self._start_log(checkpoint)
+            undo.callback(self._log.close)
+            self._open = OpenFragment(disk, directory, checkpoint.head)
+            undo.callback(self.file.release)
+            self._open.truncate(0)
+            disk.sync_directory(directory)
+            undo.pop_all()
+
+    @property
+    def head(self) -> int:
+        """The write head, bytes."""
+        return self.state.head
+
+    @property
+    def file(self) -> ContentFile:
+        """The content of the open fragment."""
+        return self._open.file
+
+    @property
+    def open_begin(self) -> int:
+        """First byte of the open fragment, bytes."""
+        return self._open.begin
+
+    @property
+    def open_bytes(self) -> int:
+        """Length of the open fragment, bytes."""
+        return self.state.head - self._open.begin
+
+    @property
+    def log_bytes(self) -> int:
+        """Length of what stands in the log, bytes; the file may be longer."""
+        return self._log.size
+
+    @property
+    def log_is_long(self) -> bool:
+        """Whether the log has grown so much that the fragment should be closed."""
+        return self._log.size > LOG_BYTES_MAX
+
+    @property
+    def has_unsynced(self) -> bool:
+        """Whether commits wait for a background sync."""
+        return self._unsynced
+
+    def open_sum(self) -> bytes:
+        """Return the SHA-1 of the open fragment so far."""
+        return self._open.sha1.copy().digest()
+
+    def commit(self, batch: Batch) -> None:
+        """Write a batch at the head and make it as durable as the policy says.
+
+        Raises:
+            StoreError: the disk failed; the store is unusable from here on.
+        """
+        log_size = self._log.size
+        try:
+            self._commit(batch)
+        except OSError as error:
+            self.failed = True
+            raise StoreError(error, rolled_back=self._roll_back(log_size)) from error
+
+    def _commit(self, batch: Batch) -> None:
+        begin = self.state.head
+        end = begin + sum(content.length for content in batch.contents)
+        sha1, sums = self._open.sha1.copy(), self._open.sums.fork()
+        # The fragment's own sum is needed only when readers look: it is made while the disk works, or at once if that
+        # takes less than to tell another thread.
+        if end - begin <= INLINE_HASH_BYTES_MAX:
+            hashing = _done(extend_sums(sha1, sums, batch.contents))
+        else:
+            hashing = self._disk.start_hashing(lambda: extend_sums(sha1, sums, batch.contents))
+        try:
+            inlined = end - begin <= INLINE_BYTES_MAX
+            written = self._open.write(batch.contents, begin - self.open_begin)
+            # Before the record, which would make it so.
+            _require_length(written.position, end - self.open_begin)
+            checksum = None if inlined else written.checksum
+            record = self._record(batch, begin, end, checksum)
+            self._log_commit(encode_record(record), inlined=inlined)
+        finally:
+            hashed = hashing.result()
+        _require_length(hashed, end - begin)
+        self._open.note_committed(sha1, sums)
+        self._advance(record)
+
+    def _record(self, batch: Batch, begin: int, end: int, checksum: bytes | None) -> Commit:
+        """Return what makes a batch so: with its content, or with a checksum of what was written."""
+        return Commit(
+            sequence=self.state.sequence + 1,
+            begin=begin,
+            end=end,
+            sums=() if checksum is None else ((end - begin, checksum),),
+            at_ms=batch.at_ms,
+            registers=batch.registers,
+            confirms=batch.confirms,
+            content=joined(batch.contents) if checksum is None else None,
+        )
+
+    def _log_commit(self, record: bytes, *, inlined: bool) -> None:
+        if not self.state.synced:
+            self._log.append(record)
+            self._unsynced = True
+            return
+        if not inlined:
+            self._open.sync()
+        self._log.append_durably(record)
+
+    def _advance(self, record: Commit) -> None:
+        self.state = msgspec.structs.replace(
+            self.state,
+            sequence=record.sequence,
+            head=record.end,
+            registers=self.state.registers if record.registers is None else record.registers,
+            unconfirmed=self.state.unconfirmed and not record.confirms,
+        )
+
+    def gains_by_spare(self, length: int) -> bool:
+        """Tell whether the open fragment should look for a spare file before a batch of a length, bytes.
+
+        Those that stand in the log whole do without: what they wait for is the log.
+        """
+        return length > INLINE_BYTES_MAX and self._open.looks_for_spare(self.open_bytes)
+
+    def use_spare(self, spares: SpareFiles) -> None:
+        """Go on with the open fragment in a spare file, if there is one.
+
+        Requires `gains_by_spare`. The holder of the file so far releases it.
+
+        Raises:
+            StoreError: the disk failed; the store is unusable from here on.
+        """
+        try:
+            self._open.move_to_spare(spares, self.open_bytes)
+        except OSError as error:
+            self.failed = True
+            raise StoreError(error, rolled_back=True) from error
+
+    def reserve(self, end: int) -> None:
+        """Before offsets up to `end` are shown without a sync, reserve them durably.
+
+        Raises:
+            StoreError: the disk failed; the store is unusable from here on.
+        """
+        if self.state.synced or end <= self.state.reserved:
+            return
+        record = Reserve(self.state.sequence + 1, end + RESERVATION_BYTES)
+        log_size = self._log.size
+        try:
+            self._log.append(encode_record(record))
+            self._log.sync()
+        except OSError as error:
+            self.failed = True
+            raise StoreError(error, rolled_back=self._roll_back(log_size)) from error
+        self.state = msgspec.structs.replace(
+            self.state, sequence=record.sequence, reserved=record.reserved
+        )
+
+    def trim(self, first: int) -> None:
+        """Note durably that the journal begins at an offset, bytes: the fragments before it may go then.
+
+        Raises:
+            StoreError: the disk failed; the store is unusable from here on.
+        """
+        if first <= (self.state.first or 0):
+            return
+        record = Trim(self.state.sequence + 1, first)
+        log_size = self._log.size
+        try:
+            self._log.append(encode_record(record))
+            self._log.sync()
+        except OSError as error:
+            self.failed = True
+            raise StoreError(error, rolled_back=self._roll_back(log_size)) from error
+        self.state = msgspec.structs.replace(
+            self.state, sequence=record.sequence, first=record.first
+        )
+
+    def sync(self) -> None:
+        """Force unsynced commits to the disk.
+
+        Raises:
+            StoreError: the disk failed; the store is unusable from here on.
+        """
+        if not self._unsynced or self.failed:
+            return
+        self._unsynced = False
+        try:
+            self._open.sync()
+            self._log.sync()
+        except OSError as error:
+            self.failed = True
+            raise StoreError(error, rolled_back=False) from error
+
+    def _roll_back(self, log_size: int) -> bool:
+        try:
+            self._log.truncate(log_size)
+            # Before the content goes: a record without it would count as damage.
+            self._log.sync()
+            self._open.truncate(self.open_bytes)
+        except OSError:
+            return False
+        return True
+
+    def roll(
+        self,
+        *,
+        begin: int | None = None,
+        synced: bool | None = None,
+        dropped: Sequence[tuple[int, int]] = (),
+    ) -> Rolled:
+        """Seal the open fragment and begin the next one.
+
+        Args:
+            begin: Where the next one begins, bytes; beyond the head it leaves a declared hole, and then the open
+                fragment must be empty.
+            synced: Whether commits are synced from here on; unchanged if None.
+            dropped: Spans [begin, end) of sealed fragments that are about to be removed, bytes: declared holes, too.
+
+        Raises:
+            StoreError: the disk failed; the store is unusable from here on.
+        """
+        head = self.state.head if begin is None else begin
+        assert head == self.state.head or not self.open_bytes, "seal before jumping"
+        holes = joined_spans((*self.state.holes, *dropped))
+        if head > self.state.head:
+            holes = (*holes, (self.state.head, head))
+        syncs = self.state.synced if synced is None else synced
+        try:
+            self._open.truncate(self.open_bytes)
+            if self.open_bytes:
+                self._open.sync()
+            return self._begin_fragment(
+                msgspec.structs.replace(self._next_checkpoint(head, synced=syncs), holes=holes)
+            )
+        except OSError as error:
+            self.failed = True
+            raise StoreError(error, rolled_back=True) from error
+
+    def _next_checkpoint(self, head: int, *, synced: bool) -> Checkpoint:
+        return msgspec.structs.replace(
+            self.state,
+            sequence=self.state.sequence + 1,
+            head=head,
+            synced=synced,
+            reserved=head if synced else head + RESERVATION_BYTES,
+            boot_id=self._boot_id,
+        )
+
+    def _start_log(self, checkpoint: Checkpoint) -> LogWriter:
+        path = generation_path(self.directory, LOG_STEM, self._generation)
+        return LogWriter.create(self._disk, path, encode_record(checkpoint))
+
+    def _begin_fragment(self, checkpoint: Checkpoint) -> Rolled:
+        """Start a log, give the open file its sealed name, open the next, drop the old log."""
+        self._generation += 1
+        with ExitStack() as undo:
+            log = self._start_log(checkpoint)
+            undo.callback(log.close)
+            retired, old_log = self._open, self._log
+            sealed = retired.seal(self.open_bytes) if self.open_bytes else None
+            if sealed is None and checkpoint.head != retired.begin:
+                retired.path.unlink()
+            opened = OpenFragment(self._disk, self.directory, checkpoint.head)
+            undo.callback(opened.file.release)
+            self._disk.sync_directory(self.directory)
+            old_log.path.unlink()
+            undo.pop_all()
+        old_log.close()
+        self._log, self._open = log, opened
+        self._unsynced = False
+        self.state = checkpoint
+        return Rolled(sealed, retired.file)
+
+    def adopt(
+        self, spool: Path, *, length: int, digest: bytes, registers: bytes | None, confirms: bool
+    ) -> Rolled:
+        """Commit a staged file as a sealed fragment of its own, without copying it.
+
+        Requires an empty open fragment. The log's new checkpoint is the commit.
+
+        Raises:
+            StoreError: the disk failed; the store is unusable from here on.
+        """
+        assert not self.open_bytes, "seal before adopting"
+        begin, end = self.state.head, self.state.head + length
+        target = self.directory / fragment_name(begin, end, digest)
+        checkpoint = msgspec.structs.replace(
+            self._next_checkpoint(end, synced=self.state.synced),
+            registers=self.state.registers if registers is None else registers,
+            unconfirmed=self.state.unconfirmed and not confirms,
+        )
+        try:
+            self._open.truncate(0)
+            self._disk.sync_file(spool)
+            spool.rename(target)
+            self._disk.sync_directory(self.directory)
+            mod_time = int(target.stat().st_mtime)
+            rolled = self._begin_fragment(checkpoint)
+        except OSError as error:
+            # Recovery knows from the log whether the renamed file was committed, and removes it if not.
+            self.failed = True
+            raise StoreError(error, rolled_back=False) from error
+        return replace(rolled, sealed=SealedFragment(begin, end, digest, mod_time, target))
+
+    def close(self) -> None:
+        """Make everything durable and close the log; the file that readers see stays with its holders.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        if not self.failed:
+            self.sync()
+            if not self.state.synced:
+                # The next start must not take this for a power loss.
+                self.roll(synced=True)
+                self.file.release()
+        self._log.close()
+
+    def abandon(self) -> None:
+        """Let go of the files as they are, which recovery can always open again."""
+        self._log.close()
+        self.file.release()
+
+
+def _require_length(found: int, announced: int) -> None:
+    """Raise OSError unless content has the length that it announced, bytes: its staging file was cut."""
+    if found != announced:
+        raise OSError(errno.EIO, f"staged content ends at {found}, expected {announced}")
+
+
+def _done(length: int) -> Future[int]:
+    hashed: Future[int] = Future()
+    hashed.set_result(length)
+    return hashed

@@ -21,14 +21,13 @@ from allocator.errors import KeyDecodeError
 from allocator.model import Assignment, Item, ItemId, Member, MemberId
 from allocator.ops import KeyValue
 from consumer.protocol.journal_pb2 import LabelSelector, ProcessSpec
-from consumer.protocol.labels import ID, matches
+from consumer.protocol.labels import ID, matches, weight_thousandths
 from consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus, ShardSpec
 from consumer.protocol.validation_shard import (
     validate_consumer_spec,
     validate_replica_status,
     validate_shard_spec,
 )
-from consumer.protocol.weight_label import weight_thousandths
 
 MessageT = TypeVar("MessageT", bound=Message)
 

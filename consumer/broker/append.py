@@ -35,7 +35,7 @@ from consumer.broker.preconditions import (
 from consumer.broker.resolution import Resolution, Resolver
 from consumer.broker.signal import Signal
 from consumer.broker.staging import StagedContent, StagingArea
-from consumer.journal.append_messages import WholeAppend
+from consumer.journal.append_stream import WholeAppend
 from consumer.journal.wire import append_content, parse_append
 from consumer.protocol.appends_pb2 import AppendStreamRequest
 from consumer.protocol.auth import Capability, Claims

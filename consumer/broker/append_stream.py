@@ -24,7 +24,7 @@ from consumer.broker.catalogue import Catalogue
 from consumer.broker.faults import Context, RpcFault, fault_of
 from consumer.broker.journals import Journals
 from consumer.broker.limits import STALLED_SECONDS, Level, Limits, stalled
-from consumer.journal.append_messages import WholeAppend
+from consumer.journal.append_stream import WholeAppend
 from consumer.protocol.appends_pb2 import AppendStreamResponse
 
 logger = structlog.get_logger()

@@ -44,8 +44,8 @@ from consumer.protocol.journal_pb2 import (
     JournalSpec,
     Status,
 )
-from consumer.protocol.validation_fragments import validate_delete_fragments_request
 from consumer.protocol.validation_journal import (
+    validate_delete_fragments_request,
     validate_fragments_request,
     validate_store_health_request,
 )

@@ -22,7 +22,7 @@ from consumer.broker.list_apply import ApplyHandler, ListHandler
 from consumer.broker.quarantine_api import QuarantineHandler
 from consumer.broker.read import ReadHandler
 from consumer.broker.resolution import Resolver
-from consumer.journal.append_messages import decode_appends
+from consumer.journal.append_stream import decode_appends
 from consumer.journal.wire import APPEND_SERVICE, serialize
 from consumer.protocol.auth import Capability, Claims
 from consumer.protocol.fragments_pb2 import (

@@ -9,7 +9,7 @@ from consumer.cli.connection import Connection, connection_options, run_command
 from consumer.cli.output import counted, print_table, say
 from consumer.client import RecoveryClient, ShardClient
 from consumer.errors import SourceResetRefusedError
-from consumer.journal.identity import epoch_text
+from consumer.journal.guard import epoch_text
 from consumer.protocol.labels import ID, label_set, parse_selector
 from consumer.protocol.labels import selector as selector_of
 from consumer.protocol.recovery_pb2 import SourceReset

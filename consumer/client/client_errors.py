@@ -19,7 +19,7 @@ from consumer.errors import (
     ShardStoppedError,
     UnauthenticatedError,
 )
-from consumer.journal.outcomes import never_connected
+from consumer.journal.transport import never_connected
 from consumer.protocol.journal_pb2 import Header
 from consumer.protocol.shard_pb2 import Status
 

@@ -17,8 +17,8 @@ from consumer.client.client_errors import error_of_rpc
 from consumer.client.endpoints import Addresses, KnownEndpoints
 from consumer.errors import EndpointError
 from consumer.journal.channels import FAILING_STATES, parse_endpoint, parse_endpoints
-from consumer.protocol.actor import ACTOR, local_actor
 from consumer.protocol.auth import Capability, Claims, ClientAuth, NoAuth
+from consumer.protocol.call_metadata import ACTOR, local_actor
 from consumer.protocol.journal_pb2 import Route
 from consumer.resolver.peers import CHANNEL_OPTIONS
 from consumer.rpc.grpc_status import CAUSE_METADATA

@@ -46,7 +46,7 @@ from consumer.protocol.shard_pb2 import (
     UnassignResponse,
 )
 from consumer.protocol.shard_pb2_grpc import ShardStub
-from consumer.protocol.validation_shard_response import (
+from consumer.protocol.validation_shard import (
     validate_hints_response,
     validate_shard_apply_response,
     validate_shard_list_response,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from consumer.journal.identity import Present, Standing, standing
+from consumer.journal.guard import Present, Standing, standing
 from consumer.protocol.identity_pb2 import JournalEpoch
 from consumer.protocol.shard_pb2 import Checkpoint
 

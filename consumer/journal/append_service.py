@@ -21,10 +21,13 @@ endless repetition, and memory is bounded by `wait_for_room` rather than by spil
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeAlias
 
 import structlog
 
@@ -41,12 +44,11 @@ from consumer.errors import (
     RegisterMismatchError,
     RpcFailedError,
 )
-from consumer.journal.append_queue import AnyFuture, AppendGroup, AppendQueue, new_future
+from consumer.journal.append_fence import CopyFence, CopyRegister, Refused
 from consumer.journal.appender import APPEND_BYTES_PER_SECOND_MIN, check_append
 from consumer.journal.client import JournalClient
-from consumer.journal.dependencies import succeed, succeed_or_go
-from consumer.journal.in_turn import InTurn, TurnNames
-from consumer.journal.late_copies import CopyFence, CopyRegister, Refused
+from consumer.journal.pipelining import AFTER_MAX, InTurn, TurnNames
+from consumer.op_future import Turn, TurnFuture
 from consumer.protocol.journal_pb2 import AppendRequest, AppendResponse, LabelSelector, LabelSet
 
 ROOM_BYTES = 128 << 20
@@ -59,8 +61,180 @@ for a moment; and an acknowledgement dropped with its journal would never be wri
 FAILURES_MAX = 10
 """Attempts after which a broker that is reached, but fails the append with an unexpected gRPC status, is believed.
 A writer that stalls for a second is aborted in this way, so the first ones mean little."""
-
 _log = structlog.get_logger()
+
+# The appends of one journal that wait their turn: first in, first out, merged where nobody can
+# tell.
+#
+# Pure bookkeeping. An append joins the newest waiting group if the group is not under way, demands
+# and changes the same registers, already waits for everything the append waits for, and has room.
+#
+# Source: gazette/core broker/client/append_service.go (chaining of async appends).
+GROUP_BYTES_MAX = 64 << 20
+"""A group larger than this takes no more appends, bytes."""
+
+# `Any`: futures are invariant in their result, and what a dependency resolves to is nobody's business here.
+AnyFuture: TypeAlias = "Future[Any]"
+
+
+# What an append waits for: until it has succeeded, or is on its way to a broker that keeps the
+# order.
+
+
+async def succeed(journal: str, futures: Collection[AnyFuture]) -> None:
+    """Wait until every future has succeeded; the first that is found to have failed fails us.
+
+    Raises:
+        JournalError: one failed or was cancelled; the cause is chained.
+    """
+    while unfinished := [one for one in futures if not _is_done(journal, one)]:
+        await _any_done(unfinished)
+
+
+async def succeed_or_go(journal: str, futures: Collection[AnyFuture]) -> tuple[Turn, ...]:
+    """Wait until every future has succeeded, or its append is on its way in turn; return these turns, of one broker.
+
+    Raises:
+        JournalError: as `succeed`.
+    """
+    while unfinished := [one for one in futures if not _is_done(journal, one)]:
+        # Looked at once: other threads send appends, and whatever is sent between two looks would be in neither.
+        looks = [(one, _turn_of(one)) for one in unfinished]
+        turns = tuple(turn for _, turn in looks if turn is not None)
+        if len(turns) < len(looks):
+            await _any_done_or_sent([one for one, turn in looks if turn is None])
+        elif len(turns) > AFTER_MAX or len({turn.endpoint for turn in turns}) > 1:
+            await _any_done(unfinished)
+        else:
+            return turns
+    return ()
+
+
+def _turn_of(future: AnyFuture) -> Turn | None:
+    return future.turn if isinstance(future, TurnFuture) else None
+
+
+def _is_done(journal: str, future: AnyFuture) -> bool:
+    if not future.done():
+        return False
+    if future.cancelled():
+        raise JournalError(journal, "what an append waited for was cancelled")
+    error = future.exception()
+    if error is not None:
+        raise JournalError(journal, f"what an append waited for failed: {error}") from error
+    return True
+
+
+async def _any_done(futures: Sequence[AnyFuture]) -> None:
+    """Wait until one of at least one is done.
+
+    Unlike `asyncio.wrap_future`, cancelling the wait leaves the futures alone.
+    """
+    changed = _Change()
+    for future in futures:
+        future.add_done_callback(changed)
+    await changed.wait()
+
+
+async def _any_done_or_sent(futures: Sequence[AnyFuture]) -> None:
+    changed = _Change()
+    for future in futures:
+        future.add_done_callback(changed)
+        if isinstance(future, TurnFuture):
+            future.when_sent(changed)
+    await changed.wait()
+
+
+class _Change:
+    """Wakes one waiter on the event loop; called on any thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+
+    def __call__(self, _: object) -> None:
+        # The loop may be gone when a store's thread finishes late; nobody waits any more then.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._event.set)
+
+    async def wait(self) -> None:
+        await self._event.wait()
+
+
+def new_future() -> TurnFuture[AppendResponse]:
+    """Return a future that nobody can cancel: it is shared by all appends of a group."""
+    future: TurnFuture[AppendResponse] = TurnFuture()
+    future.set_running_or_notify_cancel()
+    return future
+
+
+@dataclass(slots=True)
+class AppendGroup:
+    """Appends that go out as one."""
+
+    request: AppendRequest
+    """Parameters, all but the content."""
+    after: set[AnyFuture] = field(default_factory=set)
+    """What must succeed first."""
+    content: list[bytes] = field(default_factory=list)
+    size: int = 0
+    """Bytes of `content`."""
+    future: TurnFuture[AppendResponse] = field(default_factory=new_future)
+    in_turn: InTurn | None = None
+    """The place of its first copy among other appends."""
+    under_way: bool = False
+    """Being sent, so closed to further appends."""
+    landed: bool = False
+    """Known to be in the journal, though no answer told where."""
+
+    def takes(self, request: AppendRequest, after: set[AnyFuture]) -> bool:
+        """Tell whether an append may join."""
+        return (
+            not self.under_way
+            and self.size <= GROUP_BYTES_MAX
+            and after <= self.after
+            and request == self.request
+        )
+
+    def add(self, content: Iterable[bytes], size: int) -> None:
+        """Take an append's content, `size` bytes of it."""
+        self.content.extend(content)
+        self.size += size
+
+
+@dataclass(slots=True)
+class AppendQueue:
+    """One journal's groups, oldest first; the first one may be under way."""
+
+    groups: deque[AppendGroup] = field(default_factory=deque)
+    poison: BaseException | None = None
+    """Why this journal takes no appends any more."""
+    draining: bool = False
+    """A task works on the groups."""
+    under_way_since: float | None = None
+    """When the first group was sent for the first time, seconds of the event loop; None while none is under way."""
+
+    def put(
+        self,
+        request: AppendRequest,
+        content: Iterable[bytes],
+        size: int,
+        after: set[AnyFuture],
+    ) -> Future[AppendResponse]:
+        """Add an append to the newest group if that takes it, else to a new one; return the group's future."""
+        if not self.groups or not self.groups[-1].takes(request, after):
+            self.groups.append(AppendGroup(request, after))
+        group = self.groups[-1]
+        group.add(content, size)
+        return group.future
+
+    def knows(self, request: AppendRequest) -> bool:
+        """Tell whether the newest group has these very parameters."""
+        return bool(self.groups) and self.groups[-1].request == request
+
+    def newest(self) -> Future[AppendResponse] | None:
+        """Return the future that resolves last, if any append is unfinished."""
+        return self.groups[-1].future if self.groups else None
 
 
 class AppendService:

@@ -5,7 +5,7 @@ leaves the outcome unknown, which is an error of its own (`AppendOutcomeUnknownE
 write its bytes twice. Every other error means that nothing was written.
 
     connected, and not too long             one message of a call that stays open, if the broker takes that
-        depends on appends under way        and in turn, behind those (`consumer.journal.in_turn`)
+        depends on appends under way        and in turn, behind those (`consumer.journal.pipelining`)
     else                                    a call of its own: parameters, chunks, commit
 
 Source: gazette/core broker/client/appender.go.
@@ -31,13 +31,14 @@ from consumer.errors import (
     RegisterMismatchError,
 )
 from consumer.journal.channels import AppendUnderWay
-from consumer.journal.in_turn import InTurn
-from consumer.journal.outcomes import error_of_rpc, error_of_status
+from consumer.journal.pipelining import InTurn
 from consumer.journal.transport import (
     JournalTransport,
     Peer,
     RpcMetadata,
     cancelled_by_peer,
+    error_of_rpc,
+    error_of_status,
     patiently,
 )
 from consumer.journal.wire import encode_append_chunk

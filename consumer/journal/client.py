@@ -24,10 +24,13 @@ from allocator.runtime.clock import Clock, SystemClock
 from consumer.errors import JournalNotFoundError
 from consumer.journal.appender import CHUNK_BYTES, append_once, append_patiently, check_append
 from consumer.journal.channels import ChannelCache, Channels
-from consumer.journal.deletion import delete_fragments
-from consumer.journal.guard import OffsetGuard
-from consumer.journal.identity import Present
-from consumer.journal.in_turn import InTurn
+from consumer.journal.extensions import (
+    delete_fragments,
+    list_quarantine,
+    purge_quarantine,
+    verify_journal,
+)
+from consumer.journal.guard import OffsetGuard, Present
 from consumer.journal.listing import (
     ListResult,
     apply_changes,
@@ -36,12 +39,10 @@ from consumer.journal.listing import (
     list_journals,
     watch_journals,
 )
-from consumer.journal.quarantine import list_quarantine, purge_quarantine
-from consumer.journal.read_progress import ReadSpan as ReadSpan
+from consumer.journal.pipelining import InTurn
 from consumer.journal.reader import Reader
-from consumer.journal.routes import RouteCache
-from consumer.journal.transport import JournalTransport
-from consumer.journal.verification import verify_journal
+from consumer.journal.reader import ReadSpan as ReadSpan
+from consumer.journal.transport import JournalTransport, RouteCache
 from consumer.protocol.alphabet import split_journal
 from consumer.protocol.auth import ClientAuth, NoAuth
 from consumer.protocol.fragments_pb2 import QuarantineEntry, VerifyJournalResponse

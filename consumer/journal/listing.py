@@ -15,13 +15,14 @@ import structlog
 from allocator.errors import ValidationError
 from allocator.runtime.backoff import Backoff
 from consumer.errors import ApplyConflictError, ConsumerError, EndpointError, RpcFailedError
-from consumer.journal.outcomes import error_of_rpc, error_of_status
 from consumer.journal.transport import (
     STREAM_LIFE_SECONDS,
     UNARY_TIMEOUT_SECONDS,
     JournalTransport,
     answer_of,
     cancelled_by_peer,
+    error_of_rpc,
+    error_of_status,
     patiently,
 )
 from consumer.protocol.alphabet import require

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from allocator.runtime.door import lazy_names
 
 if TYPE_CHECKING:
-    from consumer.journal.late_copies import CopyRegister
+    from consumer.journal.append_fence import CopyRegister
     from consumer.message.clock import MessageClock
     from consumer.message.framing import NDJSON, framing_for
     from consumer.message.json_type import json_uuid_of
@@ -30,7 +30,7 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "CopyRegister": "consumer.journal.late_copies",
+            "CopyRegister": "consumer.journal.append_fence",
             "MessageClock": "consumer.message.clock",
             "NDJSON": "consumer.message.framing",
             "PendingAppend": "consumer.message.publisher",

@@ -19,7 +19,7 @@ import structlog
 from consumer.errors import ContentTypeError, FramingError
 from consumer.journal.client import JournalClient
 from consumer.journal.guard import OffsetGuard
-from consumer.journal.read_progress import ReadSpan
+from consumer.journal.reader import ReadSpan
 from consumer.message.batch import MessageBatch, MessageType
 from consumer.message.columns import batch_around_damage, batch_of
 from consumer.message.framing import Framing, Unframer, framing_for

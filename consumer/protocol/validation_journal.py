@@ -12,6 +12,7 @@ import posixpath
 
 from allocator.errors import ValidationError
 from consumer.protocol.alphabet import require, shown, validate_journal, within
+from consumer.protocol.fragments_pb2 import DeleteFragmentsRequest
 from consumer.protocol.journal_pb2 import (
     AppendRequest,
     ApplyRequest,
@@ -62,9 +63,7 @@ __all__ = [
     "validate_store_health_request",
     "validate_store_health_response",
 ]
-
 _SUSPENDS = frozenset(AppendRequest.Suspend.values())
-
 FRAGMENTS_PAGE_MAX = 10_000
 """Most fragments of one page."""
 
@@ -244,3 +243,31 @@ def validate_store_health_request(request: FragmentStoreHealthRequest) -> None:
         "check_delete_prefix",
         f"expected a clean relative path ending in '/', got {shown(prefix)}",
     )
+
+
+# Rules of the requests by which brokers remove fragments.
+#
+# Each function raises `ValidationError` for the first rule broken, with the path of its field.
+
+FRAGMENTS_DELETED_MAX = 1_000
+"""Fragments of one request."""
+
+
+def validate_delete_fragments_request(request: DeleteFragmentsRequest) -> None:
+    """Check a request to remove fragments of a journal.
+
+    Raises:
+        ValidationError: its journal is malformed, a fragment is empty, or there are too many.
+    """
+    validate_journal(request.journal)
+    require(
+        len(request.fragments) <= FRAGMENTS_DELETED_MAX,
+        "fragments",
+        f"expected at most {FRAGMENTS_DELETED_MAX}, got {len(request.fragments)}; send several requests",
+    )
+    for index, fragment in enumerate(request.fragments):
+        require(
+            0 <= fragment.begin < fragment.end,
+            f"fragments[{index}]",
+            f"expected 0 <= begin < end, got {fragment.begin} and {fragment.end}",
+        )

@@ -20,27 +20,39 @@ from consumer.protocol.alphabet import (
     validate_token,
     within,
 )
-from consumer.protocol.labels import DEAD_LETTER_JOURNAL, ID, SINGLE_VALUED, values_of
+from consumer.protocol.labels import (
+    DEAD_LETTER_JOURNAL,
+    ID,
+    SINGLE_VALUED,
+    values_of,
+    weight_thousandths,
+)
 from consumer.protocol.recorded_op_pb2 import FSMHints, Segment
 from consumer.protocol.shard_pb2 import (
     ApplyRequest,
+    ApplyResponse,
     ConsumerSpec,
     GetHintsRequest,
+    GetHintsResponse,
     ListRequest,
+    ListResponse,
     ReplicaStatus,
     ShardSpec,
     StatRequest,
+    StatResponse,
+    Status,
     UnassignRequest,
+    UnassignResponse,
 )
 from consumer.protocol.validation_journal import validate_expected_revision
 from consumer.protocol.validation_terms import (
     validate_header,
     validate_label_set,
     validate_process_spec,
+    validate_route,
     validate_selector,
     validate_single_valued,
 )
-from consumer.protocol.weight_label import weight_thousandths
 
 _STATUS_CODES = frozenset(ReplicaStatus.Code.values())
 SHARD_ID_BYTES = (4, 512)
@@ -287,3 +299,88 @@ def _validate_segment(segment: Segment, implied_log: str) -> None:
         f"expected 0 (unknown) or more than {segment.first_offset}, got {segment.last_offset}",
     )
     validate_journal_name(segment.log or implied_log, "log")
+
+
+# Rules of the shard service's answers: what a client refuses to believe.
+#
+# Source: gazette/core consumer/protocol/rpc_extensions.go (Validate of each response).
+
+
+def validate_stat_response(response: StatResponse) -> None:
+    """Check the answer to a stat.
+
+    Raises:
+        ValidationError: its status, header or offsets are malformed.
+    """
+    _validate_status(response.status)
+    validate_header(response.header, "header")
+    validate_offsets(response.read_through, "read_through")
+    validate_offsets(response.publish_at, "publish_at")
+
+
+def validate_shard_list_response(response: ListResponse) -> None:
+    """Check a listing: each shard has one status for each member of its route.
+
+    Raises:
+        ValidationError: the header or a listed shard is malformed.
+    """
+    _validate_status(response.status)
+    validate_header(response.header, "header")
+    for index, shard in enumerate(response.shards):
+        with within(f"shards[{index}]"):
+            _validate_listed(shard)
+
+
+def _validate_listed(shard: ListResponse.Shard) -> None:
+    with within("spec"):
+        validate_shard_spec(shard.spec)
+    require(
+        shard.mod_revision > 0,
+        "mod_revision",
+        f"expected a revision above 0, got {shard.mod_revision}",
+    )
+    validate_route(shard.route, "route")
+    require(
+        len(shard.status) == len(shard.route.members),
+        "status",
+        f"expected one for each of {len(shard.route.members)} members, got {len(shard.status)}",
+    )
+    for index, status in enumerate(shard.status):
+        with within(f"status[{index}]"):
+            validate_replica_status(status)
+
+
+def validate_shard_apply_response(response: ApplyResponse) -> None:
+    """Check the answer to an apply.
+
+    Raises:
+        ValidationError: its status is unknown or its header malformed.
+    """
+    _validate_status(response.status)
+    validate_header(response.header, "header")
+
+
+def validate_hints_response(response: GetHintsResponse) -> None:
+    """Check fetched hints. The header is not looked at.
+
+    Raises:
+        ValidationError: its status is unknown or hints are malformed.
+    """
+    _validate_status(response.status)
+    if response.HasField("primary_hints"):
+        validate_hints(response.primary_hints.hints, "primary_hints.hints")
+    for index, backup in enumerate(response.backup_hints):
+        validate_hints(backup.hints, f"backup_hints[{index}].hints")
+
+
+def validate_unassign_response(response: UnassignResponse) -> None:
+    """Check the answer to an unassign.
+
+    Raises:
+        ValidationError: its status is unknown.
+    """
+    _validate_status(response.status)
+
+
+def _validate_status(status: int) -> None:
+    require(status in Status.values(), "status", f"expected a known status, got {status}")

@@ -16,7 +16,7 @@ from allocator.runtime.task_group import TaskGroup
 from consumer.errors import ConsumerError, JournalReplacedError, LogDataLossError
 from consumer.journal.client import JournalClient
 from consumer.journal.guard import OffsetGuard
-from consumer.journal.read_progress import ReadSpan
+from consumer.journal.reader import ReadSpan
 from consumer.protocol.identity_pb2 import JournalEpoch
 from consumer.recoverylog.playback import JUMP_BYTES, Position
 

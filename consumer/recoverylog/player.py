@@ -42,7 +42,7 @@ from consumer.errors import (
     RecoveryLogError,
 )
 from consumer.journal.client import JournalClient
-from consumer.journal.read_progress import ReadSpan
+from consumer.journal.reader import ReadSpan
 from consumer.protocol.recorded_op_pb2 import FSMHints
 from consumer.recoverylog.author import author_from, fence_of, holds_fence
 from consumer.recoverylog.copy_orders import CopyOrders

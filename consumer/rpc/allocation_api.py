@@ -48,7 +48,6 @@ from consumer.errors import (
 )
 from consumer.key_space import is_visible, process_of, spec_of, standbys_refused_of
 from consumer.protocol import allocation_pb2_grpc
-from consumer.protocol.actor import ACTOR, actor_of
 from consumer.protocol.allocation_pb2 import AllocationStatus as Status
 from consumer.protocol.allocation_pb2 import (
     ApplyPlanRequest,
@@ -65,6 +64,7 @@ from consumer.protocol.allocation_pb2 import (
     PlanResponse,
 )
 from consumer.protocol.auth import Capability, Claims, ClientAuth, expiring
+from consumer.protocol.call_metadata import ACTOR, actor_of
 from consumer.protocol.shard_pb2 import ApplyRequest, ConsumerSpec
 from consumer.protocol.validation_shard import validate_shard_apply_request
 from consumer.resolver.peers import Peers

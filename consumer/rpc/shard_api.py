@@ -38,8 +38,8 @@ from consumer.errors import BoundExceededError, EndpointError
 from consumer.key_space import is_visible, spec_of
 from consumer.move_messages import UNASSIGNED
 from consumer.protocol import shard_pb2_grpc
-from consumer.protocol.actor import actor_of
 from consumer.protocol.auth import Capability, Claims, ClientAuth
+from consumer.protocol.call_metadata import actor_of
 from consumer.protocol.journal_pb2 import Header, LabelSelector
 from consumer.protocol.labels import ID, label_set, selector
 from consumer.protocol.recorded_op_pb2 import FSMHints

@@ -18,11 +18,11 @@ from allocator.leader.move_log import Ledger
 from allocator.runtime.clock import Clock
 from consumer.application import Application
 from consumer.core.supervision import RestartPolicy
+from consumer.journal.append_fence import CopyRegister
 from consumer.journal.append_service import AppendService
 from consumer.journal.client import JournalClient
 from consumer.journal.guard import HEAD_PATIENCE_SECONDS
-from consumer.journal.in_turn import TurnNames
-from consumer.journal.late_copies import CopyRegister
+from consumer.journal.pipelining import TurnNames
 from consumer.message.clock_watch import CLOCK_AHEAD_SECONDS
 from consumer.message.publisher import CARRIED_BYTES_MAX
 from consumer.message.sequencer import PRODUCERS_BYTES_MAX

@@ -20,7 +20,7 @@ from allocator.runtime.task_group import TaskGroup
 from consumer.core.hint_keys import recovery_log_of
 from consumer.errors import ContentTypeError
 from consumer.journal.append_service import AppendService
-from consumer.journal.in_turn import TurnNames
+from consumer.journal.pipelining import TurnNames
 from consumer.local_state import LocalState
 from consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG
 from consumer.protocol.shard_pb2 import ShardSpec

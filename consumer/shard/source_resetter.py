@@ -18,7 +18,7 @@ from allocator.ops import Compare, Delete, Get, KeyValue, prefix_range_end
 from consumer.core.source_reset import SourceReset
 from consumer.errors import JournalNotFoundError
 from consumer.journal.client import JournalClient
-from consumer.journal.identity import Present
+from consumer.journal.guard import Present
 from consumer.protocol.alphabet import split_journal
 from consumer.protocol.recovery_pb2 import ResetSourceStatus
 from consumer.protocol.recovery_pb2 import SourceReset as SourceResetMessage

@@ -27,8 +27,7 @@ from consumer.errors import (
     JournalReplacedError,
     SourceReplacedError,
 )
-from consumer.journal.guard import OffsetGuard
-from consumer.journal.identity import Present
+from consumer.journal.guard import OffsetGuard, Present
 from consumer.message.batch import MessageBatch, MessageType
 from consumer.message.reader import MessageSource
 from consumer.protocol.identity_pb2 import JournalEpoch

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from consumer.journal.client import JournalClient
-from consumer.journal.identity import Present
+from consumer.journal.guard import Present
 from consumer.message.clock import clock_at
 from consumer.protocol.labels import CONTENT_TYPE, value_of
 from consumer.protocol.selector_text import parse_selector

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from consumer.journal.guard import OffsetGuard
-    from consumer.journal.read_progress import ReadSpan
-    from consumer.journal.reader import Reader
+    from consumer.journal.reader import Reader, ReadSpan
     from spark_bridge.journal_source.damage import DamagedRecord
 
 DECODE_BYTES: Final = 4 << 20

@@ -11,8 +11,7 @@ from typing import Any, Final
 import structlog
 
 from consumer.client.loop_thread import LoopThread
-from consumer.journal.guard import HEAD_PATIENCE_SECONDS
-from consumer.journal.identity import Present, Standing, epoch_text, standing
+from consumer.journal.guard import HEAD_PATIENCE_SECONDS, Present, Standing, epoch_text, standing
 from consumer.protocol.identity_pb2 import JournalEpoch
 from spark_bridge.brokers import open_client
 from spark_bridge.journal_source.byte_runs import BytePartition

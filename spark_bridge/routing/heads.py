@@ -10,7 +10,7 @@ import grpc
 
 from allocator.runtime.backoff import Backoff
 from consumer.errors import ConsumerError, EndpointError, JournalUnavailableError
-from consumer.journal.outcomes import error_of_rpc, error_of_status
+from consumer.journal.transport import error_of_rpc, error_of_status
 from consumer.protocol.journal_pb2 import ReadRequest, ReadResponse, Status
 from consumer.protocol.journal_pb2_grpc import JournalStub
 from consumer.protocol.labels import label_set, selector

@@ -26,8 +26,7 @@ from consumer.errors import (
 )
 from consumer.journal.append_service import AppendService
 from consumer.journal.client import JournalClient
-from consumer.journal.read_progress import ReadSpan
-from consumer.journal.reader import Reader
+from consumer.journal.reader import Reader, ReadSpan
 from consumer.protocol.journal_pb2 import AppendResponse, ApplyRequest, JournalSpec
 from consumer.protocol.labels import label_set, parse_selector, selector
 from consumer.simulation.broker import MemoryBroker

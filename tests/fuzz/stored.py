@@ -30,7 +30,7 @@ from consumer.errors import (
     SourceDataLossError,
     StoreError,
 )
-from consumer.journal.append_messages import (
+from consumer.journal.append_stream import (
     PLAIN_BYTES_MAX,
     WholeAppend,
     decode_appends,

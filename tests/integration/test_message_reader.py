@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from allocator.runtime.task_group import TaskGroup
 from consumer.errors import ContentTypeError, FramingError, JournalNotFoundError
 from consumer.journal.client import JournalClient
-from consumer.journal.read_progress import ReadSpan
+from consumer.journal.reader import ReadSpan
 from consumer.message.batch import UNREADABLE, MessageBatch
 from consumer.message.clock import MessageClock
 from consumer.message.framing import NDJSON, PROTOBUF_FIXED, framing_for

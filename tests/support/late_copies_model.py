@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from consumer.broker.preconditions import Position, refusal, registers_after
-from consumer.journal.late_copies import CopyFence, CopyRegister, Refused
+from consumer.journal.append_fence import CopyFence, CopyRegister, Refused
 from consumer.protocol.journal_pb2 import AppendRequest, JournalSpec, LabelSet, Status
 from consumer.protocol.labels import label_set
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 
-from consumer.journal.append_messages import WholeAppend, encode_appends
+from consumer.journal.append_stream import WholeAppend, encode_appends
 from consumer.journal.client import JournalClient
 from consumer.protocol import journal_pb2 as pb
 from consumer.protocol.appends_pb2 import AppendStreamRequest

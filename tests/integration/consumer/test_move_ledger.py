@@ -19,10 +19,10 @@ from consumer.cli.main import main
 from consumer.client import AllocationClient, ShardClient
 from consumer.errors import PlanNotAppliedError
 from consumer.member.service import Service
-from consumer.protocol.actor import ACTOR, actor_of, local_actor
 from consumer.protocol.allocation_pb2 import MoveKind, ShardMove
 from consumer.protocol.allocation_pb2_grpc import AllocationServiceStub
 from consumer.protocol.auth import Capability, Claims, KeyedAuth
+from consumer.protocol.call_metadata import ACTOR, actor_of, local_actor
 from consumer.protocol.labels import label_set, selector
 from tests.support.eventually import eventually
 from tests.support.members import Cluster, client_of, shard, statuses, upserts, wait_for_primaries

@@ -18,7 +18,7 @@ from consumer.errors import (
 )
 from consumer.journal.append_service import AppendService
 from consumer.journal.client import JournalClient
-from consumer.journal.in_turn import InTurn, TurnNames
+from consumer.journal.pipelining import InTurn, TurnNames
 from consumer.op_future import Turn, TurnFuture
 from consumer.protocol import journal_pb2 as pb
 from consumer.protocol.labels import label_set, parse_selector

@@ -26,7 +26,7 @@ from consumer.journal.append_stream import AppendStream
 from consumer.journal.appender import CHUNK_BYTES
 from consumer.journal.channels import BulkStub, ChannelCache
 from consumer.journal.client import JournalClient
-from consumer.journal.in_turn import InTurn
+from consumer.journal.pipelining import InTurn
 from consumer.journal.wire import APPEND_SERVICE
 from consumer.op_future import Turn
 from consumer.protocol import journal_pb2 as pb

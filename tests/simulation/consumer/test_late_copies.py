@@ -12,9 +12,9 @@ import pytest
 from allocator.simulation.network import Link
 from allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
 from consumer.errors import RegisterMismatchError
+from consumer.journal.append_fence import CopyRegister
 from consumer.journal.append_service import AppendService
 from consumer.journal.client import JournalClient
-from consumer.journal.late_copies import CopyRegister
 from consumer.message.framing import NDJSON
 from consumer.protocol.journal_pb2 import AppendRequest, JournalSpec
 from consumer.protocol.labels import CONTENT_TYPE, label_set, values_of

@@ -19,8 +19,8 @@ from consumer.broker.append import Turn
 from consumer.core import transaction_events as tx
 from consumer.core.checkpoint import build_checkpoint
 from consumer.core.transaction import TransactionMachine
+from consumer.journal.append_fence import CopyRegister
 from consumer.journal.append_service import AppendService
-from consumer.journal.late_copies import CopyRegister
 from consumer.message.producer_segment import EncodedCheckpoint
 from consumer.message.sequencer import Sequencer
 from consumer.op_future import completed

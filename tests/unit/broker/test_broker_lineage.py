@@ -10,7 +10,7 @@ import pytest
 from consumer.broker.commit_log import decode_record, encode_record
 from consumer.broker.lineage import EPOCHS_MAX, Lineage
 from consumer.broker.recovery import Recovered
-from consumer.journal.identity import Present, Standing, present_epoch, standing
+from consumer.journal.guard import Present, Standing, present_epoch, standing
 from consumer.protocol.identity_pb2 import JournalEpoch, JournalIdentity
 from tests.support.journal_files import commit, copied, crash, reopened
 

@@ -9,7 +9,7 @@ from consumer.core.failure_kind import FailureKind, failure_kind
 from consumer.core.source_reset import SourceReset, apply_reset, is_of, was_applied
 from consumer.core.supervision import RestartPolicy, Supervision
 from consumer.errors import JournalReplacedError, SourceReplacedError
-from consumer.journal.identity import Present
+from consumer.journal.guard import Present
 from consumer.protocol.identity_pb2 import JournalEpoch, JournalIdentity
 from consumer.protocol.shard_pb2 import Checkpoint
 

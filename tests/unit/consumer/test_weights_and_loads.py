@@ -13,11 +13,10 @@ from allocator.state.load import Lag, MemberReport, ReplicaLoad, declared_weight
 from consumer.config import MemberConfig
 from consumer.key_space import ShardItem
 from consumer.load_report import RoundedReport, decode_report
-from consumer.protocol.labels import WEIGHT, label_set
+from consumer.protocol.labels import WEIGHT, label_set, weight_thousandths
 from consumer.protocol.load_pb2 import MemberLoad
 from consumer.protocol.shard_pb2 import ShardSpec
 from consumer.protocol.validation_shard import validate_shard_spec
-from consumer.protocol.weight_label import weight_thousandths
 from tests.support.members import shard
 
 I, J = ItemId("shard-i"), ItemId("shard-j")  # noqa: E741 - items

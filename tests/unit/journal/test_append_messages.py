@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer.journal.append_messages import (
+from consumer.journal.append_stream import (
     PLAIN_BYTES_MAX,
     WholeAppend,
     decode_appends,

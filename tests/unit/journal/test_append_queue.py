@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer.journal.append_queue import GROUP_BYTES_MAX, AppendQueue
+from consumer.journal.append_service import GROUP_BYTES_MAX, AppendQueue
 from consumer.journal.appender import CHUNK_BYTES, chunks_of
 from consumer.protocol.journal_pb2 import AppendRequest
 from consumer.protocol.labels import label_set, parse_selector

@@ -8,8 +8,8 @@ import pytest
 
 from allocator.runtime.task_group import TaskGroup
 from consumer.errors import JournalError
-from consumer.journal.dependencies import succeed, succeed_or_go
-from consumer.journal.in_turn import AFTER_MAX
+from consumer.journal.append_service import succeed, succeed_or_go
+from consumer.journal.pipelining import AFTER_MAX
 from consumer.op_future import Turn, TurnFuture
 
 TURN = Turn("http://broker", b"name")

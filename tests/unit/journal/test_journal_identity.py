@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from consumer.errors import JournalReplacedError
-from consumer.journal.guard import OffsetGuard
-from consumer.journal.identity import Present, Standing, present_epoch, standing
+from consumer.journal.guard import OffsetGuard, Present, Standing, present_epoch, standing
 from consumer.protocol.identity_pb2 import JournalEpoch, JournalIdentity
 
 PATIENCE_SECONDS = 5.0

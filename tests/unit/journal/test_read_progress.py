@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from allocator.errors import ValidationError
-from consumer.journal.read_progress import ReadProgress, ReadSpan
+from consumer.journal.reader import ReadProgress, ReadSpan
 from consumer.journal.wire import ReadChunk
 from consumer.protocol import journal_pb2 as pb
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from consumer.journal.routes import RouteCache, choose_endpoint
+from consumer.journal.transport import RouteCache, choose_endpoint
 from consumer.protocol.journal_pb2 import ProcessSpec, Route
 
 

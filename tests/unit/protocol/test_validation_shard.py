@@ -10,8 +10,8 @@ from google.protobuf.duration_pb2 import Duration
 from allocator.errors import ValidationError
 from consumer.protocol import journal_pb2, recorded_op_pb2
 from consumer.protocol import shard_pb2 as pb
+from consumer.protocol import validation_shard as answers
 from consumer.protocol import validation_shard as rules
-from consumer.protocol import validation_shard_response as answers
 from consumer.protocol.labels import DEAD_LETTER_JOURNAL, label_set
 
 

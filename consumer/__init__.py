@@ -44,19 +44,23 @@ if TYPE_CHECKING:
     from consumer.journal.channels import parse_endpoint
     from consumer.journal.client import JournalClient
     from consumer.member.service import run_member
-    from consumer.message.arrow_type import ArrowType
     from consumer.message.batch import Envelope, MessageBatch, MessageType
-    from consumer.message.csv_type import CsvType
-    from consumer.message.json_type import JsonStructType, JsonType, Meta
     from consumer.message.mapping import (
         MappedJournal,
         modulo_mapping,
         random_mapping,
         rendezvous_mapping,
     )
-    from consumer.message.protobuf_type import ProtobufType
     from consumer.message.publisher import Publisher
     from consumer.message.reader import read_committed
+    from consumer.message.types import (
+        ArrowType,
+        CsvType,
+        JsonStructType,
+        JsonType,
+        Meta,
+        ProtobufType,
+    )
     from consumer.message.uuid import Flags
     from consumer.op_future import OpFuture
     from consumer.protocol.auth import Capability, Claims, KeyedAuth
@@ -134,7 +138,7 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
             "AllocationClient": "consumer.client.allocation_client",
             "AppendService": "consumer.journal.append_service",
             "Application": "consumer.application",
-            "ArrowType": "consumer.message.arrow_type",
+            "ArrowType": "consumer.message.types",
             "BROKER_ADDRESS_DEFAULT": "consumer.cli.connection",
             "BatchConsumer": "consumer.application",
             "BeginFinisher": "consumer.application",
@@ -146,7 +150,7 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
             "ClaimsMissingError": "consumer.errors",
             "ConsumerError": "consumer.errors",
             "ConsumerSpec": "consumer.protocol.shard_pb2",
-            "CsvType": "consumer.message.csv_type",
+            "CsvType": "consumer.message.types",
             "DeferToNextTxnError": "consumer.application",
             "EndpointError": "consumer.errors",
             "Envelope": "consumer.message.batch",
@@ -154,8 +158,8 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
             "JournalClient": "consumer.journal.client",
             "JournalError": "consumer.errors",
             "JournalSpec": "consumer.protocol.journal_pb2",
-            "JsonStructType": "consumer.message.json_type",
-            "JsonType": "consumer.message.json_type",
+            "JsonStructType": "consumer.message.types",
+            "JsonType": "consumer.message.types",
             "KeyedAuth": "consumer.protocol.auth",
             "LabelSelector": "consumer.protocol.journal_pb2",
             "MappedJournal": "consumer.message.mapping",
@@ -163,10 +167,10 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
             "MessageBatch": "consumer.message.batch",
             "MessageProducer": "consumer.application",
             "MessageType": "consumer.message.batch",
-            "Meta": "consumer.message.json_type",
+            "Meta": "consumer.message.types",
             "NotAuthorizedError": "consumer.errors",
             "OpFuture": "consumer.op_future",
-            "ProtobufType": "consumer.message.protobuf_type",
+            "ProtobufType": "consumer.message.types",
             "Publisher": "consumer.message.publisher",
             "RecoveryClient": "consumer.client.recovery_client",
             "Resolution": "consumer.application",

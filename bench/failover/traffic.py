@@ -12,13 +12,12 @@ from itertools import pairwise
 from allocator.runtime.task_group import TaskGroup
 from bench.failover.app import OUTPUT, SOURCE
 from consumer.journal.client import JournalClient
-from consumer.message.clock import MessageClock
 from consumer.message.framing import NDJSON
-from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
 from consumer.message.reader import read_committed
-from consumer.message.uuid import Flags, new_producer_id
+from consumer.message.types import JsonType
+from consumer.message.uuid import Flags, MessageClock, new_producer_id
 
 INTERVAL_SECONDS = 0.005
 """Between two messages."""

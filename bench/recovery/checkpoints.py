@@ -25,9 +25,9 @@ from consumer.core.checkpoint import build_checkpoint
 from consumer.embedded.broker import EmbeddedBrokerProcess
 from consumer.local_state import LocalState
 from consumer.message.batch import MessageBatch
-from consumer.message.journal_producers import FilingLimits
-from consumer.message.json_type import JsonType
+from consumer.message.producers import FilingLimits
 from consumer.message.sequencer import Sequencer
+from consumer.message.types import JsonType
 from consumer.message.uuid import PRODUCER_BYTES, Flags
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.stores.conformance.subject import FixedShard

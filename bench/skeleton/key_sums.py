@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from consumer.application import Shard
 from consumer.message.batch import Envelope, MessageBatch, MessageType
-from consumer.message.json_type import JsonType
 from consumer.message.publisher import Publisher
+from consumer.message.types import JsonType
 from consumer.protocol import journal_pb2
 from consumer.stores.sql import SqlStore
 

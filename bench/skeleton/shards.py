@@ -31,11 +31,10 @@ from consumer.embedded.broker import EmbeddedBrokerProcess
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.embedded.member import EmbeddedMemberProcess
 from consumer.journal.client import JournalClient
-from consumer.message.clock import MessageClock
-from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
-from consumer.message.uuid import new_producer_id
+from consumer.message.types import JsonType
+from consumer.message.uuid import MessageClock, new_producer_id
 from consumer.protocol.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
 
 APPLICATION = "bench.skeleton.key_sums:KeySums"

@@ -10,8 +10,8 @@ from urllib.parse import quote
 from consumer.application import Shard
 from consumer.local_state import LocalState
 from consumer.message.batch import Envelope, MessageType
-from consumer.message.json_type import JsonType
 from consumer.message.publisher import Publisher
+from consumer.message.types import JsonType
 from consumer.message.uuid import Flags
 from consumer.protocol import journal_pb2
 from consumer.stores.sqlite import SqliteStore

@@ -18,12 +18,11 @@ from bench.spark.table_app import DIRECTORY
 from consumer.client import SyncShardClient
 from consumer.embedded.member import EmbeddedMemberProcess
 from consumer.journal.client import JournalClient
-from consumer.message.clock import MessageClock
 from consumer.message.framing import NDJSON
-from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
-from consumer.message.uuid import new_producer_id
+from consumer.message.types import JsonType
+from consumer.message.uuid import MessageClock, new_producer_id
 from consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
 from consumer.stores.sqlite.recording import DATABASE
 

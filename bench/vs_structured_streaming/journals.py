@@ -16,13 +16,12 @@ from bench.vs_structured_streaming.rows import PARTS, Chunk, Row, part_of
 from consumer.client.loop_thread import LoopThread
 from consumer.journal.append_service import AppendService
 from consumer.journal.client import JournalClient
-from consumer.message.clock import MessageClock
 from consumer.message.framing import NDJSON
-from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import PendingAppend, Publisher
 from consumer.message.reader import read_committed
-from consumer.message.uuid import Flags, new_producer_id
+from consumer.message.types import JsonType
+from consumer.message.uuid import Flags, MessageClock, new_producer_id
 from consumer.protocol.labels import CONTENT_TYPE_RECOVERY_LOG
 from consumer.protocol.shard_pb2 import ShardSpec
 

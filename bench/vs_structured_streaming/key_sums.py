@@ -13,9 +13,9 @@ import msgspec
 from consumer.application import Shard
 from consumer.message.batch import Envelope, MessageBatch, MessageType
 from consumer.message.framing import NDJSON
-from consumer.message.json_type import JsonStructType, JsonType, Meta
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
+from consumer.message.types import JsonStructType, JsonType, Meta
 from consumer.protocol.journal_pb2 import JournalSpec
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.stores.sqlite import SqliteStore

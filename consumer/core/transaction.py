@@ -32,7 +32,7 @@ from consumer.core.transaction_events import Activity, Demand, Event, Instructio
 from consumer.core.transaction_records import PriorTxn, RunningTxn
 from consumer.errors import ReplayError
 from consumer.message.batch import MessageBatch
-from consumer.message.outcome import Outcome
+from consumer.message.sequence_rules import Outcome
 from consumer.message.sequencer import Sequencer
 from consumer.protocol.shard_pb2 import Checkpoint
 

@@ -12,8 +12,8 @@ from enum import Enum
 
 from consumer.core.checkpoint import build_checkpoint
 from consumer.message.batch import MessageBatch
-from consumer.message.outcome import Outcome
-from consumer.message.producer_counts import ProducerCounts
+from consumer.message.producers import ProducerCounts
+from consumer.message.sequence_rules import Outcome
 from consumer.protocol import shard_pb2
 from consumer.protocol.identity_pb2 import JournalEpoch
 

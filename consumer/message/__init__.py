@@ -6,12 +6,11 @@ from allocator.runtime.door import lazy_names
 
 if TYPE_CHECKING:
     from consumer.journal.append_fence import CopyRegister
-    from consumer.message.clock import MessageClock
     from consumer.message.framing import NDJSON, framing_for
-    from consumer.message.json_type import json_uuid_of
     from consumer.message.mapping import fnv1a_32
     from consumer.message.publisher import PendingAppend
-    from consumer.message.uuid import build_uuid, new_producer_id, parse_uuid
+    from consumer.message.types import json_uuid_of
+    from consumer.message.uuid import MessageClock, build_uuid, new_producer_id, parse_uuid
 
 __all__ = [
     "NDJSON",
@@ -31,13 +30,13 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
         __name__,
         {
             "CopyRegister": "consumer.journal.append_fence",
-            "MessageClock": "consumer.message.clock",
+            "MessageClock": "consumer.message.uuid",
             "NDJSON": "consumer.message.framing",
             "PendingAppend": "consumer.message.publisher",
             "build_uuid": "consumer.message.uuid",
             "fnv1a_32": "consumer.message.mapping",
             "framing_for": "consumer.message.framing",
-            "json_uuid_of": "consumer.message.json_type",
+            "json_uuid_of": "consumer.message.types",
             "new_producer_id": "consumer.message.uuid",
             "parse_uuid": "consumer.message.uuid",
         },

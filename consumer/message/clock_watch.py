@@ -13,7 +13,7 @@ from typing import Final
 
 from consumer.errors import ClockAheadError
 from consumer.message.batch import MessageBatch
-from consumer.message.clock import clock_at, unix_seconds_of
+from consumer.message.uuid import clock_at, unix_seconds_of
 
 CLOCK_AHEAD_SECONDS: Final = 3600.0
 """By how much a clock may be ahead by default: machines with a time service differ by less than a second."""

@@ -30,11 +30,10 @@ from typing import Any
 from allocator.errors import ValidationError
 from consumer.errors import ContentTypeError, PublishError
 from consumer.message.batch import MessageType
-from consumer.message.clock import MessageClock
 from consumer.message.framing import Framing, framing_for
 from consumer.message.mapping import MappedJournal, Mapping
 from consumer.message.rollback import Rollback
-from consumer.message.uuid import Flags, build_uuid
+from consumer.message.uuid import Flags, MessageClock, build_uuid
 from consumer.protocol.alphabet import validate_journal
 
 CARRIED_BYTES_MAX = 16 << 10

@@ -20,8 +20,7 @@ from consumer.errors import ContentTypeError, FramingError
 from consumer.journal.client import JournalClient
 from consumer.journal.guard import OffsetGuard
 from consumer.journal.reader import ReadSpan
-from consumer.message.batch import MessageBatch, MessageType
-from consumer.message.columns import batch_around_damage, batch_of
+from consumer.message.batch import MessageBatch, MessageType, batch_around_damage, batch_of
 from consumer.message.framing import Framing, Unframer, framing_for
 from consumer.message.sequencer import RING_BYTES, RING_MESSAGES, Sequencer
 from consumer.protocol.journal_pb2 import JournalSpec

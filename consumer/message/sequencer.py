@@ -32,18 +32,28 @@ from typing import Final
 
 from consumer.message.ageing import PRUNE_HORIZON_SECONDS, ReadingTime, stale_ids
 from consumer.message.batch import MessageBatch
-from consumer.message.emission import ReplayRange, RunEmission, SequenceEmission
-from consumer.message.journal_producers import FilingLimits, JournalProducers
-from consumer.message.outcome import Outcome
-from consumer.message.producer_counts import ProducerCounts
-from consumer.message.producers import Producer
-from consumer.message.ring import Ring, Span
-from consumer.message.run import committed_part, end_of_stretch, scan_run
+from consumer.message.producers import (
+    FilingLimits,
+    JournalProducers,
+    Producer,
+    ProducerCounts,
+    Ring,
+    Span,
+)
+from consumer.message.sequence import (
+    ReplayRange,
+    RunEmission,
+    SequenceEmission,
+    committed_part,
+    end_of_stretch,
+    scan_run,
+)
 from consumer.message.sequence_rules import (
     EFFECTS,
     NOTHING_PENDING,
     TXN_FLAGS,
     Effect,
+    Outcome,
     classify,
     decide,
 )

@@ -16,7 +16,9 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
+
+import numpy as np
 
 
 class Flags:
@@ -35,14 +37,12 @@ FLAGS_MAX: Final = 0x3FF
 PRODUCER_BYTES: Final = 6
 NIL_UUID: Final = bytes(16)
 """Opts a message out of sequencing: always delivered, never de-duplicated."""
-
 _MULTICAST_BIT: Final = 1 << 40
 """Lowest bit of a producer's first byte: RFC 4122 wants it set where the node is no network card's address."""
 PRODUCER_MASK: Final = (1 << 48) - 1
 VERSION_MASK: Final = 0xF000
 VERSION_1: Final = 0x1000
 VARIANT_RFC4122: Final = 0b10
-
 _HALVES = struct.Struct(">QQ")
 
 
@@ -86,3 +86,98 @@ def format_uuid(uuid: bytes) -> str:
     """Return the 36-character text form of a 16-byte UUID."""
     digits = uuid.hex()
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+# The UUIDs of many messages at once: sequencing reads columns.
+UUID_BYTES: Final = 16
+FEW: Final = 32
+"""So many are parsed one by one in the time that it takes to set up arrays."""
+
+
+class UuidColumns(NamedTuple):
+    """What N UUIDs say, as columns of shape (N,)."""
+
+    producers: list[int]
+    clocks: list[int]
+    flags: list[int]
+
+
+def parse_uuids(uuids: bytes) -> UuidColumns:
+    """Return the columns of N UUIDs that lie one after the other; see `parse_uuid`.
+
+    Requires:
+        `len(uuids)` is a multiple of 16.
+    """
+    if len(uuids) > FEW * UUID_BYTES:
+        return _parse_many(uuids)
+    columns = UuidColumns([], [], [])
+    for begin in range(0, len(uuids), UUID_BYTES):
+        producer, clock, flags = parse_uuid(uuids[begin : begin + UUID_BYTES])
+        columns.producers.append(producer)
+        columns.clocks.append(clock)
+        columns.flags.append(flags)
+    return columns
+
+
+def _parse_many(uuids: bytes) -> UuidColumns:
+    """Parse in a few passes over arrays of 64-bit halves."""
+    halves = np.frombuffer(uuids, dtype=">u8").astype(np.uint64).reshape(-1, 2)
+    high, low = halves[:, 0], halves[:, 1]
+    ours = (high & VERSION_MASK == VERSION_1) & (low >> 62 == VARIANT_RFC4122)
+    if not ours.all():
+        high, low = np.where(ours, high, 0), np.where(ours, low, 0)
+    clocks = (
+        ((high & 0xFFF) << 52) | ((high & 0xFFFF0000) << 20) | (high >> 32 << 4) | (low >> 58 & 0xF)
+    )
+    return UuidColumns(
+        (low & PRODUCER_MASK).tolist(), clocks.tolist(), (low >> 48 & FLAGS_MAX).tolist()
+    )
+
+
+# The clock that stamps messages: wall time when it moves on, one microsecond a message when it does
+# not.
+#
+# A value is a count of 100 ns ticks since 1582-10-15, shifted left by 4 bits. It never decreases.
+#
+# Source: gazette/core message/uuid.go (Clock).
+
+UNIX_EPOCH_TICKS: Final = 122_192_928_000_000_000
+"""100 ns ticks from the UUID epoch (1582-10-15) to the Unix epoch; RFC 4122 §4.1.4."""
+CLOCK_UNITS_PER_SECOND: Final = 10_000_000 << 4
+CLOCK_UNITS_PER_MESSAGE: Final = 10 << 4
+"""One microsecond: a producer of more than a million messages a second runs ahead of wall time."""
+
+
+def clock_at(unix_nanoseconds: int) -> int:
+    """Return the clock of a wall time, nanoseconds since the Unix epoch, cut to 100 ns."""
+    return (unix_nanoseconds // 100 + UNIX_EPOCH_TICKS) << 4
+
+
+def unix_seconds_of(clock: int) -> float:
+    """Return the wall time of a clock, seconds since the Unix epoch."""
+    return ((clock >> 4) - UNIX_EPOCH_TICKS) / 10_000_000
+
+
+class MessageClock:
+    """Hands out strictly increasing clocks. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._value = 0
+
+    @property
+    def value(self) -> int:
+        """The last clock handed out, or the wall time it was moved to."""
+        return self._value
+
+    def update(self, unix_seconds: float) -> None:
+        """Move on to a wall time, seconds since the Unix epoch; never back."""
+        self.update_nanoseconds(int(unix_seconds * 1e9))
+
+    def update_nanoseconds(self, unix_nanoseconds: int) -> None:
+        """Move on to a wall time, nanoseconds since the Unix epoch; never back."""
+        self._value = max(self._value, clock_at(unix_nanoseconds))
+
+    def tick(self) -> int:
+        """Return the next clock."""
+        self._value += CLOCK_UNITS_PER_MESSAGE
+        return self._value

@@ -8,7 +8,7 @@ import structlog
 
 from consumer.application import Shard
 from consumer.core import transaction_events as tx
-from consumer.message.outcome import Outcome
+from consumer.message.sequence_rules import Outcome
 from consumer.shard.metrics import ShardMetrics
 from consumer.shard.progress import ACKNOWLEDGED, Progress
 

@@ -25,12 +25,11 @@ from consumer.application import (
 from consumer.core.supervision import Place
 from consumer.core.transaction_events import Finalize
 from consumer.errors import ApplicationError, ConsumerError, FramingError
-from consumer.message.batch import MessageBatch
-from consumer.message.clock import MessageClock
+from consumer.message.batch import MessageBatch, unreadable_apart, why_unreadable
 from consumer.message.clock_watch import clock_ahead, first_ahead, latest_clock
-from consumer.message.columns import unreadable_apart, why_unreadable
 from consumer.message.publisher import PendingAppend, Publisher
 from consumer.message.rollback import Rollback
+from consumer.message.uuid import MessageClock
 from consumer.op_future import OpFuture, failed
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.shard.dead_letters import DeadLetters, dead_letter_journal, publish_dead_letter

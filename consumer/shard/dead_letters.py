@@ -18,9 +18,9 @@ from allocator.runtime.clock import Clock
 from consumer.core.supervision import Place
 from consumer.message.batch import UNREADABLE, MessageBatch
 from consumer.message.framing import NDJSON
-from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
+from consumer.message.types import JsonType
 from consumer.message.uuid import build_uuid, format_uuid
 from consumer.protocol.labels import DEAD_LETTER_JOURNAL, values_of
 from consumer.protocol.shard_pb2 import ShardSpec

@@ -6,8 +6,8 @@ from contextlib import aclosing
 
 from consumer.errors import JournalNotFoundError
 from consumer.journal.client import JournalClient
-from consumer.message.clock import unix_seconds_of
 from consumer.message.rollback import UUID_TEXT_BYTES, Rollback, last_acknowledgement
+from consumer.message.uuid import unix_seconds_of
 from consumer.protocol.journal_pb2 import Fragment
 
 LANDED_BYTES_MAX = 256 << 20

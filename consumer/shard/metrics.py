@@ -17,7 +17,7 @@ from consumer.core.transaction_events import (
     RecordTxn,
     TxnTimings,
 )
-from consumer.message.outcome import Outcome
+from consumer.message.sequence_rules import Outcome
 
 _FLAGS = {
     outcome: f"{flag}_TXN"

@@ -30,7 +30,7 @@ from consumer.core.young_deaths import DeathRecord
 from consumer.errors import ApplicationError, ConsumerError, ShardStoppedError
 from consumer.journal.append_service import AppendService
 from consumer.message.batch import MessageBatch
-from consumer.message.journal_producers import FilingLimits
+from consumer.message.producers import FilingLimits
 from consumer.message.sequencer import RING_MESSAGES, Sequencer
 from consumer.message.uuid import new_producer_id
 from consumer.protocol.shard_pb2 import Checkpoint

@@ -32,13 +32,13 @@ from consumer.errors import (
 )
 from consumer.journal.append_service import AppendService
 from consumer.message.ageing import PRUNE_HORIZON_SECONDS
-from consumer.message.clock import clock_at, unix_seconds_of
 from consumer.message.rollback import (
     Rollback,
     acknowledgements_of_carried,
     brought_forward,
     unaccounted,
 )
+from consumer.message.uuid import clock_at, unix_seconds_of
 from consumer.op_future import completed
 from consumer.protocol.journal_pb2 import AppendResponse
 from consumer.protocol.shard_pb2 import Checkpoint

@@ -9,9 +9,9 @@ from typing import Protocol
 from consumer.application import Shard
 from consumer.message.batch import Envelope, MessageType
 from consumer.message.framing import NDJSON
-from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
+from consumer.message.types import JsonType
 from consumer.protocol.journal_pb2 import JournalSpec
 from consumer.simulation.stores import FencedRowStore, RecordedStore
 from consumer.simulation.witness import Witness, output_of

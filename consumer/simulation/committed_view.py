@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from consumer.message.columns import batch_of
+from consumer.message.batch import batch_of
 from consumer.message.framing import NDJSON, framing_for
-from consumer.message.json_type import JsonType
-from consumer.message.outcome import Outcome
+from consumer.message.sequence_rules import Outcome
 from consumer.message.sequencer import Sequencer
+from consumer.message.types import JsonType
 from consumer.message.uuid import Flags
 from consumer.simulation.broker import Appended
 

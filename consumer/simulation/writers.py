@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from random import Random
 
 from allocator.runtime.clock import Clock
-from consumer.message.clock import MessageClock
 from consumer.message.framing import NDJSON
-from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
 from consumer.message.rollback import Rollback
-from consumer.message.uuid import new_producer_id
+from consumer.message.types import JsonType
+from consumer.message.uuid import MessageClock, new_producer_id
 from consumer.protocol.journal_pb2 import AppendRequest, Status
 from consumer.simulation.broker import MemoryBroker
 from consumer.simulation.witness import FOREIGN, INPUTS, OUTPUTS

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from consumer.message.framing import NDJSON, LineFraming
-from consumer.message.json_type import JsonType
+from consumer.message.types import JsonType
 from consumer.message.uuid import format_uuid
 from spark_bridge.errors import PublishError
 from spark_bridge.journal_sink.columns import check_columns

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from consumer.message.framing import PROTOBUF_FIXED, FixedFraming
-from consumer.message.protobuf_type import ProtobufType
+from consumer.message.types import ProtobufType
 from spark_bridge.errors import PublishError
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_sink.encoder import Encoded, Stretches, in_order

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from consumer.message.framing import NDJSON, LineFraming
-from consumer.message.json_type import JsonType
+from consumer.message.types import JsonType
 from consumer.message.uuid import format_uuid
 from spark_bridge.errors import PublishError
 from spark_bridge.journal_sink.encoder import Encoded, Stretches, in_order

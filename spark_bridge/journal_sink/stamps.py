@@ -12,8 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from consumer.message.clock import CLOCK_UNITS_PER_MESSAGE, clock_at
-from consumer.message.uuid import Flags, build_uuid, format_uuid
+from consumer.message.uuid import CLOCK_UNITS_PER_MESSAGE, Flags, build_uuid, clock_at, format_uuid
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from google.protobuf.message import Message
 
 from consumer.errors import ContentTypeError
-from consumer.message.arrow_type import ArrowType
-from consumer.message.csv_type import CsvType
 from consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
-from consumer.message.json_type import json_uuid_of
-from consumer.message.protobuf_type import ProtobufType
+from consumer.message.types import ArrowType, CsvType, ProtobufType, json_uuid_of
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.columns import Columns
 from spark_bridge.journal_source.content import Content

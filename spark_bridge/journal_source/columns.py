@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from consumer.message.clock import UNIX_EPOCH_TICKS
+from consumer.message.uuid import UNIX_EPOCH_TICKS
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.message_table import Offsets, table_of
 

@@ -30,12 +30,12 @@ from typing import Final
 import numpy as np
 
 from consumer.message.ageing import PRUNE_HORIZON_SECONDS, ReadingTime, stale_ids
-from consumer.message.outcome import Outcome
 from consumer.message.sequence_rules import (
     EFFECTS,
     NOTHING_PENDING,
     CommitSelection,
     Effect,
+    Outcome,
     ProducerClocks,
     classify,
     decide,

@@ -11,8 +11,8 @@ import pyarrow.csv as pa_csv
 from pyspark.sql.types import ArrayType, MapType, StructType
 
 from consumer.errors import FramingError
-from consumer.message.csv_type import CsvType
 from consumer.message.framing import CsvFraming, Frames
+from consumer.message.types import CsvType
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.columns import Columns, metadata_columns
 from spark_bridge.journal_source.content import Content

@@ -8,7 +8,7 @@ from typing import Final
 
 from consumer.journal.client import JournalClient
 from consumer.journal.guard import Present
-from consumer.message.clock import clock_at
+from consumer.message.uuid import clock_at
 from consumer.protocol.labels import CONTENT_TYPE, value_of
 from consumer.protocol.selector_text import parse_selector
 from spark_bridge.format_options import OptionError

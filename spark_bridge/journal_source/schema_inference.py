@@ -14,7 +14,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from consumer.errors import ContentTypeError
 from consumer.journal.client import JournalClient
 from consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
-from consumer.message.json_type import json_uuid_of
+from consumer.message.types import json_uuid_of
 from spark_bridge.brokers import open_client
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.codecs import protobuf_class

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import structlog
 
-from consumer.message.clock import unix_seconds_of
 from consumer.message.clock_watch import ClockAhead, ToldProducers, latest_clock
+from consumer.message.uuid import unix_seconds_of
 from spark_bridge.journal_source.message_table import MessageTable
 from spark_bridge.journal_source.options import ReadOptions
 

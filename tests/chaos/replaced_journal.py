@@ -10,10 +10,9 @@ from random import Random
 from consumer.client import RecoveryClient, ShardClient
 from consumer.errors import ConsumerError
 from consumer.journal.client import JournalClient
-from consumer.message.clock import MessageClock
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
-from consumer.message.uuid import new_producer_id
+from consumer.message.uuid import MessageClock, new_producer_id
 from consumer.protocol import journal_pb2, shard_pb2
 from examples.stream_sum.messages import CHUNKS, Chunk
 from tests.support.eventually import eventually

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from consumer.message.arrow_type import ArrowMessage, ArrowType
+from consumer.message.types import ArrowMessage, ArrowType
 
 _UUID = b"U" * 16
 

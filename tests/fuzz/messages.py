@@ -7,14 +7,18 @@ from contextlib import suppress
 from typing import Any, Final
 
 from consumer.errors import FramingError
-from consumer.message.arrow_type import ArrowType
-from consumer.message.batch import UNREADABLE, MessageBatch, MessageType
-from consumer.message.columns import batch_around_damage, batch_of, unreadable_apart, why_unreadable
-from consumer.message.csv_type import CsvType
+from consumer.message.batch import (
+    UNREADABLE,
+    MessageBatch,
+    MessageType,
+    batch_around_damage,
+    batch_of,
+    unreadable_apart,
+    why_unreadable,
+)
 from consumer.message.framing import framing_for
-from consumer.message.json_type import JsonType
-from consumer.message.protobuf_type import ProtobufType
 from consumer.message.sequencer import Sequencer
+from consumer.message.types import ArrowType, CsvType, JsonType, ProtobufType
 from consumer.message.uuid import build_uuid
 from consumer.protocol.journal_pb2 import AppendRequest
 from tests.fuzz.arrow_seeds import arrow_messages, look_at_all

@@ -19,8 +19,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from consumer.message.arrow_type import ArrowMessage, ArrowType
 from consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED, framing_for
+from consumer.message.types import ArrowMessage, ArrowType
 from spark_bridge.journal_source.codecs import tables_for, tolerant_decoder_for
 from spark_bridge.journal_source.columns import Columns, with_metadata
 from spark_bridge.journal_source.content import Content

@@ -15,13 +15,12 @@ from consumer.errors import ContentTypeError, FramingError, JournalNotFoundError
 from consumer.journal.client import JournalClient
 from consumer.journal.reader import ReadSpan
 from consumer.message.batch import UNREADABLE, MessageBatch
-from consumer.message.clock import MessageClock
 from consumer.message.framing import NDJSON, PROTOBUF_FIXED, framing_for
-from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
-from consumer.message.protobuf_type import ProtobufType
 from consumer.message.publisher import Publisher
 from consumer.message.reader import BatchLimits, MessageSource, _Spans, read_batches, read_committed
+from consumer.message.types import JsonType, ProtobufType
+from consumer.message.uuid import MessageClock
 from consumer.protocol.journal_pb2 import ApplyRequest, JournalSpec
 from consumer.protocol.labels import CONTENT_TYPE, label_set
 from consumer.protocol.shard_pb2 import Checkpoint

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer.message.outcome import Outcome
 from consumer.message.sequence_rules import (
     DECISIONS,
     EFFECTS,
     NOTHING_PENDING,
     CommitSelection,
     Effect,
+    Outcome,
     ProducerClocks,
     classify,
     decide,

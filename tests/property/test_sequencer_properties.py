@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumer.message.clock import CLOCK_UNITS_PER_SECOND
-from consumer.message.emission import RunEmission
+from consumer.message.sequence import RunEmission
 from consumer.message.sequencer import Sequencer
-from consumer.message.uuid import Flags
+from consumer.message.uuid import CLOCK_UNITS_PER_SECOND, Flags
 from consumer.protocol import shard_pb2
 from tests.support.sequencing import (
     Log,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer.message.uuid import FLAGS_MAX, build_uuid, parse_uuid
-from consumer.message.uuid_columns import FEW, parse_uuids
+from consumer.message.uuid import FEW, FLAGS_MAX, build_uuid, parse_uuid, parse_uuids
 
 published = st.builds(
     build_uuid,

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from consumer.message.arrow_type import ArrowType
-from consumer.message.csv_type import CsvType
 from consumer.message.framing import ARROW_STREAM, CSV, PROTOBUF_FIXED
 from consumer.message.mapping import MappedJournal, modulo_mapping
-from consumer.message.protobuf_type import ProtobufType
+from consumer.message.types import ArrowType, CsvType, ProtobufType
 from consumer.protocol.shard_pb2 import Checkpoint
 from spark_bridge.formats import register_formats
 from spark_bridge.services import Services

@@ -15,9 +15,9 @@ from uuid import uuid4
 import pytest
 
 from consumer.journal.client import JournalClient
-from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal, modulo_mapping
 from consumer.message.reader import read_batches, read_committed
+from consumer.message.types import JsonType
 from consumer.message.uuid import Flags
 from spark_bridge.errors import PublishError
 from spark_bridge.publish import PublishTarget, journal_index, publish_dataframe

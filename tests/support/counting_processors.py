@@ -24,7 +24,7 @@ from consumer.leasing.record_processor.records import (
     ShutdownRequestedInput,
 )
 from consumer.member.service import Service
-from consumer.message.json_type import JsonType
+from consumer.message.types import JsonType
 from tests.support.members import Cluster
 from tests.support.tally import database_of
 

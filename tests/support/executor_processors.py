@@ -19,7 +19,7 @@ from consumer.leasing.record_processor.records import (
     ShardEndedInput,
     ShutdownRequestedInput,
 )
-from consumer.message.json_type import JsonType
+from consumer.message.types import JsonType
 from tests.support.tally import database_of
 
 _TABLE = sa.text("CREATE TABLE IF NOT EXISTS counts (key TEXT PRIMARY KEY, count INTEGER NOT NULL)")

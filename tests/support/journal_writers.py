@@ -9,8 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from consumer.journal.client import JournalClient
-from consumer.message.clock import MessageClock
-from consumer.message.uuid import Flags, build_uuid, format_uuid, new_producer_id
+from consumer.message.uuid import Flags, MessageClock, build_uuid, format_uuid, new_producer_id
 
 
 class JournalWriter:

@@ -24,9 +24,9 @@ from consumer.journal.client import JournalClient
 from consumer.key_space import ShardDecoder
 from consumer.message.batch import Envelope, MessageType
 from consumer.message.framing import NDJSON
-from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
+from consumer.message.types import JsonType
 from consumer.protocol.journal_pb2 import JournalSpec
 from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
 from consumer.shard.death_records import DeathRecords

@@ -17,13 +17,12 @@ from consumer.client import ShardClient
 from consumer.config import MemberConfig
 from consumer.journal.client import JournalClient
 from consumer.member.service import Service
-from consumer.message.clock import MessageClock
 from consumer.message.framing import NDJSON
-from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
 from consumer.message.reader import read_committed
-from consumer.message.uuid import Flags, new_producer_id
+from consumer.message.types import JsonType
+from consumer.message.uuid import Flags, MessageClock, new_producer_id
 from consumer.protocol.auth import ClientAuth
 from consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
 from consumer.protocol.labels import CONTENT_TYPE, label_set

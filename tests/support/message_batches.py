@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from consumer.message.batch import MessageBatch
-from consumer.message.json_type import JsonType
+from consumer.message.types import JsonType
 from consumer.message.uuid import Flags
 
 FRAME_BYTES = 10

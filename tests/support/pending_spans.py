@@ -7,10 +7,10 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from consumer.journal.client import JournalClient
-from consumer.message.json_type import JsonType
-from consumer.message.outcome import Outcome
 from consumer.message.reader import read_batches
+from consumer.message.sequence_rules import Outcome
 from consumer.message.sequencer import Sequencer
+from consumer.message.types import JsonType
 
 
 @dataclass

@@ -8,8 +8,8 @@ from typing import Any
 
 from consumer.journal.client import JournalClient
 from consumer.message.batch import MessageType
-from consumer.message.json_type import JsonType
 from consumer.message.reader import read_batches, read_committed
+from consumer.message.types import JsonType
 from consumer.message.uuid import Flags
 
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from consumer.message.batch import MessageBatch
-from consumer.message.clock import CLOCK_UNITS_PER_SECOND
-from consumer.message.json_type import JsonType
 from consumer.message.sequencer import Sequencer
-from consumer.message.uuid import Flags
+from consumer.message.types import JsonType
+from consumer.message.uuid import CLOCK_UNITS_PER_SECOND, Flags
 from consumer.protocol import shard_pb2
 
 JSON_TYPE = JsonType()

@@ -19,8 +19,8 @@ from consumer.core.delivery import DeliveryLimits
 from consumer.core.transaction import TransactionMachine
 from consumer.core.transaction_events import Demand, TxnLimits
 from consumer.message.batch import MessageBatch
-from consumer.message.outcome import Outcome
 from consumer.message.rollback import Rollback, brought_forward
+from consumer.message.sequence_rules import Outcome
 from consumer.message.sequencer import Sequencer
 from consumer.message.uuid import Flags, build_uuid, parse_uuid
 from consumer.protocol.shard_pb2 import Checkpoint

@@ -16,8 +16,8 @@ from consumer.client import SyncShardClient
 from consumer.embedded.member import EmbeddedMemberProcess
 from consumer.journal.client import JournalClient
 from consumer.message.batch import Envelope, MessageType
-from consumer.message.json_type import JsonType
 from consumer.message.publisher import Publisher
+from consumer.message.types import JsonType
 from consumer.protocol import journal_pb2
 from consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
 from consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set

@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from consumer.application import Resolver, Shard
 from consumer.message.batch import Envelope, MessageType
 from consumer.message.framing import NDJSON
-from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
+from consumer.message.types import JsonType
 from consumer.protocol import journal_pb2, shard_pb2
 from consumer.rpc.call_context import claims_of
 from consumer.stores.json_document import decode_documents

@@ -31,8 +31,7 @@ from consumer.leasing.record_processor.shard_progress import ShardProgress
 from consumer.leasing.record_processor.sync_checkpointer import SyncLeaseCheckpointer
 from consumer.leasing.sql.records import SqlRecords
 from consumer.message.batch import MessageBatch
-from consumer.message.clock import unix_seconds_of
-from consumer.message.uuid import Flags
+from consumer.message.uuid import Flags, unix_seconds_of
 
 RETAINED_RECORDS_MAX: Final = 100_000
 """Records that a processor may lag behind. Each is in the database, and comes again after a fail-over."""

@@ -9,8 +9,7 @@ from typing import Final
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
-from consumer.message.batch import MessageBatch, MessageType
-from consumer.message.columns import batch_around_damage
+from consumer.message.batch import MessageBatch, MessageType, batch_around_damage
 from consumer.message.framing import Frames
 from consumer.message.uuid import Flags
 from consumer.sources.received import Payload

@@ -21,9 +21,9 @@ from consumer.embedded.broker import EmbeddedBroker
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.errors import ConsumerError
 from consumer.journal.client import JournalClient
-from consumer.message.json_type import JsonType
-from consumer.message.outcome import Outcome
 from consumer.message.reader import read_batches
+from consumer.message.sequence_rules import Outcome
+from consumer.message.types import JsonType
 from consumer.message.uuid import Flags
 from consumer.protocol.shard_pb2 import ShardSpec
 from consumer.shard.environment import ShardConfig

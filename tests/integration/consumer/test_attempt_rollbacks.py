@@ -13,9 +13,8 @@ from allocator.runtime.clock import SystemClock
 from allocator.runtime.task_group import TaskGroup
 from consumer.journal.append_service import AppendService
 from consumer.journal.client import JournalClient
-from consumer.message.clock import clock_at
 from consumer.message.rollback import Rollback
-from consumer.message.uuid import Flags, build_uuid, format_uuid
+from consumer.message.uuid import Flags, build_uuid, clock_at, format_uuid
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.shard.progress import UNDONE, Progress
 from consumer.shard.rollback_records import RollbackRecords

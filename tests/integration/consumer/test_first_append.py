@@ -15,10 +15,10 @@ from consumer.core.transaction import TransactionMachine
 from consumer.core.transaction_events import TxnLimits
 from consumer.journal.append_service import AppendService
 from consumer.journal.client import JournalClient
-from consumer.message.json_type import JsonType
 from consumer.message.reader import read_batches
 from consumer.message.rollback import Rollback
 from consumer.message.sequencer import Sequencer
+from consumer.message.types import JsonType
 from consumer.message.uuid import new_producer_id
 from consumer.op_future import completed
 from consumer.shard.callbacks import Callbacks

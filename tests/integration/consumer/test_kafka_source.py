@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from consumer.application import DeferToNextTxnError, MessageProducer
-from consumer.message.json_type import JsonType
+from consumer.message.types import JsonType
 from consumer.message.uuid import Flags, build_uuid, format_uuid
 from consumer.protocol.labels import label_set
 from consumer.protocol.shard_pb2 import ReplicaStatus

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from consumer.application import DeferToNextTxnError, MessageProducer
-from consumer.message.json_type import JsonType
+from consumer.message.types import JsonType
 from consumer.protocol.shard_pb2 import ReplicaStatus
 from consumer.sources.kinesis.pages import Pace
 from consumer.sources.kinesis.places import Latest

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 
 from consumer.journal.client import JournalClient
-from consumer.message.clock import clock_at
 from consumer.message.rollback import Rollback
-from consumer.message.uuid import Flags, build_uuid
+from consumer.message.uuid import Flags, build_uuid, clock_at
 from consumer.protocol.journal_pb2 import ApplyRequest
 from consumer.shard.landed import has_landed, last_landed
 from tests.support.broker import journal_spec

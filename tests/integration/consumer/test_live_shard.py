@@ -14,12 +14,11 @@ from consumer.application import Shard
 from consumer.errors import ShardStoppedError
 from consumer.journal.client import JournalClient
 from consumer.message.batch import MessageBatch
-from consumer.message.clock import MessageClock
 from consumer.message.framing import NDJSON
-from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
-from consumer.message.uuid import new_producer_id
+from consumer.message.types import JsonType
+from consumer.message.uuid import MessageClock, new_producer_id
 from consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
 from consumer.stores.json_file import JsonFileStore
 from tests.support.eventually import eventually

@@ -19,11 +19,11 @@ from consumer.core import transaction_events as tx
 from consumer.journal.client import JournalClient
 from consumer.message.batch import Envelope
 from consumer.message.framing import NDJSON
-from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
-from consumer.message.outcome import Outcome
 from consumer.message.publisher import Publisher
 from consumer.message.reader import read_batches
+from consumer.message.sequence_rules import Outcome
+from consumer.message.types import JsonType
 from consumer.message.uuid import Flags, build_uuid
 from consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
 from consumer.shard.environment import ShardConfig

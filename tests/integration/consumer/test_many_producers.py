@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from consumer.journal.client import JournalClient
-from consumer.message.clock import clock_at
+from consumer.message.uuid import clock_at
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.stores.conformance.subject import FixedShard
 from consumer.stores.json_file import JsonFileStore

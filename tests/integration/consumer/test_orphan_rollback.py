@@ -18,10 +18,10 @@ from consumer.errors import AssignmentLostError, CommitFencedError
 from consumer.journal.client import JournalClient
 from consumer.message.batch import Envelope
 from consumer.message.framing import NDJSON
-from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
-from consumer.message.outcome import Outcome
 from consumer.message.publisher import Publisher
+from consumer.message.sequence_rules import Outcome
+from consumer.message.types import JsonType
 from consumer.protocol.journal_pb2 import ApplyRequest
 from consumer.protocol.shard_pb2 import ReplicaStatus
 from consumer.shard.environment import ShardConfig

@@ -11,8 +11,8 @@ import pytest
 
 from consumer.journal.client import JournalClient
 from consumer.message.batch import MessageType
-from consumer.message.json_type import JsonType
 from consumer.message.reader import read_committed
+from consumer.message.types import JsonType
 from consumer.protocol.journal_pb2 import JournalSpec
 from consumer.protocol.labels import DEAD_LETTER_JOURNAL, label_set
 from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec

@@ -12,12 +12,11 @@ from allocator.runtime.task_group import TaskGroup
 from consumer.client import ShardClient
 from consumer.errors import ShardNotFoundError
 from consumer.journal.client import JournalClient
-from consumer.message.clock import MessageClock
 from consumer.message.framing import NDJSON
-from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
-from consumer.message.uuid import new_producer_id
+from consumer.message.types import JsonType
+from consumer.message.uuid import MessageClock, new_producer_id
 from consumer.shard.live_shard import LiveShard
 from tests.support.eventually import eventually
 from tests.support.live_shards import (

@@ -11,13 +11,12 @@ import pytest
 from allocator.keys import AuxiliaryKeys
 from allocator.model import ItemId
 from consumer.journal.client import JournalClient
-from consumer.message.clock import MessageClock
 from consumer.message.framing import NDJSON
-from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
-from consumer.message.outcome import Outcome
 from consumer.message.publisher import CARRIED_BYTES_MAX, AckIntent, Publisher
-from consumer.message.uuid import new_producer_id
+from consumer.message.sequence_rules import Outcome
+from consumer.message.types import JsonType
+from consumer.message.uuid import MessageClock, new_producer_id
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.shard.environment import ShardConfig
 from consumer.shard.rollback_records import RollbackRecords

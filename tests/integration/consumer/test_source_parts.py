@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from consumer.message.json_type import JsonType
+from consumer.message.types import JsonType
 from consumer.protocol.labels import label_set
 from consumer.protocol.shard_pb2 import ShardSpec
 from consumer.sources.kinesis.elsewhere import AskedByStat

@@ -16,9 +16,9 @@ import structlog
 from consumer.application import Shard
 from consumer.journal.client import JournalClient
 from consumer.message.batch import MessageBatch
-from consumer.message.json_type import JsonType
 from consumer.message.publisher import Publisher
 from consumer.message.reader import read_batches, read_committed
+from consumer.message.types import JsonType
 from consumer.op_future import OpFuture
 from consumer.protocol.labels import DEAD_LETTER_JOURNAL, label_set
 from consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus, ShardSpec

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from consumer.journal.client import JournalClient
-from consumer.message.clock import MessageClock
 from consumer.message.framing import NDJSON
-from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
-from consumer.message.uuid import new_producer_id
+from consumer.message.types import JsonType
+from consumer.message.uuid import MessageClock, new_producer_id
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
     OUTPUT,

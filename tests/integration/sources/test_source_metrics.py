@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from consumer.errors import SourceDataLossError
 from consumer.leasing.core.position import TRIM_HORIZON, Position
-from consumer.message.json_type import JsonType
+from consumer.message.types import JsonType
 from consumer.sources.kafka.places import AtOffsets
 from consumer.sources.kafka.source import KafkaSource
 from consumer.sources.kinesis.pages import Pace

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from consumer.message.json_type import JsonType
+from consumer.message.types import JsonType
 from consumer.sources import starts
 from consumer.sources.kafka import places as kafka_places
 from consumer.sources.kafka.source import KafkaSource

@@ -17,9 +17,8 @@ from pyspark.sql.types import (
 
 from consumer.embedded.broker import EmbeddedBrokerProcess
 from consumer.errors import FramingError
-from consumer.message.csv_type import CsvType
 from consumer.message.framing import CSV, FIXED_MAGIC, PROTOBUF_FIXED, framing_for
-from consumer.message.protobuf_type import ProtobufType
+from consumer.message.types import CsvType, ProtobufType
 from consumer.message.uuid import build_uuid
 from consumer.protocol.journal_pb2 import AppendRequest
 from spark_bridge.format_options import OptionError

@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumer.message.outcome import Outcome
+from consumer.message.sequence_rules import Outcome
 from consumer.message.uuid import Flags
 from tests.support.message_batches import Written, WrittenJournal
 from tests.support.simulated_shard import SimulatedShard, World, read_committed

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumer.errors import FramingError
-from consumer.message.arrow_type import ArrowType
-from consumer.message.columns import batch_of
+from consumer.message.batch import batch_of
 from consumer.message.framing import ARROW_STREAM, FixedFraming, LineFraming
-from consumer.message.json_type import JsonType
+from consumer.message.types import ArrowType, JsonType
 from consumer.message.uuid import build_uuid, format_uuid
 from spark_bridge.journal_source.codecs import Tables
 from spark_bridge.journal_source.frame_tables import FrameTables

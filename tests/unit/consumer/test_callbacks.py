@@ -14,9 +14,9 @@ from consumer.application import Shard
 from consumer.core.transaction_events import Finalize
 from consumer.errors import ApplicationError
 from consumer.message.framing import NDJSON
-from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
+from consumer.message.types import JsonType
 from consumer.op_future import OpFuture
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.shard.callbacks import Callbacks

@@ -8,8 +8,7 @@ from random import Random
 
 import pytest
 
-from consumer.message.batch import MessageBatch
-from consumer.message.columns import batch_of
+from consumer.message.batch import MessageBatch, batch_of
 from consumer.message.framing import NDJSON, framing_for
 from consumer.message.sequencer import Sequencer
 from consumer.message.uuid import Flags

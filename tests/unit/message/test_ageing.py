@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from consumer.message.ageing import PAUSE_SECONDS_MAX, PRUNE_HORIZON_SECONDS
-from consumer.message.clock import CLOCK_UNITS_PER_SECOND, clock_at
 from consumer.message.sequencer import Sequencer
-from consumer.message.uuid import Flags
+from consumer.message.uuid import CLOCK_UNITS_PER_SECOND, Flags, clock_at
 from consumer.protocol import shard_pb2
 from tests.support.sequencing import Log, plain, replay
 

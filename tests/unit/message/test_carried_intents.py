@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from consumer.message.clock import MessageClock
 from consumer.message.framing import NDJSON
-from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
 from consumer.message.rollback import acknowledgements_of_carried
+from consumer.message.types import JsonType
+from consumer.message.uuid import MessageClock
 
 
 def test_acknowledgements_of_carried_finds_intents_that_carry_messages() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.message.clock import clock_at
 from consumer.message.clock_watch import (
     TOLD_PRODUCERS_MAX,
     WARNING_REST_SECONDS,
@@ -14,7 +13,7 @@ from consumer.message.clock_watch import (
     first_ahead,
     latest_clock,
 )
-from consumer.message.uuid import Flags
+from consumer.message.uuid import Flags, clock_at
 from tests.support.sequencer_logs import A, log_of
 
 NOW = 1_800_000_000.0

@@ -6,11 +6,9 @@ import msgspec
 import pytest
 
 from consumer.errors import FramingError
-from consumer.message.columns import batch_of
-from consumer.message.csv_type import CsvType
+from consumer.message.batch import batch_of
 from consumer.message.framing import CSV, Frames, framing_for
-from consumer.message.json_type import JsonStructType, JsonType, Meta
-from consumer.message.protobuf_type import ProtobufType
+from consumer.message.types import CsvType, JsonStructType, JsonType, Meta, ProtobufType
 from consumer.message.uuid import NIL_UUID, build_uuid, format_uuid
 from consumer.protocol.journal_pb2 import Label
 from consumer.protocol.shard_pb2 import Checkpoint

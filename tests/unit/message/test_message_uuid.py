@@ -6,13 +6,16 @@ import uuid
 
 import pytest
 
-from consumer.message.clock import CLOCK_UNITS_PER_MESSAGE, MessageClock, clock_at, unix_seconds_of
 from consumer.message.uuid import (
+    CLOCK_UNITS_PER_MESSAGE,
     NIL_UUID,
+    MessageClock,
     build_uuid,
+    clock_at,
     format_uuid,
     new_producer_id,
     parse_uuid,
+    unix_seconds_of,
 )
 
 FULL_RANGE_NANOSECONDS = 1_567_304_621_981_273_734

@@ -8,8 +8,6 @@ from random import Random
 import pytest
 
 from consumer.core.checkpoint import build_checkpoint
-from consumer.message.journal_producers import FilingLimits, JournalProducers
-from consumer.message.producer_counts import ProducerCounts
 from consumer.message.producer_segment import (
     encoded,
     packed_segment,
@@ -17,6 +15,7 @@ from consumer.message.producer_segment import (
     segment_id,
     unpacked_segment,
 )
+from consumer.message.producers import FilingLimits, JournalProducers, ProducerCounts
 from consumer.message.sequencer import PRODUCER_BYTES, Sequencer
 from consumer.protocol.shard_pb2 import Checkpoint
 from tests.support.sequencer_logs import ACK, CONTINUE, OUTSIDE, queue_all

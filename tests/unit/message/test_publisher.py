@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from consumer.errors import ContentTypeError, PublishError
-from consumer.message.clock import CLOCK_UNITS_PER_MESSAGE, MessageClock
 from consumer.message.framing import NDJSON, PROTOBUF_FIXED
-from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
-from consumer.message.uuid import Flags, parse_uuid
+from consumer.message.types import JsonType
+from consumer.message.uuid import CLOCK_UNITS_PER_MESSAGE, Flags, MessageClock, parse_uuid
 
 JSON_TYPE = JsonType()
 ONE = MappedJournal("a/one", NDJSON)

@@ -8,11 +8,10 @@ import tracemalloc
 import pytest
 
 from consumer.message.batch import MessageBatch
-from consumer.message.clock import clock_at
-from consumer.message.outcome import Outcome
-from consumer.message.ring import Span
+from consumer.message.producers import Span
+from consumer.message.sequence_rules import Outcome
 from consumer.message.sequencer import SPAN_SECONDS_MAX, Sequencer
-from consumer.message.uuid import Flags
+from consumer.message.uuid import Flags, clock_at
 from tests.support.sequencer_logs import ACK, CONTINUE, OUTSIDE, A, B, log_of
 from tests.support.sequencing import JSON_TYPE, deliver_all
 

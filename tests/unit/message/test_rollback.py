@@ -8,15 +8,14 @@ import msgspec
 import pytest
 
 from consumer.message.batch import MessageBatch, MessageType
-from consumer.message.clock import MessageClock
 from consumer.message.framing import NDJSON, PROTOBUF_FIXED, framing_for
-from consumer.message.json_type import JsonType
 from consumer.message.mapping import MappedJournal
-from consumer.message.outcome import Outcome
 from consumer.message.publisher import Publisher
 from consumer.message.rollback import Rollback, brought_forward, last_acknowledgement, unaccounted
+from consumer.message.sequence_rules import Outcome
 from consumer.message.sequencer import Sequencer
-from consumer.message.uuid import Flags, parse_uuid
+from consumer.message.types import JsonType
+from consumer.message.uuid import Flags, MessageClock, parse_uuid
 
 PRODUCER = 0x0100000000AB
 OTHER = 0x0100000000CD

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.message.emission import ReplayRange
-from consumer.message.outcome import Outcome
-from consumer.message.ring import memory_bytes
+from consumer.message.producers import memory_bytes
+from consumer.message.sequence import ReplayRange
+from consumer.message.sequence_rules import Outcome
 from consumer.message.sequencer import Queued, Sequencer
 from tests.support.sequencer_logs import ACK, CONTINUE, OUTSIDE, A, B, clocks, log_of, queue_all
 from tests.support.sequencing import deliver_all, plain, replay

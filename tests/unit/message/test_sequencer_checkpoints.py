@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 
 from consumer.errors import ReplayError
-from consumer.message.clock import CLOCK_UNITS_PER_SECOND
-from consumer.message.outcome import Outcome
-from consumer.message.ring import Ring, Span, memory_bytes
+from consumer.message.producers import Ring, Span, memory_bytes
+from consumer.message.sequence_rules import Outcome
 from consumer.message.sequencer import Sequencer
+from consumer.message.uuid import CLOCK_UNITS_PER_SECOND
 from tests.support.sequencer_logs import ACK, CONTINUE, OUTSIDE, A, B, C, log_of, queue_all
 from tests.support.sequencing import Log, deliver_all, plain
 

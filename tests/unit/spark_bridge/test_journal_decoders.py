@@ -33,9 +33,8 @@ from pyspark.sql.types import (
 )
 
 from consumer.errors import FramingError
-from consumer.message.clock import clock_at
 from consumer.message.framing import FixedFraming
-from consumer.message.uuid import build_uuid, format_uuid
+from consumer.message.uuid import build_uuid, clock_at, format_uuid
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.columns import METADATA_TYPES, Columns, with_metadata
 from spark_bridge.journal_source.content import Content, ContentBuffer

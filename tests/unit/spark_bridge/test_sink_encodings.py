@@ -9,11 +9,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from consumer.message.arrow_type import ArrowType
 from consumer.message.batch import MessageType
-from consumer.message.csv_type import CsvType
 from consumer.message.framing import framing_for
-from consumer.message.protobuf_type import ProtobufType
+from consumer.message.types import ArrowType, CsvType, ProtobufType
 from consumer.message.uuid import Flags, parse_uuid
 from spark_bridge.errors import PublishError
 from spark_bridge.format_options import OptionError

@@ -14,9 +14,15 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StructField, StructType, VariantType
 
-from consumer.message.clock import CLOCK_UNITS_PER_MESSAGE, UNIX_EPOCH_TICKS
-from consumer.message.json_type import JsonType
-from consumer.message.uuid import Flags, build_uuid, format_uuid, parse_uuid
+from consumer.message.types import JsonType
+from consumer.message.uuid import (
+    CLOCK_UNITS_PER_MESSAGE,
+    UNIX_EPOCH_TICKS,
+    Flags,
+    build_uuid,
+    format_uuid,
+    parse_uuid,
+)
 from spark_bridge.errors import PublishError
 from spark_bridge.journal_sink.json_lines import JsonLines
 from spark_bridge.journal_sink.stamps import Stamper, uuid_bytes, uuid_texts

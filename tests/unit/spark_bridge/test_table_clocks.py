@@ -6,8 +6,7 @@ import pytest
 import structlog
 
 from consumer.errors import ClockAheadError
-from consumer.message.clock import clock_at
-from consumer.message.uuid import Flags
+from consumer.message.uuid import Flags, clock_at
 from spark_bridge.journal_source.options import read_options
 from spark_bridge.journal_source.table_clocks import TableClocks
 from tests.support.commit_scans import table_of_batch

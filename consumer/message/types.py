@@ -1,0 +1,368 @@
+"""JSON messages, a line each, with their UUID at `_meta.uuid`.
+
+The UUID is found by a partial decode that builds nothing else; whole messages are decoded when the application asks.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from consumer.message.arrow_ipc import read_stream
+from consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
+from consumer.message.uuid import NIL_UUID, format_uuid
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_UUID_CHARACTERS: Final = 36
+_HYPHENS: Final = (8, 13, 18, 23)
+_ERRORS: Final = (msgspec.MsgspecError, RecursionError, ValueError)
+"""Of msgspec's decoders: brackets that are nested too deep for Python's stack are not among those that it documents."""
+
+
+class Meta(msgspec.Struct):
+    """What a message says of itself; the value of `_meta`."""
+
+    uuid: str = ""
+    """Text form of the message's UUID; empty before it is published."""
+
+
+class _ProbedMeta(msgspec.Struct, gc=False):
+    uuid: str | None = None
+
+
+class _Probe(msgspec.Struct, gc=False):
+    """The only part of a payload that sequencing looks at."""
+
+    meta: _ProbedMeta | None = msgspec.field(name="_meta", default=None)
+
+
+_probe = msgspec.json.Decoder(_Probe).decode
+
+
+def json_uuid_of(payload: bytes) -> bytes:
+    """Return the 16-byte UUID of a JSON payload; zero bytes if it has none.
+
+    Raises:
+        ValueError: not a JSON object, or its `_meta.uuid` is no UUID.
+    """
+    try:
+        meta = _probe(payload).meta
+    except _ERRORS as error:
+        raise ValueError(f"not a JSON message: {error}") from error
+    if meta is None or not meta.uuid:
+        return NIL_UUID
+    try:
+        return _from_texts([meta.uuid])
+    except ValueError as error:
+        raise ValueError(f"_meta.uuid {meta.uuid!r} is no UUID: {error}") from error
+
+
+def json_uuids_of(payloads: Sequence[bytes]) -> bytes:
+    """Return the UUIDs of JSON payloads, 16 bytes each; zero bytes where there is none.
+
+    Raises:
+        ValueError: see `json_uuid_of`.
+    """
+    try:
+        # An absent `_meta` or UUID is rare, and raises here; the slow path below tells what it was.
+        texts: list[str] = [_probe(payload).meta.uuid for payload in payloads]  # type: ignore[union-attr,misc]
+        return _from_texts(texts)
+    except (*_ERRORS, AttributeError, TypeError):
+        return b"".join([json_uuid_of(payload) for payload in payloads])
+
+
+def _from_texts(texts: list[str]) -> bytes:
+    """Parse many UUIDs in a few passes over one string."""
+    joined = "".join(texts)
+    count = len(texts)
+    digits = joined.replace("-", "")
+    in_place = len(digits) == 32 * count and all(
+        joined[hyphen::_UUID_CHARACTERS] == "-" * count for hyphen in _HYPHENS
+    )
+    if not in_place or set(map(len, texts)) != {_UUID_CHARACTERS}:
+        raise ValueError("a UUID is not of the form 8-4-4-4-12")
+    uuids = bytes.fromhex(digits)
+    if len(uuids) != 16 * count:
+        raise ValueError("a UUID holds white space")
+    return uuids
+
+
+class JsonType:
+    """Messages are dicts."""
+
+    content_type = NDJSON
+
+    def decode(self, payload: bytes) -> Any:
+        """Return the JSON value of a payload."""
+        try:
+            return msgspec.json.decode(payload)
+        except _ERRORS as error:
+            raise ValueError(f"not a JSON message: {error}") from error
+
+    def encode(self, message: Any) -> bytes:
+        """Return a dict as JSON on one line."""
+        return msgspec.json.encode(message)
+
+    def uuid_of(self, payload: bytes) -> bytes:
+        """Return the UUID at `_meta.uuid`."""
+        return json_uuid_of(payload)
+
+    def uuids_of(self, payloads: Sequence[bytes]) -> bytes:
+        """Return the UUIDs of many payloads."""
+        return json_uuids_of(payloads)
+
+    def set_uuid(self, message: Any, uuid: bytes) -> None:
+        """Write `_meta.uuid`; what else `_meta` holds stays."""
+        message.setdefault("_meta", {})["uuid"] = format_uuid(uuid)
+
+    def new_acknowledgement(self, journal: str) -> Any:
+        """Return an empty dict."""
+        del journal
+        return {}
+
+
+class JsonStructType:
+    """Messages are of one `msgspec.Struct` class, decoded and validated as such.
+
+    The class keeps the UUID in a field of type `Meta`, named `_meta` in JSON:
+
+        class Flight(msgspec.Struct):
+            meta: Meta = msgspec.field(name="_meta", default_factory=Meta)
+            tail: str = ""
+    """
+
+    content_type = NDJSON
+
+    def __init__(self, struct_class: type[msgspec.Struct], *, meta_field: str = "meta") -> None:
+        """Describe messages of `struct_class`.
+
+        Raises:
+            TypeError: a field has no default, or none is `_meta`: acknowledgements could not be made or read.
+        """
+        fields = {field.name: field for field in msgspec.structs.fields(struct_class)}
+        required = [name for name, field in fields.items() if field.required]
+        if required:
+            raise TypeError(
+                f"{struct_class.__name__} needs defaults for {', '.join(required)}: "
+                "acknowledgements are messages with nothing but a UUID"
+            )
+        if meta_field not in fields or fields[meta_field].encode_name != "_meta":
+            raise TypeError(
+                f"{struct_class.__name__} needs a field {meta_field}: Meta = msgspec.field("
+                'name="_meta", default_factory=Meta) to hold the UUID'
+            )
+        self._struct_class = struct_class
+        self._meta_field = meta_field
+        self._decode = msgspec.json.Decoder(struct_class).decode
+
+    def decode(self, payload: bytes) -> Any:
+        """Return the Struct of a payload."""
+        try:
+            return self._decode(payload)
+        except _ERRORS as error:
+            raise ValueError(f"not a {self._struct_class.__name__}: {error}") from error
+
+    def encode(self, message: Any) -> bytes:
+        """Return a Struct as JSON on one line."""
+        return msgspec.json.encode(message)
+
+    def uuid_of(self, payload: bytes) -> bytes:
+        """Return the UUID at `_meta.uuid`."""
+        return json_uuid_of(payload)
+
+    def uuids_of(self, payloads: Sequence[bytes]) -> bytes:
+        """Return the UUIDs of many payloads."""
+        return json_uuids_of(payloads)
+
+    def set_uuid(self, message: Any, uuid: bytes) -> None:
+        """Replace the meta field by one with this UUID."""
+        setattr(message, self._meta_field, Meta(format_uuid(uuid)))
+
+    def new_acknowledgement(self, journal: str) -> Any:
+        """Return a Struct of defaults."""
+        del journal
+        return self._struct_class()
+
+
+# CSV messages, a record each, with their UUID as the first field.
+#
+# Source: gazette/core message/csv_framing.go (CSVRecord).
+_CSV_UUID_CHARACTERS = 36
+_LINE_END = "\r\n"
+
+
+class CsvType:
+    """Messages are lists of strings, the first of which is the UUID's text; all have as many fields."""
+
+    content_type = CSV
+
+    def __init__(self, *, columns: int) -> None:
+        """Describe records of so many columns, the UUID left out: acknowledgements have as many, empty."""
+        self._columns = columns
+
+    def decode(self, payload: bytes) -> Any:
+        """Return the fields of a payload."""
+        try:
+            records = list(
+                csv.reader(io.StringIO(payload.decode("utf-8"), newline=""), strict=True)
+            )
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ValueError(f"not a CSV record: {error}") from error
+        if len(records) != 1:
+            raise ValueError(f"expected one CSV record, got {len(records)}")
+        return records[0]
+
+    def encode(self, message: Any) -> bytes:
+        """Return a record without its line end."""
+        text = io.StringIO(newline="")
+        # The writer quotes a field that holds a character of its line end, and no other line ends.
+        csv.writer(text, lineterminator=_LINE_END).writerow(message)
+        return text.getvalue().removesuffix(_LINE_END).encode("utf-8")
+
+    def uuid_of(self, payload: bytes) -> bytes:
+        """Return the UUID of the first field; zero bytes if that is empty."""
+        text = payload.partition(b",")[0].strip(b'"').decode("ascii", errors="replace")
+        if not text:
+            return NIL_UUID
+        try:
+            uuid = bytes.fromhex(text.replace("-", ""))
+        except ValueError:
+            uuid = b""
+        if len(text) != _CSV_UUID_CHARACTERS or len(uuid) != len(NIL_UUID):
+            raise ValueError(f"the first field {text!r} is no UUID")
+        return uuid
+
+    def set_uuid(self, message: Any, uuid: bytes) -> None:
+        """Replace the first field."""
+        message[0] = format_uuid(uuid)
+
+    def new_acknowledgement(self, journal: str) -> Any:
+        """Return empty fields."""
+        del journal
+        return [""] * (1 + self._columns)
+
+
+# Protobuf messages, length-prefixed, with their UUID in a `bytes` field.
+_UUID_BYTES: Final = 16
+
+
+class ProtobufType:
+    """Messages are of one generated protobuf class."""
+
+    content_type = PROTOBUF_FIXED
+
+    def __init__(self, message_class: type[Message], *, uuid_field: str = "uuid") -> None:
+        """Describe messages of `message_class`.
+
+        Raises:
+            TypeError: the class has no `bytes` field of that name.
+        """
+        field = message_class.DESCRIPTOR.fields_by_name.get(uuid_field)
+        if field is None or field.type != FieldDescriptor.TYPE_BYTES or field.is_repeated:
+            raise TypeError(
+                f"{message_class.__name__} needs a field `bytes {uuid_field}` to hold the UUID"
+            )
+        self._message_class = message_class
+        self._uuid_field = uuid_field
+
+    def decode(self, payload: bytes) -> Any:
+        """Return the message of a payload."""
+        try:
+            return self._message_class.FromString(payload)
+        except DecodeError as error:
+            raise ValueError(f"not a {self._message_class.__name__}: {error}") from error
+
+    def encode(self, message: Any) -> bytes:
+        """Return the message's serialization."""
+        encoded: bytes = message.SerializeToString()
+        return encoded
+
+    def uuid_of(self, payload: bytes) -> bytes:
+        """Return the UUID field; zero bytes if it is not set."""
+        uuid: bytes = getattr(self.decode(payload), self._uuid_field)
+        if not uuid:
+            return NIL_UUID
+        if len(uuid) != _UUID_BYTES:
+            raise ValueError(
+                f"{self._uuid_field} of {self._message_class.__name__} has {len(uuid)} bytes, expected 16"
+            )
+        return uuid
+
+    def set_uuid(self, message: Any, uuid: bytes) -> None:
+        """Set the UUID field."""
+        setattr(message, self._uuid_field, uuid)
+
+    def new_acknowledgement(self, journal: str) -> Any:
+        """Return an empty message."""
+        del journal
+        return self._message_class()
+
+
+# Arrow messages: the UUID, and after it an IPC stream of one record batch.
+#
+# The UUID stands before the stream, so that sequencing parses no Arrow; an acknowledgement is a
+# UUID and nothing else.
+
+_ARROW_UUID_BYTES = len(NIL_UUID)
+
+
+@dataclass(slots=True)
+class ArrowMessage:
+    """Rows that were published together."""
+
+    rows: pa.RecordBatch | None
+    """None in an acknowledgement."""
+    uuid: bytes = NIL_UUID
+
+
+class ArrowType:
+    """Messages are `ArrowMessage`s. Needs pyarrow: install `broadsheet[spark]`."""
+
+    content_type = ARROW_STREAM
+
+    def decode(self, payload: bytes) -> Any:
+        """Return the rows of a payload, validated; they share its memory."""
+        import pyarrow as pa
+
+        uuid = self.uuid_of(payload)
+        if len(payload) == _ARROW_UUID_BYTES:
+            return ArrowMessage(None, uuid)
+        _, batches = read_stream(pa.py_buffer(payload).slice(_ARROW_UUID_BYTES))
+        if not batches:
+            raise ValueError("not an Arrow stream of one batch: it has none")
+        return ArrowMessage(batches[0], uuid)
+
+    def encode(self, message: Any) -> bytes:
+        """Return UUID and stream."""
+        import pyarrow as pa
+
+        if message.rows is None:
+            return bytes(message.uuid)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, message.rows.schema) as stream:
+            stream.write_batch(message.rows)
+        return bytes(message.uuid) + bytes(sink.getvalue())
+
+    def uuid_of(self, payload: bytes) -> bytes:
+        """Return the first 16 bytes."""
+        if len(payload) < _ARROW_UUID_BYTES:
+            raise ValueError(f"{len(payload)} bytes hold no UUID")
+        return payload[:_ARROW_UUID_BYTES]
+
+    def set_uuid(self, message: Any, uuid: bytes) -> None:
+        """Set the UUID."""
+        message.uuid = uuid
+
+    def new_acknowledgement(self, journal: str) -> Any:
+        """Return a message without rows."""
+        del journal
+        return ArrowMessage(None)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from consumer.errors import UnsupportedSpecError
-from consumer.recoverylog.file_recorder import FileRecorder
+from consumer.recoverylog.recorder import FileRecorder
 
 
 @dataclass(frozen=True, slots=True)

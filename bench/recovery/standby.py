@@ -29,7 +29,7 @@ from consumer.embedded.broker import EmbeddedBrokerProcess
 from consumer.interpreter import serve_only
 from consumer.op_future import OpFuture
 from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.recoverylog.playback_progress import PlaybackProgress, PlayingTime
+from consumer.recoverylog.playback import PlaybackProgress, PlayingTime
 from consumer.recoverylog.player import Player
 
 ROWS = Rows(keys=50_000, per_txn=50, value_bytes=200)

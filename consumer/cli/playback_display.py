@@ -20,7 +20,7 @@ from rich.progress import (
 )
 
 from consumer.cli.output import say
-from consumer.recoverylog.playback_progress import PlaybackProgress
+from consumer.recoverylog.playback import PlaybackProgress
 
 LINE_SECONDS = 5.0
 """Time between two lines where there is no terminal."""

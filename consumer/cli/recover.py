@@ -17,12 +17,11 @@ from consumer.cli.file_kinds import RecoveredFile, recovered_files
 from consumer.cli.output import counted, print_table, say
 from consumer.cli.playback_display import playback_display
 from consumer.client import ShardClient
-from consumer.core.hint_keys import has_recovery_log, recovery_log_of
 from consumer.errors import ShardNotFoundError
 from consumer.protocol.labels import ID, label_set, selector
 from consumer.protocol.recorded_op_pb2 import FSMHints
 from consumer.protocol.shard_pb2 import GetHintsResponse
-from consumer.recoverylog.hints import StoredHints
+from consumer.recoverylog.hints import StoredHints, has_recovery_log, recovery_log_of
 from consumer.recoverylog.player import Player, Recovered
 
 LOOK_SECONDS = 0.1

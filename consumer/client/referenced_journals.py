@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from allocator.errors import ValidationError
-from consumer.core.hint_keys import recovery_log_of
 from consumer.errors import ContentTypeError, JournalNotFoundError
 from consumer.journal.client import JournalClient
 from consumer.message.framing import framing_for
@@ -22,6 +21,7 @@ from consumer.protocol.labels import (
     values_of,
 )
 from consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
+from consumer.recoverylog.hints import recovery_log_of
 
 
 async def verify_referenced_journals(

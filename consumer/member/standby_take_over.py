@@ -27,11 +27,11 @@ from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
 from consumer.core.availability import CALM_SECONDS, TakeOver, TakeOverPace, take_over_of
-from consumer.core.hint_keys import has_recovery_log, recovery_log_of
 from consumer.errors import ConsumerError
 from consumer.journal.client import JournalClient
 from consumer.key_space import PRIMARY_SLOT, spec_of, status_of
 from consumer.move_messages import UNAVAILABLE
+from consumer.recoverylog.hints import has_recovery_log, recovery_log_of
 
 PROOF_SECONDS_MAX = 1.0
 """Longest wait for the broker to show that it answers this member."""

@@ -44,14 +44,10 @@ from consumer.errors import (
 from consumer.journal.client import JournalClient
 from consumer.journal.reader import ReadSpan
 from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.recoverylog.author import author_from, fence_of, holds_fence
-from consumer.recoverylog.copy_orders import CopyOrders
-from consumer.recoverylog.fsm import FileStateMachine
+from consumer.recoverylog.fsm import FileStateMachine, author_from, fence_of, holds_fence
 from consumer.recoverylog.log_feed import LINGER_SECONDS, LogFeeds
-from consumer.recoverylog.play_thread import PlayThread
-from consumer.recoverylog.playback import Playback
-from consumer.recoverylog.playback_progress import PlaybackProgress, PlayingTime
-from consumer.recoverylog.played_files import PlayedFiles
+from consumer.recoverylog.playback import Playback, PlaybackProgress, PlayingTime
+from consumer.recoverylog.standby_files import CopyOrders, PlayedFiles, PlayThread
 
 STEP_BYTES: Final = 4 << 20
 """Played at once, about: who waits for the player waits for so many bytes, of tiny operations a quarter of a second."""

@@ -20,13 +20,16 @@ from allocator.ops import Compare, Delete, KeyValue, Operation, Put, prefix_rang
 from allocator.runtime.clock import Clock
 from consumer.errors import ConsumerError, EndpointError, JournalNotFoundError
 from consumer.journal.client import JournalClient
-from consumer.recoverylog.cluster_hints import read_cluster_hints
+from consumer.recoverylog.hint_store import read_cluster_hints
 from consumer.recoverylog.liveness import ENDLESS, LogNeeds, live_logs
-from consumer.recoverylog.prune_plan import LogPlan, Tally, plan_log, spared_log
-from consumer.recoverylog.quarantine import (
+from consumer.recoverylog.prune_plan import (
+    LogPlan,
     QuarantineRecord,
+    Tally,
     decode_quarantine,
     encode_quarantine,
+    plan_log,
+    spared_log,
 )
 
 log = structlog.get_logger()

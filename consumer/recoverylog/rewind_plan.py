@@ -27,19 +27,19 @@ from allocator.ops import (
     TxnCheckpoint,
     prefix_range_end,
 )
-from consumer.core.hint_keys import (
-    backup_hints_keys,
-    has_recovery_log,
-    primary_hints_key,
-    recovery_log_of,
-)
 from consumer.errors import HintsError
 from consumer.key_space import PRIMARY_SLOT, is_failed
 from consumer.protocol.recorded_op_pb2 import FSMHints
 from consumer.protocol.recovery_pb2 import HintsSummary, Rewind, RewindStatus
 from consumer.protocol.shard_pb2 import ShardSpec
 from consumer.recoverylog.fsm import live_segments
-from consumer.recoverylog.hints import decode_hints
+from consumer.recoverylog.hints import (
+    backup_hints_keys,
+    decode_hints,
+    has_recovery_log,
+    primary_hints_key,
+    recovery_log_of,
+)
 
 UNREADABLE_SUFFIX = b".unreadable"
 BACKUPS_MAX = 100

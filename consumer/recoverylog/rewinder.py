@@ -10,9 +10,9 @@ from allocator.etcd.api import Etcd, TxnResult
 from allocator.keys import AssignmentKey, Keys
 from allocator.model import Assignment, ItemId
 from allocator.ops import Get, KeyValue, prefix_range_end
-from consumer.core.hint_keys import has_recovery_log
 from consumer.protocol.recovery_pb2 import Rewind, RewindStatus
 from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
+from consumer.recoverylog.hints import has_recovery_log
 from consumer.recoverylog.rewind_plan import RewindBasis, RewindPlan, hint_keys_of, plan_rewind
 
 log = structlog.get_logger()

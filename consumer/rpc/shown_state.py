@@ -12,12 +12,12 @@ from typing import Any
 from allocator.model import ItemId
 from allocator.runtime.clock import Clock
 from consumer.application import Application
-from consumer.core.hint_keys import has_recovery_log
 from consumer.errors import StateNotShownError
 from consumer.key_space import PRIMARY_SLOT
 from consumer.protocol.auth import Claims
 from consumer.protocol.journal_pb2 import Header
 from consumer.protocol.shard_pb2 import Status
+from consumer.recoverylog.hints import has_recovery_log
 from consumer.resolver.local_shards import LocalShards
 from consumer.resolver.resolver import Resolver, ShardResolution
 from consumer.shard.live_shard import LiveShard

@@ -29,14 +29,14 @@ from allocator.runtime.task_group import TaskGroup
 from allocator.state.load import Lag
 from consumer.core.failure_kind import FailureKind, failure_kind
 from consumer.core.failure_trace import text_of, trace_of, way_past
-from consumer.core.hint_keys import has_recovery_log
 from consumer.core.replica_status import failed_status
 from consumer.core.supervision import Supervision, Verdict
 from consumer.errors import AssignmentLostError, ShardHeldBackError
 from consumer.journal.client import JournalClient
 from consumer.local_state import LocalState
 from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
-from consumer.recoverylog.playback_progress import PlaybackProgress
+from consumer.recoverylog.hints import has_recovery_log
+from consumer.recoverylog.playback import PlaybackProgress
 from consumer.shard.availability import Availability
 from consumer.shard.clock_reports import ClockReports
 from consumer.shard.dead_letters import DeadLetters, dead_letter_journal

@@ -17,16 +17,16 @@ from pathlib import Path
 import structlog
 
 from allocator.runtime.task_group import TaskGroup
-from consumer.core.hint_keys import recovery_log_of
 from consumer.errors import ContentTypeError
 from consumer.journal.append_service import AppendService
 from consumer.journal.pipelining import TurnNames
 from consumer.local_state import LocalState
 from consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG
 from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.recoverylog.author import author_from
+from consumer.recoverylog.fsm import author_from
 from consumer.recoverylog.hint_store import fetch_hints
-from consumer.recoverylog.playback_progress import PlaybackProgress
+from consumer.recoverylog.hints import recovery_log_of
+from consumer.recoverylog.playback import PlaybackProgress
 from consumer.recoverylog.player import Player, Recovered
 from consumer.recoverylog.recorder import Recorder
 from consumer.shard.assignment_source import AssignmentSource

@@ -19,11 +19,11 @@ from typing import Any
 from uuid import uuid4
 
 from consumer.application import Application, Store
-from consumer.core.hint_keys import has_recovery_log
 from consumer.errors import ApplicationError, ConsumerError, StateNotShownError, StoreError
 from consumer.journal.client import JournalClient
 from consumer.local_state import LocalState
 from consumer.protocol.shard_pb2 import ShardSpec
+from consumer.recoverylog.hints import has_recovery_log
 from consumer.shard.live_shard import LiveShard
 from consumer.state_tables import CopyReader
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from concurrent.futures import Future
 
-from consumer.recoverylog.file_recorder import FileRecorder
+from consumer.recoverylog.recorder import FileRecorder
 
 
 class PiecewiseRecorder:
-    """Implements `consumer.recoverylog.file_recorder.FileRecorder`: sends each operation by itself."""
+    """Implements `consumer.recoverylog.recorder.FileRecorder`: sends each operation by itself."""
 
     def __init__(self, recorder: FileRecorder) -> None:
         """Take the recorder that does the work."""

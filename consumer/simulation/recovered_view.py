@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.recoverylog.file_changes import CreateFile, RemoveFile
-from consumer.recoverylog.playback import Playback
+from consumer.recoverylog.playback import CreateFile, Playback, RemoveFile
 from consumer.simulation.broker import Appended
 from consumer.simulation.stores import State
 from consumer.stores.json_document import decode_documents

@@ -26,7 +26,7 @@ from consumer.message.producer_segment import (
 )
 from consumer.op_future import OpFuture, TurnFuture
 from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.recoverylog.file_recorder import FileRecorder
+from consumer.recoverylog.recorder import FileRecorder
 from consumer.simulation.piecewise import PiecewiseRecorder
 from consumer.stores.json_document import decode_documents, encode_documents
 from consumer.stores.recorded_files import remove_if_there

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from consumer.application import SegmentKeeper
     from consumer.errors import StoreClosedError, StoreError, StoreUnavailableError
     from consumer.local_state import LocalState
-    from consumer.recoverylog.file_recorder import FileRecorder
+    from consumer.recoverylog.recorder import FileRecorder
     from consumer.state_tables import CopyReader, ScannableStore, TableScan
     from consumer.stores.commit_thread import CommitThread
     from consumer.stores.conformance.recorded_suite import RecordedStoreConformance
@@ -55,7 +55,7 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
         {
             "CommitThread": "consumer.stores.commit_thread",
             "CopyReader": "consumer.state_tables",
-            "FileRecorder": "consumer.recoverylog.file_recorder",
+            "FileRecorder": "consumer.recoverylog.recorder",
             "JsonFileStore": "consumer.stores.json_file",
             "LocalState": "consumer.local_state",
             "RecordedScanConformance": "consumer.stores.conformance.scan_suite",

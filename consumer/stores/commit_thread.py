@@ -15,7 +15,7 @@ from typing import cast
 
 from consumer.errors import StoreClosedError, StoreError
 from consumer.op_future import OpFuture, TurnFuture
-from consumer.recoverylog.file_recorder import FileRecorder
+from consumer.recoverylog.recorder import FileRecorder
 
 
 class CommitThread:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from consumer.recoverylog.file_recorder import FileRecorder
+from consumer.recoverylog.recorder import FileRecorder
 
 CHUNK_BYTES = 1 << 20
 """Longest content of one recorded write: it is held in memory, and shipped whole."""

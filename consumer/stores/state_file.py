@@ -23,7 +23,7 @@ from typing import Protocol
 from consumer.errors import CommitFencedError, StoreClosedError, StoreError
 from consumer.op_future import OpFuture
 from consumer.private_directory import FILE_MODE, make_private
-from consumer.recoverylog.file_recorder import FileRecorder
+from consumer.recoverylog.recorder import FileRecorder
 from consumer.stores.directory_lock import lock_descriptor
 from consumer.stores.recorded_files import record_file, remove_if_there, replace_file
 

@@ -65,7 +65,7 @@ from consumer.protocol.load_pb2 import MemberLoad
 from consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
 from consumer.recoverylog.hints import decode_hints, encode_hints
 from consumer.recoverylog.operation import OperationDecoder, framed
-from consumer.recoverylog.quarantine import decode_quarantine
+from consumer.recoverylog.prune_plan import decode_quarantine
 from consumer.sources.kinesis.places import decode_resume
 from consumer.stores.json_document import decode_documents, encode_documents
 from consumer.stores.stored_checkpoint import stored_checkpoint, whole_checkpoint

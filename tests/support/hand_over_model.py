@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from consumer.broker.preconditions import Position, refusal, registers_after
 from consumer.protocol.journal_pb2 import AppendRequest, JournalSpec, LabelSet, Status
-from consumer.recoverylog.author import fence_check, fence_of, holds_fence
+from consumer.recoverylog.fsm import fence_check, fence_of, holds_fence
 from tests.support.modelled_log import LOG, NO_HINTS, Made, hand_over, played, recorded, truth
 
 _LETTERS = (b"a", b"b", b"c")

@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 from consumer.errors import LogDataLossError
 from consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
-from consumer.recoverylog.file_changes import WriteFile
 from consumer.recoverylog.fsm import Place, Verdict
 from consumer.recoverylog.operation import framed
-from consumer.recoverylog.playback import Playback
+from consumer.recoverylog.playback import Playback, WriteFile
 
 LOG = "log"
 STATE, NEXT = "/state", "/next"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.recoverylog.file_changes import CreateFile, FileChange, WriteFile
-from consumer.recoverylog.playback import Playback, Position
+from consumer.recoverylog.playback import CreateFile, FileChange, Playback, Position, WriteFile
 
 Spans = Sequence[tuple[int, bytes]]
 """(offset, content) of what a log holds; bytes between spans are gone."""

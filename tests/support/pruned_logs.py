@@ -13,13 +13,17 @@ from allocator.etcd.client import EtcdClient
 from allocator.keys import Keys
 from allocator.model import ItemId
 from allocator.ops import Put
-from consumer.core.hint_keys import backup_hints_keys, primary_hints_key, recovery_log_of
 from consumer.journal.client import JournalClient
 from consumer.protocol.journal_pb2 import ApplyRequest, Fragment
 from consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
 from consumer.protocol.recorded_op_pb2 import FSMHints
 from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.recoverylog.hints import encode_hints
+from consumer.recoverylog.hints import (
+    backup_hints_keys,
+    encode_hints,
+    primary_hints_key,
+    recovery_log_of,
+)
 from consumer.recoverylog.recorder import Recorder
 from consumer.stores.conformance.recorded_log import MirroredFiles
 from tests.support.broker import journal_spec

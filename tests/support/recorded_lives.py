@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.recoverylog.file_changes import CreateFile, FileChange, WriteFile
 from consumer.recoverylog.fsm import FileStateMachine, Place
-from consumer.recoverylog.playback import Playback
+from consumer.recoverylog.playback import CreateFile, FileChange, Playback, WriteFile
 from tests.support.recorded_ops import ChainedOp, OpChain
 
 Pieces = Sequence[tuple[int, bytes]]

@@ -173,7 +173,7 @@ class MirroredFiles:
 
 
 class MirroringRecorder:
-    """Implements `consumer.recoverylog.file_recorder.FileRecorder`."""
+    """Implements `consumer.recoverylog.recorder.FileRecorder`."""
 
     def __init__(self, log: RecordedLog, number: int) -> None:
         """Record into `log` until a recorder with a higher number is there."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from consumer.recoverylog.file_recorder import FileRecorder
+from consumer.recoverylog.recorder import FileRecorder
 from consumer.stores.recorded_files import (
     CHUNK_BYTES,
     record_write,

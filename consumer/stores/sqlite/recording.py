@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
-from consumer.recoverylog.file_recorder import FileRecorder
+from consumer.recoverylog.recorder import FileRecorder
 from consumer.stores.recorded_files import (
     CHUNK_BYTES,
     record_write,

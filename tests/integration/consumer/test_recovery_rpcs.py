@@ -19,7 +19,6 @@ from allocator.model import ItemId
 from allocator.ops import prefix_range_end
 from consumer.cli.main import main
 from consumer.client import RecoveryClient, ShardClient
-from consumer.core.hint_keys import backup_hints_keys, primary_hints_key
 from consumer.errors import (
     NotAuthorizedError,
     RewindRefusedError,
@@ -32,6 +31,7 @@ from consumer.protocol.auth import BearerAuth, Capability, Claims, KeyedAuth
 from consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
 from consumer.protocol.labels import ID, label_set, selector
 from consumer.protocol.shard_pb2 import ShardSpec
+from consumer.recoverylog.hints import backup_hints_keys, primary_hints_key
 from tests.support.eventually import eventually
 from tests.support.members import (
     Cluster,

@@ -16,7 +16,7 @@ from consumer.errors import LogFencedError
 from consumer.journal.client import JournalClient
 from consumer.protocol.journal_pb2 import AppendResponse
 from consumer.protocol.labels import label_set
-from consumer.recoverylog.author import author_text, fence_of
+from consumer.recoverylog.fsm import author_text, fence_of
 from consumer.recoverylog.recorder import Recorder
 from consumer.stores.conformance.recorded_log import MirroredFiles
 from tests.support.eventually import eventually

@@ -13,7 +13,6 @@ from allocator.etcd.api import TxnResult
 from allocator.etcd.client import EtcdClient, EtcdConfig
 from allocator.model import Assignment
 from allocator.ops import Compare, Delete, Get, Operation, Put
-from consumer.core.hint_keys import backup_hints_keys, primary_hints_key
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.errors import AssignmentLostError
 from consumer.protocol.recorded_op_pb2 import FnodeSegments, FSMHints, Segment
@@ -23,7 +22,12 @@ from consumer.recoverylog.hint_store import (
     rotate_backup_hints,
     store_recorded_hints,
 )
-from consumer.recoverylog.hints import StoredHints, encode_hints
+from consumer.recoverylog.hints import (
+    StoredHints,
+    backup_hints_keys,
+    encode_hints,
+    primary_hints_key,
+)
 from tests.support.key_space_values import assignment
 
 pytestmark = pytest.mark.etcd

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from consumer.recoverylog.play_thread import PlayThread
+from consumer.recoverylog.standby_files import PlayThread
 from tests.support.eventually import eventually
 
 

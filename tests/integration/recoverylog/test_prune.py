@@ -13,9 +13,9 @@ from allocator.keys import AuxiliaryKeys, Keys
 from allocator.model import ItemId
 from allocator.ops import prefix_range_end
 from allocator.runtime.task_group import TaskGroup
-from consumer.core.hint_keys import backup_hints_keys
 from consumer.journal.client import JournalClient
 from consumer.protocol.journal_pb2 import ApplyRequest
+from consumer.recoverylog.hints import backup_hints_keys
 from consumer.recoverylog.prune_plan import Fate, LogPlan
 from consumer.recoverylog.pruner import PruneOutcome, Pruner
 from tests.support.pruned_logs import RecordedShard, ShiftedClock, fragments_of, span_bytes

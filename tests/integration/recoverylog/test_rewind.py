@@ -11,11 +11,10 @@ from allocator.etcd.client import EtcdClient
 from allocator.keys import Keys
 from allocator.model import ItemId, MemberId
 from allocator.ops import prefix_range_end
-from consumer.core.hint_keys import backup_hints_keys, primary_hints_key
 from consumer.protocol.recorded_op_pb2 import FnodeSegments, FSMHints, Segment
 from consumer.protocol.recovery_pb2 import RewindStatus
 from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
-from consumer.recoverylog.hints import encode_hints
+from consumer.recoverylog.hints import backup_hints_keys, encode_hints, primary_hints_key
 from consumer.recoverylog.rewinder import Rewinder
 
 pytestmark = pytest.mark.etcd

@@ -11,8 +11,7 @@ from consumer.protocol.journal_pb2 import Fragment
 from consumer.protocol.recorded_op_pb2 import FSMHints
 from consumer.recoverylog.hints import encode_hints
 from consumer.recoverylog.liveness import HintsValue, LogNeeds, ShardHints, live_logs
-from consumer.recoverylog.prune_plan import Fate, plan_log
-from consumer.recoverylog.quarantine import QuarantineRecord
+from consumer.recoverylog.prune_plan import Fate, QuarantineRecord, plan_log
 from tests.support.recorded_lives import Pieces, RecordedLife, played
 
 

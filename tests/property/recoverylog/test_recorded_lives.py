@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.recoverylog.author import fence_of
+from consumer.recoverylog.fsm import fence_of
 from consumer.recoverylog.hints import decode_hints, encode_hints
 from consumer.recoverylog.recorder import Recorder
 from consumer.stores.conformance.recorded_log import MirroredFiles

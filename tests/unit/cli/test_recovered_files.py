@@ -10,7 +10,7 @@ import pytest
 
 from consumer.cli.file_kinds import kind_of, recovered_files
 from consumer.cli.playback_display import playback_display
-from consumer.recoverylog.playback_progress import PlaybackProgress
+from consumer.recoverylog.playback import PlaybackProgress
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.core.hint_keys import backup_hints_keys, primary_hints_key, recovery_log_of
 from consumer.protocol.recorded_op_pb2 import FnodeSegments, FSMHints, Property, Segment
 from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.recoverylog.hints import decode_hints, encode_hints
+from consumer.recoverylog.hints import (
+    backup_hints_keys,
+    decode_hints,
+    encode_hints,
+    primary_hints_key,
+    recovery_log_of,
+)
 
 HINTS = FSMHints(
     log="logs/shard-1",

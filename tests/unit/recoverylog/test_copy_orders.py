@@ -11,12 +11,15 @@ import pytest
 from allocator.runtime.task_group import TaskGroup
 from consumer.errors import RecoveryLogError
 from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.recoverylog.copy_orders import CopyOrders
-from consumer.recoverylog.file_changes import CreateFile, FileChange, WriteFile
 from consumer.recoverylog.fsm import FileStateMachine, Fnode
-from consumer.recoverylog.play_thread import PlayThread
-from consumer.recoverylog.played_copy import LiveFiles, copy_files
-from consumer.recoverylog.played_files import PlayedFiles
+from consumer.recoverylog.playback import CreateFile, FileChange, WriteFile
+from consumer.recoverylog.standby_files import (
+    CopyOrders,
+    LiveFiles,
+    PlayedFiles,
+    PlayThread,
+    copy_files,
+)
 
 LOG = "test/log"
 

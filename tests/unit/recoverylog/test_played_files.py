@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from consumer.errors import RecoveryLogError
-from consumer.recoverylog.file_changes import CreateFile, FileChange, RemoveFile, WriteFile
-from consumer.recoverylog.played_files import BUFFERS_MAX, DESCRIPTORS_MAX, STAGING, PlayedFiles
+from consumer.recoverylog.playback import CreateFile, FileChange, RemoveFile, WriteFile
+from consumer.recoverylog.standby_files import BUFFERS_MAX, DESCRIPTORS_MAX, STAGING, PlayedFiles
 from tests.support.recorded_ops import LOG, FileLog, OpChain
 
 

@@ -9,12 +9,14 @@ import pytest
 
 from consumer.protocol.journal_pb2 import Fragment
 from consumer.recoverylog.liveness import ENDLESS, LogNeeds
-from consumer.recoverylog.prune_plan import Fate, LogPlan, plan_log
-from consumer.recoverylog.quarantine import (
+from consumer.recoverylog.prune_plan import (
     SPANS_MAX,
+    Fate,
+    LogPlan,
     QuarantineRecord,
     decode_quarantine,
     encode_quarantine,
+    plan_log,
     quarantine_record,
 )
 

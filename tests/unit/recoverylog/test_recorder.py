@@ -11,15 +11,15 @@ from consumer.errors import LogDataLossError, LogFencedError
 from consumer.protocol.journal_pb2 import LabelSet
 from consumer.protocol.labels import label_set, registers_match
 from consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
-from consumer.recoverylog.author import (
+from consumer.recoverylog.fsm import (
     AUTHOR_MAX,
+    FileStateMachine,
     author_from,
     author_text,
     fence_check,
     fence_of,
     holds_fence,
 )
-from consumer.recoverylog.fsm import FileStateMachine
 from consumer.recoverylog.operation import DecodedOp, OperationDecoder
 from consumer.recoverylog.recorder import FLUSH_BYTES, Recorder
 from tests.support.memory_log import MemoryLog

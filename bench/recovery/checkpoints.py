@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from bench.recovery.driven import create_log, member_journals, recording_into
 from bench.report import emit
 from consumer.application import SegmentKeeper
-from consumer.core.checkpoint import build_checkpoint
+from consumer.checkpoint import build_checkpoint
 from consumer.embedded.broker import EmbeddedBrokerProcess
 from consumer.local_state import LocalState
 from consumer.message.batch import MessageBatch

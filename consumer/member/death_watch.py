@@ -18,10 +18,9 @@ from allocator.model import Member, MemberId
 from allocator.placement.shedding import leadership_order
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
-from consumer.core.young_deaths import Life, YoungDeath, YoungDeaths
 from consumer.journal.channels import parse_endpoint
 from consumer.key_space import PRIMARY_SLOT, process_of
-from consumer.shard.death_records import DeathRecords
+from consumer.shard.crash_loop import DeathRecords, Life, YoungDeath, YoungDeaths
 
 PROBE_SECONDS_MAX = 1.0
 """Longest wait for a connection to a member whose lease ended."""

@@ -21,7 +21,7 @@ from allocator.ops import LeaseId, Put
 from allocator.runtime.clock import Clock
 from allocator.state.load import Lag, ReplicaLoad
 from consumer.load_report import RoundedReport
-from consumer.shard.usage import Usage
+from consumer.shard.attempt_counters import Usage
 
 REPORT_SECONDS = 15.0
 """Time over which a rate is measured."""

@@ -48,11 +48,11 @@ from consumer.rpc.recovery_api import RecoveryApi
 from consumer.rpc.shard_api import ShardApi
 from consumer.rpc.shown_state import ShownStates
 from consumer.rpc.state_api import StateApi
-from consumer.shard.death_records import DeathRecords
+from consumer.shard.crash_loop import DeathRecords
 from consumer.shard.environment import ShardEnvironment
 from consumer.shard.live_shard import LiveShard
 from consumer.shard.metrics import ShardMetrics
-from consumer.shard.rollback_records import RollbackRecords
+from consumer.shard.rollback.records import RollbackRecords
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from allocator.errors import ValidationError
 from allocator.key_space import KeySpace
 from allocator.model import MemberId
 from consumer.application import Application, MessageProducer
-from consumer.core.checkpoint import read_through_of
+from consumer.checkpoint import read_through_of
 from consumer.core.resolution import header_of
 from consumer.errors import BoundExceededError, StateNotShownError, StoreError
 from consumer.journal.client import JournalClient

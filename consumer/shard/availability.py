@@ -12,7 +12,7 @@ from collections.abc import Callable
 import structlog
 
 from consumer.shard.metrics import ShardMetrics
-from consumer.shard.replica_status_writer import ReplicaStatusWriter
+from consumer.shard.replica_status import ReplicaStatusWriter
 
 _log = structlog.get_logger()
 

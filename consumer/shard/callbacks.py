@@ -22,8 +22,6 @@ from consumer.application import (
     Shard,
     Store,
 )
-from consumer.core.supervision import Place
-from consumer.core.transaction_events import Finalize
 from consumer.errors import ApplicationError, ConsumerError, FramingError
 from consumer.message.batch import MessageBatch, unreadable_apart, why_unreadable
 from consumer.message.clock_watch import clock_ahead, first_ahead, latest_clock
@@ -33,6 +31,8 @@ from consumer.message.uuid import MessageClock
 from consumer.op_future import OpFuture, failed
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.shard.dead_letters import DeadLetters, dead_letter_journal, publish_dead_letter
+from consumer.shard.supervision import Place
+from consumer.shard.transaction_events import Finalize
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from typing import Final
 import structlog
 
 from allocator.runtime.clock import Clock
-from consumer.core.supervision import Place
 from consumer.message.batch import UNREADABLE, MessageBatch
 from consumer.message.framing import NDJSON
 from consumer.message.mapping import MappedJournal
@@ -24,6 +23,7 @@ from consumer.message.types import JsonType
 from consumer.message.uuid import build_uuid, format_uuid
 from consumer.protocol.labels import DEAD_LETTER_JOURNAL, values_of
 from consumer.protocol.shard_pb2 import ShardSpec
+from consumer.shard.supervision import Place
 
 _log = structlog.get_logger()
 

@@ -17,7 +17,6 @@ from allocator.keys import Keys
 from allocator.leader.move_log import Ledger
 from allocator.runtime.clock import Clock
 from consumer.application import Application
-from consumer.core.supervision import RestartPolicy
 from consumer.journal.append_fence import CopyRegister
 from consumer.journal.append_service import AppendService
 from consumer.journal.client import JournalClient
@@ -26,9 +25,10 @@ from consumer.journal.pipelining import TurnNames
 from consumer.message.clock_watch import CLOCK_AHEAD_SECONDS
 from consumer.message.publisher import CARRIED_BYTES_MAX
 from consumer.message.sequencer import PRODUCERS_BYTES_MAX
-from consumer.shard.death_records import DeathRecords
+from consumer.shard.crash_loop import DeathRecords
 from consumer.shard.metrics import ShardMetrics
-from consumer.shard.rollback_records import RollbackRecords
+from consumer.shard.rollback.records import RollbackRecords
+from consumer.shard.supervision import RestartPolicy
 from consumer.shard.worker import ShardWorker, Worker
 
 

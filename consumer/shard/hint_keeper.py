@@ -22,8 +22,8 @@ from consumer.protocol.recorded_op_pb2 import FSMHints
 from consumer.protocol.shard_pb2 import ShardSpec
 from consumer.recoverylog.hint_store import rotate_backup_hints, store_recorded_hints
 from consumer.recoverylog.recorder import Recorder
-from consumer.shard.assignment_source import AssignmentSource
 from consumer.shard.environment import ShardEnvironment
+from consumer.shard.replica_status import AssignmentSource
 
 REST_SECONDS = 0.25
 """Time before the first writes: until then, who was waiting for a primary has etcd and the log to itself."""

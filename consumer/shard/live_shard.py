@@ -25,28 +25,70 @@ from pathlib import Path
 import structlog
 
 from allocator.model import Assignment, ItemId
+from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
 from allocator.state.load import Lag
-from consumer.core.failure_kind import FailureKind, failure_kind
-from consumer.core.failure_trace import text_of, trace_of, way_past
-from consumer.core.replica_status import failed_status
-from consumer.core.supervision import Supervision, Verdict
 from consumer.errors import AssignmentLostError, ShardHeldBackError
+from consumer.failure_kind import FailureKind, failure_kind
 from consumer.journal.client import JournalClient
 from consumer.local_state import LocalState
+from consumer.message.batch import MessageBatch
+from consumer.message.clock_watch import ToldProducers, clock_ahead, first_ahead, latest_clock
 from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
 from consumer.recoverylog.hints import has_recovery_log
 from consumer.recoverylog.playback import PlaybackProgress
+from consumer.shard.attempt_counters import Usage
 from consumer.shard.availability import Availability
-from consumer.shard.clock_reports import ClockReports
 from consumer.shard.dead_letters import DeadLetters, dead_letter_journal
 from consumer.shard.environment import ShardEnvironment
+from consumer.shard.metrics import ShardMetrics
 from consumer.shard.primary import PrimaryAttempt
 from consumer.shard.recovery import Recovery
-from consumer.shard.replica_status_writer import ReplicaStatusWriter
+from consumer.shard.replica_status import ReplicaStatusWriter, failed_status
 from consumer.shard.shard_reference import ShardReference as ShardReference
-from consumer.shard.stall_watch import StallWatch
-from consumer.shard.usage import Usage
+from consumer.shard.stall_detector import StallWatch
+from consumer.shard.supervision import Supervision, Verdict, text_of, trace_of, way_past
+
+# Tells which producers of a shard's sources have clocks ahead of this process's: a warning each,
+# and a count.
+
+
+class ClockReports:
+    """Those of one shard, over all its attempts."""
+
+    def __init__(
+        self, fqn: str, *, ahead_seconds: float, clock: Clock, metrics: ShardMetrics
+    ) -> None:
+        """Take what to compare with, and where to count.
+
+        Args:
+            fqn: The shard's full name.
+            ahead_seconds: By how much a clock may be ahead.
+            clock: This process's.
+            metrics: Counts the messages.
+        """
+        self._fqn = fqn
+        self._ahead_seconds = ahead_seconds
+        self._clock = clock
+        self._metrics = metrics
+        self._told = ToldProducers()
+
+    def on_read(self, batch: MessageBatch) -> None:
+        """Look at messages that were read."""
+        wall_seconds = self._clock.wall_seconds()
+        latest = latest_clock(wall_seconds, ahead_seconds=self._ahead_seconds)
+        first = first_ahead(batch, latest)
+        if first is None:
+            return
+        indices = [i for i in range(first, len(batch)) if batch.clocks[i] > latest]
+        self._metrics.record_clocks_ahead(self._fqn, len(indices))
+        found = (clock_ahead(batch, i, wall_seconds=wall_seconds) for i in indices)
+        told = self._told.to_tell(found, now_seconds=self._clock.monotonic_seconds())
+        if told is not None:
+            _log.warning(
+                "sequencer.clock_ahead", allowed_seconds=self._ahead_seconds, **told.fields
+            )
+
 
 _log = structlog.get_logger()
 

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from consumer.core.transaction_events import (
+from consumer.message.sequence_rules import Outcome
+from consumer.shard.transaction_events import (
     RecordCheckpoint,
     RecordSequenced,
     RecordTxn,
     TxnTimings,
 )
-from consumer.message.sequence_rules import Outcome
 
 _FLAGS = {
     outcome: f"{flag}_TXN"

@@ -20,43 +20,68 @@ import structlog
 from allocator.model import Assignment
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import SegmentKeeper, Shard, Store
-from consumer.core import transaction_events as tx
-from consumer.core.checkpoint import read_through_of
-from consumer.core.failure_kind import FailureKind, failure_kind
-from consumer.core.stall import Look
-from consumer.core.supervision import Place
-from consumer.core.transaction import TransactionMachine
-from consumer.core.young_deaths import DeathRecord
+from consumer.checkpoint import read_through_of
 from consumer.errors import ApplicationError, ConsumerError, ShardStoppedError
+from consumer.failure_kind import FailureKind, failure_kind
 from consumer.journal.append_service import AppendService
 from consumer.message.batch import MessageBatch
 from consumer.message.producers import FilingLimits
 from consumer.message.sequencer import RING_MESSAGES, Sequencer
 from consumer.message.uuid import new_producer_id
 from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.shard.achievements import Achievements
-from consumer.shard.admission import prove_assignment
+from consumer.shard import transaction_events as tx
+from consumer.shard.attempt_counters import Achievements, Usage
 from consumer.shard.callbacks import Callbacks
+from consumer.shard.crash_loop import DeathRecord
 from consumer.shard.dead_letters import DeadLetters
 from consumer.shard.environment import ShardEnvironment
 from consumer.shard.hint_keeper import HintKeeper
-from consumer.shard.holds import Holds
 from consumer.shard.progress import ACKNOWLEDGED, UNDONE, Progress
-from consumer.shard.rollbacks import Rollbacks
+from consumer.shard.replica_status import prove_assignment
+from consumer.shard.rollback.keeper import Rollbacks
 from consumer.shard.sources import Sources
-from consumer.shard.transaction import TransactionLoop, TxnServices, limits_of
-from consumer.shard.usage import Usage
+from consumer.shard.stall import Look
+from consumer.shard.supervision import Place
+from consumer.shard.transaction_loop import TransactionLoop, TxnServices, limits_of
+from consumer.shard.transaction_machine import TransactionMachine
 from consumer.shard.worker import ShardWorker
 
 _log = structlog.get_logger()
-
 READ_CHANNEL_MESSAGES = 8192
 """Messages read ahead if the spec does not say."""
 FENCED_REST_SECONDS = 0.1
 """Until then whoever fenced us has the machine to itself, if it is here too: to close and remove files can wait."""
-
 TakeOver: TypeAlias = "Callable[[], Awaitable[HintKeeper]]"
 """Makes a recovery log ours, and returns what keeps its hints."""
+
+
+# Counts who uses something that must not be destroyed meanwhile.
+
+
+class Holds:
+    """Holds on one thing; lives on the event loop."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._count = 0
+        self._none = asyncio.Event()
+        self._none.set()
+
+    def add(self) -> None:
+        """Hold once more, until `remove`."""
+        self._count += 1
+        self._none.clear()
+
+    def remove(self) -> None:
+        """Undo one `add`."""
+        assert self._count > 0, "released more often than held"
+        self._count -= 1
+        if self._count == 0:
+            self._none.set()
+
+    async def wait_none(self) -> None:
+        """Wait until nobody holds it."""
+        await self._none.wait()
 
 
 @dataclass(frozen=True, slots=True)

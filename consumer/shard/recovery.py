@@ -29,9 +29,9 @@ from consumer.recoverylog.hints import recovery_log_of
 from consumer.recoverylog.playback import PlaybackProgress
 from consumer.recoverylog.player import Player, Recovered
 from consumer.recoverylog.recorder import Recorder
-from consumer.shard.assignment_source import AssignmentSource
 from consumer.shard.environment import ShardEnvironment
 from consumer.shard.hint_keeper import HintKeeper
+from consumer.shard.replica_status import AssignmentSource
 
 AUTHOR_BYTES = 8
 

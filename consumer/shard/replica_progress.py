@@ -8,7 +8,7 @@ from consumer.journal.client import JournalClient
 from consumer.protocol.shard_pb2 import ShardSpec
 from consumer.protocol.state_pb2 import ReplicaProgress
 from consumer.shard.live_shard import LiveShard
-from consumer.shard.stall_watch import write_heads
+from consumer.shard.stall_detector import write_heads
 
 HEADS_SECONDS_MAX = 5.0
 """Longest wait for the brokers to tell how much there is to read, for all sources together."""

@@ -15,7 +15,6 @@ from allocator.etcd.api import Etcd
 from allocator.keys import AssignmentKey, AuxiliaryKeys, Keys
 from allocator.model import ItemId
 from allocator.ops import Compare, Delete, Get, KeyValue, prefix_range_end
-from consumer.core.source_reset import SourceReset
 from consumer.errors import JournalNotFoundError
 from consumer.journal.client import JournalClient
 from consumer.journal.guard import Present
@@ -23,7 +22,7 @@ from consumer.protocol.alphabet import split_journal
 from consumer.protocol.recovery_pb2 import ResetSourceStatus
 from consumer.protocol.recovery_pb2 import SourceReset as SourceResetMessage
 from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
-from consumer.shard.source_resets import SourceResets
+from consumer.shard.source_resets import SourceReset, SourceResets
 
 _MessageT = TypeVar("_MessageT", ShardSpec, ReplicaStatus)
 

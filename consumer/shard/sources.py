@@ -18,9 +18,7 @@ from allocator.keys import AuxiliaryKeys
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Application, MessageProducer, Shard, Store
-from consumer.core import transaction_events as tx
-from consumer.core.checkpoint import epoch_of, start_offset
-from consumer.core.source_reset import apply_reset, is_of, was_applied
+from consumer.checkpoint import epoch_of, start_offset
 from consumer.errors import (
     ApplicationError,
     ConsumerError,
@@ -33,10 +31,11 @@ from consumer.message.reader import MessageSource
 from consumer.protocol.identity_pb2 import JournalEpoch
 from consumer.protocol.journal_pb2 import JournalSpec
 from consumer.protocol.shard_pb2 import Checkpoint, ShardSpec
+from consumer.shard import transaction_events as tx
 from consumer.shard.dead_letters import dead_letter_journal
 from consumer.shard.environment import ShardEnvironment
-from consumer.shard.source_resets import SourceResets
-from consumer.shard.transaction import TransactionLoop
+from consumer.shard.source_resets import SourceResets, apply_reset, is_of, was_applied
+from consumer.shard.transaction_loop import TransactionLoop
 from consumer.shard.worker import ShardWorker
 
 _log = structlog.get_logger()

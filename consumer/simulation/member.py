@@ -31,11 +31,11 @@ from consumer.journal.client import JournalClient
 from consumer.key_space import ShardDecoder
 from consumer.protocol.shard_pb2 import ShardSpec
 from consumer.resolver.local_shards import LocalShards
-from consumer.shard.death_records import DeathRecords
+from consumer.shard.crash_loop import DeathRecords
 from consumer.shard.environment import ShardConfig, ShardEnvironment
 from consumer.shard.live_shard import LiveShard
 from consumer.shard.metrics import ShardMetrics
-from consumer.shard.rollback_records import RollbackRecords
+from consumer.shard.rollback.records import RollbackRecords
 from consumer.simulation.broker import MemoryBroker
 from consumer.simulation.channels import SimulatedChannels
 from consumer.simulation.inline_worker import InlineWorker

@@ -9,7 +9,7 @@ from allocator.etcd.api import KeyPut
 from allocator.keys import AssignmentKey, Keys
 from allocator.ops import KeyValue
 from allocator.simulation.store import Commit
-from consumer.core.failure_kind import FailureKind
+from consumer.failure_kind import FailureKind
 from consumer.protocol.shard_pb2 import ReplicaStatus
 from consumer.simulation.application import BROKEN_ON_PURPOSE
 from consumer.simulation.witness import Witness

@@ -15,7 +15,7 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from allocator.documents import decode_json
-from consumer.core.checkpoint import read_through_of
+from consumer.checkpoint import read_through_of
 from consumer.protocol.identity_pb2 import JournalEpoch
 from consumer.protocol.shard_pb2 import Checkpoint
 

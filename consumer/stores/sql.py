@@ -30,13 +30,13 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
 from consumer.application import Shard
-from consumer.core.failure_kind import is_passing_sqlite_error
 from consumer.errors import (
     CommitFencedError,
     StoreClosedError,
     StoreError,
     StoreUnavailableError,
 )
+from consumer.failure_kind import is_passing_sqlite_error
 from consumer.message.producer_segment import (
     SEGMENT_ID_BYTES,
     EncodedCheckpoint,

@@ -6,12 +6,12 @@ import random
 from collections import deque
 from dataclasses import dataclass
 
-from consumer.core import transaction_events as tx
-from consumer.core.transaction import TransactionMachine
-from consumer.core.transaction_events import Demand, TxnLimits
 from consumer.message.sequencer import Sequencer
 from consumer.message.uuid import Flags
 from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.shard import transaction_events as tx
+from consumer.shard.transaction_events import Demand, TxnLimits
+from consumer.shard.transaction_machine import TransactionMachine
 from spark_bridge.journal_source.commit_scan import CommitScan
 from spark_bridge.journal_source.journal_state import AT_THE_BEGINNING
 from tests.support.commit_scans import scan_on

@@ -29,11 +29,11 @@ from consumer.message.publisher import Publisher
 from consumer.message.types import JsonType
 from consumer.protocol.journal_pb2 import JournalSpec
 from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
-from consumer.shard.death_records import DeathRecords
+from consumer.shard.crash_loop import DeathRecords
 from consumer.shard.environment import ShardConfig, ShardEnvironment
 from consumer.shard.live_shard import LiveShard
 from consumer.shard.metrics import ShardMetrics
-from consumer.shard.rollback_records import RollbackRecords
+from consumer.shard.rollback.records import RollbackRecords
 from consumer.stores.json_file import JsonFileStore
 from tests.support.eventually import eventually
 

@@ -14,16 +14,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from consumer.core import transaction_events as tx
-from consumer.core.delivery import DeliveryLimits
-from consumer.core.transaction import TransactionMachine
-from consumer.core.transaction_events import Demand, TxnLimits
 from consumer.message.batch import MessageBatch
 from consumer.message.rollback import Rollback, brought_forward
 from consumer.message.sequence_rules import Outcome
 from consumer.message.sequencer import Sequencer
 from consumer.message.uuid import Flags, build_uuid, parse_uuid
 from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.shard import transaction_events as tx
+from consumer.shard.transaction_events import Demand, TxnLimits
+from consumer.shard.transaction_machine import DeliveryLimits, TransactionMachine
 from tests.support.message_batches import FRAME_BYTES, Written, WrittenJournal
 
 _UUID_BYTES = 16

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from consumer.core import transaction_events as tx
-from consumer.core.delivery import DeliveryLimits
-from consumer.core.transaction import TransactionMachine
-from consumer.core.transaction_events import Activity, Demand, Event, Instruction, TxnLimits
 from consumer.message.sequencer import Sequencer
 from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.shard import transaction_events as tx
+from consumer.shard.transaction_events import Activity, Demand, Event, Instruction, TxnLimits
+from consumer.shard.transaction_machine import DeliveryLimits, TransactionMachine
 from tests.support.message_batches import WrittenJournal, single
 
 

@@ -18,7 +18,7 @@ MODULES = (
     "spark_bridge.journal_sink.writers",
     "spark_bridge.journal_source.readers",
     "allocator.placement.flow",
-    "consumer.core.transaction",
+    "consumer.shard.transaction_machine",
 )
 
 

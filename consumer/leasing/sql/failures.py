@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 import sqlalchemy as sa
 
-from consumer.core.failure_kind import is_passing_sqlite_error
 from consumer.errors import (
     DependencyError,
     InvalidStateError,
     LeasingError,
     ThrottlingError,
 )
+from consumer.failure_kind import is_passing_sqlite_error
 
 _UNDEFINED_TABLE = "42P01"
 _LOCK_NOT_AVAILABLE = "55P03"

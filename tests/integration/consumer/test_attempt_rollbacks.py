@@ -17,8 +17,8 @@ from consumer.message.rollback import Rollback
 from consumer.message.uuid import Flags, build_uuid, clock_at, format_uuid
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.shard.progress import UNDONE, Progress
-from consumer.shard.rollback_records import RollbackRecords
-from consumer.shard.rollbacks import Rollbacks
+from consumer.shard.rollback.keeper import Rollbacks
+from consumer.shard.rollback.records import RollbackRecords
 from tests.support.live_shards import MEMBER, OUTPUT, SHARD, SOURCE, ShardHost, spec_of
 
 pytestmark = pytest.mark.etcd

@@ -10,9 +10,6 @@ from pathlib import Path
 
 from allocator.runtime.clock import SystemClock
 from allocator.runtime.task_group import TaskGroup
-from consumer.core import transaction_events as tx
-from consumer.core.transaction import TransactionMachine
-from consumer.core.transaction_events import TxnLimits
 from consumer.journal.append_service import AppendService
 from consumer.journal.client import JournalClient
 from consumer.message.reader import read_batches
@@ -21,9 +18,12 @@ from consumer.message.sequencer import Sequencer
 from consumer.message.types import JsonType
 from consumer.message.uuid import new_producer_id
 from consumer.op_future import completed
+from consumer.shard import transaction_events as tx
 from consumer.shard.callbacks import Callbacks
 from consumer.shard.dead_letters import DeadLetters
-from consumer.shard.transaction import TransactionLoop, TxnServices
+from consumer.shard.transaction_events import TxnLimits
+from consumer.shard.transaction_loop import TransactionLoop, TxnServices
+from consumer.shard.transaction_machine import TransactionMachine
 from consumer.shard.worker import Worker
 from tests.support.eventually import eventually
 from tests.support.fixed_shard import FixedShard

@@ -17,12 +17,12 @@ from allocator.model import ItemId, MemberId
 from allocator.ops import Compare, Delete, LeaseId, Operation, Put
 from allocator.runtime.clock import SystemClock
 from allocator.runtime.task_group import TaskGroup
-from consumer.core.young_deaths import YoungDeath
 from consumer.errors import ShardHeldBackError
 from consumer.key_space import process_id_of
 from consumer.member.death_watch import DeathWatch
 from consumer.protocol.journal_pb2 import ProcessSpec
 from consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus
+from consumer.shard.crash_loop import YoungDeath
 from consumer.shard.environment import ShardConfig
 from tests.support.eventually import eventually
 from tests.support.live_shards import SHARD, SOURCE, Counting, ShardHost, spec_of

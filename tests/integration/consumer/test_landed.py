@@ -8,7 +8,7 @@ from consumer.journal.client import JournalClient
 from consumer.message.rollback import Rollback
 from consumer.message.uuid import Flags, build_uuid, clock_at
 from consumer.protocol.journal_pb2 import ApplyRequest
-from consumer.shard.landed import has_landed, last_landed
+from consumer.shard.rollback.keeper import has_landed, last_landed
 from tests.support.broker import journal_spec
 
 JOURNAL = "test/landed"

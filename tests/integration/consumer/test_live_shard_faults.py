@@ -15,7 +15,6 @@ import structlog
 
 from allocator.errors import ValidationError
 from consumer.application import Shard
-from consumer.core import transaction_events as tx
 from consumer.journal.client import JournalClient
 from consumer.message.batch import Envelope
 from consumer.message.framing import NDJSON
@@ -26,6 +25,7 @@ from consumer.message.sequence_rules import Outcome
 from consumer.message.types import JsonType
 from consumer.message.uuid import Flags, build_uuid
 from consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
+from consumer.shard import transaction_events as tx
 from consumer.shard.environment import ShardConfig
 from consumer.stores.json_file import JsonFileStore
 from tests.support.eventually import eventually

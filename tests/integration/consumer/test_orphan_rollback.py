@@ -26,7 +26,7 @@ from consumer.protocol.journal_pb2 import ApplyRequest
 from consumer.protocol.shard_pb2 import ReplicaStatus
 from consumer.shard.environment import ShardConfig
 from consumer.shard.live_shard import LiveShard
-from consumer.shard.rollback_records import RollbackRecords
+from consumer.shard.rollback.records import RollbackRecords
 from consumer.stores.json_file import JsonFileStore
 from tests.support.eventually import eventually
 from tests.support.live_shards import (

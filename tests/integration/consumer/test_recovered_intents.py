@@ -19,7 +19,7 @@ from consumer.message.types import JsonType
 from consumer.message.uuid import MessageClock, new_producer_id
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.shard.environment import ShardConfig
-from consumer.shard.rollback_records import RollbackRecords
+from consumer.shard.rollback.records import RollbackRecords
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
     MEMBER,

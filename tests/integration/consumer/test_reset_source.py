@@ -11,7 +11,6 @@ from click.testing import CliRunner, Result
 from allocator.keys import AuxiliaryKeys
 from consumer.cli.main import main
 from consumer.client import RecoveryClient, ShardClient
-from consumer.core.source_reset import SourceReset
 from consumer.errors import (
     NotAuthorizedError,
     ShardNotFoundError,
@@ -25,7 +24,7 @@ from consumer.protocol.journal_pb2 import ApplyRequest
 from consumer.protocol.labels import ID, label_set, selector
 from consumer.protocol.shard_pb2 import ReplicaStatus
 from consumer.shard.environment import ShardConfig
-from consumer.shard.source_resets import SourceResets
+from consumer.shard.source_resets import SourceReset, SourceResets
 from consumer.shard.source_resetter import WRITE_HEAD
 from tests.support import live_shards
 from tests.support.eventually import eventually

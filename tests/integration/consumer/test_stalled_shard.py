@@ -20,7 +20,7 @@ from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.journal.client import JournalClient
 from consumer.protocol.shard_pb2 import ReplicaStatus
 from consumer.shard.environment import ShardConfig
-from consumer.shard.stall_watch import write_heads
+from consumer.shard.stall_detector import write_heads
 from tests.support.eventually import eventually
 from tests.support.live_shards import (
     OUTPUT,

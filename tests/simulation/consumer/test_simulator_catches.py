@@ -16,9 +16,7 @@ import pytest
 
 from allocator.ops import Put
 from consumer.broker.append import Turn
-from consumer.core import transaction_events as tx
-from consumer.core.checkpoint import build_checkpoint
-from consumer.core.transaction import TransactionMachine
+from consumer.checkpoint import build_checkpoint
 from consumer.journal.append_fence import CopyRegister
 from consumer.journal.append_service import AppendService
 from consumer.message.producer_segment import EncodedCheckpoint
@@ -28,9 +26,11 @@ from consumer.protocol.journal_pb2 import LabelSelector, Status
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.recoverylog import recorder
 from consumer.recoverylog.recorder import Recorder
-from consumer.shard import primary, replica_status_writer
-from consumer.shard.rollbacks import Rollbacks
-from consumer.shard.transaction import TransactionLoop
+from consumer.shard import primary, replica_status
+from consumer.shard import transaction_events as tx
+from consumer.shard.rollback.keeper import Rollbacks
+from consumer.shard.transaction_loop import TransactionLoop
+from consumer.shard.transaction_machine import TransactionMachine
 from consumer.simulation import broker
 from consumer.simulation.run import simulate
 from consumer.simulation.scenario import Fault, Scenario
@@ -151,7 +151,7 @@ def _hints_before_the_log(patch: pytest.MonkeyPatch) -> None:
 
 
 def _status_without_lease(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(replica_status_writer, "Put", lambda key, value, **_: Put(key, value))
+    patch.setattr(replica_status, "Put", lambda key, value, **_: Put(key, value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,6 @@ import pytest
 
 from allocator.runtime.clock import SystemClock
 from consumer.application import Shard
-from consumer.core.transaction_events import Finalize
 from consumer.errors import ApplicationError
 from consumer.message.framing import NDJSON
 from consumer.message.mapping import MappedJournal
@@ -21,6 +20,7 @@ from consumer.op_future import OpFuture
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.shard.callbacks import Callbacks
 from consumer.shard.dead_letters import DeadLetters
+from consumer.shard.transaction_events import Finalize
 from consumer.stores.json_file import JsonFileStore
 from tests.support.fixed_shard import FixedShard
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from consumer.core.supervision import Place
 from consumer.message.batch import MessageBatch
 from consumer.shard.dead_letters import DeadLetters
+from consumer.shard.supervision import Place
 from tests.support.message_batches import FRAME_BYTES, WrittenJournal, single
 
 JOURNAL = "in/a"

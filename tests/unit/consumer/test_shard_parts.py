@@ -8,8 +8,12 @@ from concurrent.futures import Future
 
 import pytest
 
-from consumer.core.checkpoint import build_checkpoint, read_through_of, start_offset
-from consumer.core.replica_status import (
+from consumer.checkpoint import build_checkpoint, read_through_of, start_offset
+from consumer.errors import ShardStoppedError
+from consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
+from consumer.shard.input_queue import InputQueue
+from consumer.shard.progress import Progress
+from consumer.shard.replica_status import (
     ERROR_LENGTH_MAX,
     ERRORS_MAX,
     TRUNCATED,
@@ -17,10 +21,6 @@ from consumer.core.replica_status import (
     reduced,
     truncated,
 )
-from consumer.errors import ShardStoppedError
-from consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
-from consumer.shard.input_queue import InputQueue
-from consumer.shard.progress import Progress
 from consumer.shard.worker import Worker
 from tests.support.eventually import eventually
 from tests.support.message_batches import WrittenJournal, single

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from consumer.core.stall import Look, Stall, StallDetector
-from consumer.core.transaction_events import Activity
+from consumer.shard.stall import Look, Stall, StallDetector
+from consumer.shard.transaction_events import Activity
 
 
 def _look(

@@ -5,9 +5,6 @@ from __future__ import annotations
 import pytest
 
 from allocator.errors import EtcdUnavailableError, ValidationError
-from consumer.core.failure_kind import FailureKind, failure_kind
-from consumer.core.failure_trace import CUT, TRACE_LENGTH_MAX, trace_of
-from consumer.core.supervision import Place, RestartPolicy, Supervision
 from consumer.errors import (
     ApplicationError,
     CommitFencedError,
@@ -21,6 +18,15 @@ from consumer.errors import (
     StoreError,
     StoreUnavailableError,
     UnsupportedSpecError,
+)
+from consumer.failure_kind import FailureKind, failure_kind
+from consumer.shard.supervision import (
+    CUT,
+    TRACE_LENGTH_MAX,
+    Place,
+    RestartPolicy,
+    Supervision,
+    trace_of,
 )
 
 POLICY = RestartPolicy(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from allocator.model import ItemId, MemberId
-from consumer.core.young_deaths import DeathRecord, Life, YoungDeath, YoungDeaths
+from consumer.shard.crash_loop import DeathRecord, Life, YoungDeath, YoungDeaths
 
 A, B = MemberId("z", "member-a"), MemberId("z", "member-b")
 S, T = ItemId("s"), ItemId("t")

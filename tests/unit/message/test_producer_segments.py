@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from consumer.core.checkpoint import build_checkpoint
+from consumer.checkpoint import build_checkpoint
 from consumer.message.producer_segment import (
     encoded,
     packed_segment,

@@ -12,7 +12,7 @@ from botocore.exceptions import (
 )
 from confluent_kafka import KafkaError
 
-from consumer.core.failure_kind import FailureKind, failure_kind
+from consumer.failure_kind import FailureKind, failure_kind
 from consumer.sources.kafka import failures as kafka
 from consumer.sources.kinesis.calls import ExpiredIteratorError, ThrottledError, told_apart
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from consumer.core.failure_kind import FailureKind, failure_kind
 from consumer.errors import StoreError, StoreUnavailableError
+from consumer.failure_kind import FailureKind, failure_kind
 from consumer.stores.json_file import JsonFileStore
 from consumer.stores.sql import SqlStore
 from tests.support.fixed_shard import FixedShard

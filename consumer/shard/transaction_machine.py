@@ -20,21 +20,159 @@ the first one closes soon is ours: behind a fail-over its output has been waited
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import assert_never
+from itertools import accumulate
+from typing import Final, assert_never
 
-from consumer.core import transaction_events as tx
-from consumer.core.checkpoint import SourceOrigins, read_through_of
-from consumer.core.delivery import DeliveryLimits, before_ack, bounded, leading_acks
-from consumer.core.transaction_events import Activity, Demand, Event, Instruction, TxnLimits
-from consumer.core.transaction_records import PriorTxn, RunningTxn
+from consumer.checkpoint import SourceOrigins, read_through_of
 from consumer.errors import ReplayError
 from consumer.message.batch import MessageBatch
 from consumer.message.sequence_rules import Outcome
 from consumer.message.sequencer import Sequencer
+from consumer.message.uuid import Flags
 from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.shard import transaction_events as tx
+from consumer.shard.transaction_events import (
+    Activity,
+    Demand,
+    Event,
+    Instruction,
+    RecordTxn,
+    TxnLimits,
+    TxnTimings,
+)
+
+# The two transactions that may exist at a time: one consumes, the one before it commits and
+# acknowledges.
+FIRST_TXN_SECONDS: Final = 0.02
+"""How long the first transaction from a restored checkpoint goes on taking input only because some is ready."""
+
+
+# How much of a committed sequence is handed to the application at once.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryLimits:
+    """How much the application is handed at once.
+
+    The timer and the commit of the transaction before are noticed between deliveries, so these bound how late.
+    """
+
+    messages_max: int = 4096
+    bytes_max: int = 4 << 20
+    """Payload bytes; a single larger message is still delivered."""
+
+
+def leading_acks(batch: MessageBatch) -> int:
+    """Return how many acknowledgements stand at the front of a batch."""
+    count = 0
+    for flags in batch.flags:
+        if flags != Flags.ACK_TXN:
+            break
+        count += 1
+    return count
+
+
+def before_ack(batch: MessageBatch) -> MessageBatch:
+    """Return the messages ahead of the first acknowledgement, which ends an emission and so is the last, if any."""
+    stop = len(batch)
+    while stop > 0 and batch.flags[stop - 1] == Flags.ACK_TXN:
+        stop -= 1
+    return batch if stop == len(batch) else batch.span(0, stop)
+
+
+def bounded(batch: MessageBatch, bytes_max: int) -> MessageBatch:
+    """Return as many messages as fit in `bytes_max`, one at least."""
+    # Frames are no smaller than their payloads, so where the whole range fits nothing need be added up.
+    if batch.ends[-1] - batch.begins[0] <= bytes_max:
+        return batch
+    totals = list(accumulate(map(len, batch.payloads)))
+    fitting = max(1, bisect_right(totals, bytes_max))
+    return batch if fitting == len(batch) else batch.span(0, fitting)
+
+
+@dataclass(slots=True)
+class RunningTxn:
+    """The transaction that consumes. Times are monotonic seconds."""
+
+    limits: TxnLimits
+    prior_prepared: float
+    """When the transaction before it had started its commit."""
+    began: float | None = None
+    is_first: bool = False
+    """The machine's first: the shard had no primary before it, and somebody waits for what comes of its input."""
+    accepts_input: bool = True
+    """False once its maximum duration is over, the application deferred, or the shard stops."""
+    messages: int = 0
+    message_bytes: int = 0
+    stalled: float | None = None
+    finalizing: float = 0.0
+
+    def min_elapsed(self, now: float) -> bool:
+        """Return whether it has been open for its minimum duration."""
+        return self.began is not None and now >= self.began + self.limits.min_seconds
+
+    def max_elapsed(self, now: float) -> bool:
+        """Return whether it has been open for its maximum duration."""
+        return self.began is not None and now >= self.began + self.limits.max_seconds
+
+    def leaves_ready_input(self, now: float) -> bool:
+        """Return whether it leaves input that is ready to the next one, though it may take more."""
+        return self.is_first and self.began is not None and now >= self.began + FIRST_TXN_SECONDS
+
+    def next_decision(self, now: float) -> float | None:
+        """Return when time alone will next change what it may do; None if never."""
+        if self.began is None:
+            return None
+        if not self.min_elapsed(now):
+            return self.began + self.limits.min_seconds
+        return self.began + self.limits.max_seconds if self.accepts_input else None
+
+
+@dataclass(slots=True)
+class PriorTxn:
+    """The transaction that commits and acknowledges. Times are monotonic seconds."""
+
+    read_through: dict[str, int]
+    """What its completion makes visible, bytes by journal."""
+    ack_intents: Mapping[str, bytes]
+    closed: RunningTxn | None = None
+    """The transaction as it was when it closed; None for the one that a restored checkpoint stands for."""
+    prepared: float = 0.0
+    committed: float | None = None
+    publish_at: dict[str, int] = field(default_factory=dict)
+    append_error: BaseException | None = None
+    """Held until the commit's own outcome is known: a failed commit fails the appends that wait for it."""
+    unacknowledged: set[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.unacknowledged = set(self.ack_intents)
+
+    def extend(self, journal: str, through: int) -> None:
+        """Let its completion tell that `journal` was read further, though its checkpoint does not say so."""
+        self.read_through[journal] = max(self.read_through.get(journal, 0), through)
+
+    def record_or_none(self, now: float) -> RecordTxn | None:
+        """Return what to count of it, now that it is complete."""
+        closed = self.closed
+        if closed is None:
+            return None
+        assert closed.began is not None, "it consumed something"
+        assert self.committed is not None, "it is complete"
+        timings = TxnTimings(
+            prior_prepared=closed.prior_prepared,
+            began=closed.began,
+            stalled=closed.finalizing if closed.stalled is None else closed.stalled,
+            finalizing=closed.finalizing,
+            prepared=self.prepared,
+            committed=self.committed,
+            acknowledged=now,
+        )
+        return RecordTxn(closed.messages, closed.message_bytes, timings)
 
 
 class _Phase(Enum):

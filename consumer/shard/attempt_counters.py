@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 import structlog
 
 from consumer.application import Shard
-from consumer.core import transaction_events as tx
 from consumer.message.sequence_rules import Outcome
+from consumer.shard import transaction_events as tx
 from consumer.shard.metrics import ShardMetrics
 from consumer.shard.progress import ACKNOWLEDGED, Progress
 
 _log = structlog.get_logger()
-
 _WORTH_KNOWING = {
     Outcome.UNKNOWN_FLAGS: "sequencer.unknown_flags",
     Outcome.SPAN_DISCARDED: "sequencer.span_discarded",
@@ -23,7 +23,7 @@ _WORTH_KNOWING = {
 
 
 class Achievements:
-    """Of one attempt; implements `consumer.shard.transaction.TxnObserver`."""
+    """Of one attempt; implements `consumer.shard.transaction_loop.TxnObserver`."""
 
     def __init__(self, shard: Shard, progress: Progress, metrics: ShardMetrics) -> None:
         """Take where to tell."""
@@ -85,3 +85,16 @@ class Achievements:
     def on_replayed(self, journal: str, messages: int) -> None:
         """Count what was read once more."""
         self._metrics.record_replayed(journal, messages)
+
+
+# What one shard has taken of its process so far.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Sums over one attempt to serve; the next begins at zero."""
+
+    consumed_bytes: int = 0
+    """Journal bytes of completed transactions."""
+    cpu_seconds: float = 0.0
+    """CPU time of the worker thread, up to the last call that it finished."""

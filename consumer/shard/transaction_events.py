@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from consumer.core.checkpoint import build_checkpoint
+from consumer.checkpoint import build_checkpoint
 from consumer.message.batch import MessageBatch
 from consumer.message.producers import ProducerCounts
 from consumer.message.sequence_rules import Outcome

@@ -8,8 +8,9 @@ Source: gazette/core consumer/shard.go (updateStatusWithRetry).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
+from typing import TypeAlias
 
 import structlog
 
@@ -18,11 +19,41 @@ from allocator.etcd.api import Etcd
 from allocator.model import Assignment
 from allocator.ops import Compare, Put
 from allocator.runtime.backoff import Backoff
-from consumer.core.replica_status import reduced, truncated
+from consumer.errors import AssignmentLostError
 from consumer.protocol.shard_pb2 import ReplicaStatus
 from consumer.shard.environment import RevisionWaiter
 
 _log = structlog.get_logger()
+
+# What a replica says of itself in etcd: how statuses combine, and how long their errors may be.
+#
+# Source: gazette/core consumer/shard.go (updateStatus), consumer/protocol (Reduce).
+ERROR_LENGTH_MAX = 2048
+"""Code points of one error: the key space holds every status of every replica in each member's memory."""
+TRUNCATED = " ...[truncated]"
+ERRORS_MAX = 8
+"""Errors kept in one status, newest first, for the same reason."""
+
+
+def truncated(text: str) -> str:
+    """Return `text`, cut and marked if it is too long for a status."""
+    return text if len(text) <= ERROR_LENGTH_MAX else text[:ERROR_LENGTH_MAX] + TRUNCATED
+
+
+def failed_status(errors: Iterable[str]) -> ReplicaStatus:
+    """Return a FAILED status with its errors, each cut to length."""
+    return ReplicaStatus(
+        code=ReplicaStatus.FAILED, errors=[truncated(error) for error in errors][:ERRORS_MAX]
+    )
+
+
+def reduced(existing: ReplicaStatus, new: ReplicaStatus) -> ReplicaStatus:
+    """Return the status that says both: the further code, and the new errors before the existing ones.
+
+    A late STANDBY therefore never hides a PRIMARY, and a promotion that carries a status over never loses it.
+    """
+    errors = list(dict.fromkeys((*new.errors, *existing.errors)))[:ERRORS_MAX]
+    return ReplicaStatus(code=max(existing.code, new.code), errors=errors)
 
 
 class ReplicaStatusWriter:
@@ -94,3 +125,32 @@ class ReplicaStatusWriter:
         if warn:  # The first refusal is the watch being a moment late.
             _log.warning("replica_status.retrying", key=kv.key.decode(), problem=problem)
         return False
+
+
+# Where parts of a shard look up the assignment that they act for.
+AssignmentSource: TypeAlias = "Callable[[], Assignment]"
+"""Returns the shard's assignment to this process, as last observed."""
+
+
+# May this process serve this shard at all? Asked before anything is restored.
+#
+# Source: gazette/core consumer/shard.go (servePrimary); the proof against etcd is ours.
+
+
+async def prove_assignment(etcd: Etcd, assignment: Assignment) -> None:
+    """Ask etcd itself whether the shard is still ours, before a restore fences whoever has it.
+
+    A process that was stopped for long believes in assignments that are gone. Its commits are fenced; were it to
+    restore again, it would fence its successor, which would restore, and so on.
+
+    Raises:
+        AssignmentLostError: it is gone, or was made anew.
+    """
+    observed = assignment.kv
+    result = await etcd.get_range(observed.key)
+    created = result.kvs[0].create_revision if result.kvs else 0
+    if created != observed.create_revision:
+        now = f"was made anew at revision {created}" if created else "is gone"
+        raise AssignmentLostError(
+            f"assignment {observed.key.decode()} {now}; this process no longer serves the shard"
+        )

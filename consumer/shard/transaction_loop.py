@@ -23,9 +23,6 @@ import structlog
 
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
-from consumer.core import transaction_events as tx
-from consumer.core.transaction import TransactionMachine
-from consumer.core.transaction_events import Activity, Demand, Event, Instruction, TxnLimits
 from consumer.errors import ConsumerError, JournalNotFoundError
 from consumer.journal.append_service import AppendService
 from consumer.message.batch import MessageBatch
@@ -35,8 +32,11 @@ from consumer.message.sequencer import SPAN_SECONDS_MAX
 from consumer.op_future import OpFuture, completed
 from consumer.protocol.journal_pb2 import AppendResponse
 from consumer.protocol.shard_pb2 import Checkpoint, ShardSpec
+from consumer.shard import transaction_events as tx
 from consumer.shard.callbacks import Callbacks, Delivered, Finalized, StartedCommit
 from consumer.shard.input_queue import InputQueue
+from consumer.shard.transaction_events import Activity, Demand, Event, Instruction, TxnLimits
+from consumer.shard.transaction_machine import TransactionMachine
 from consumer.shard.worker import ShardWorker
 
 ResultT = TypeVar("ResultT")

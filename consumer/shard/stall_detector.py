@@ -18,12 +18,12 @@ from allocator.leader.move_records import Cause
 from allocator.model import Assignment
 from allocator.ops import Compare, Delete, TxnCheckpoint
 from consumer.application import MessageProducer
-from consumer.core.stall import Stall, StallDetector
 from consumer.errors import ConsumerError
 from consumer.journal.client import JournalClient
 from consumer.move_messages import STALLED
 from consumer.shard.environment import ShardEnvironment
 from consumer.shard.primary import PrimaryAttempt
+from consumer.shard.stall import Stall, StallDetector
 
 LOOKS_PER_STALL = 4
 """How often to look within the patience: a stall is told at most a quarter late."""

@@ -10,9 +10,9 @@ from allocator.etcd.config import EtcdConfig
 from allocator.keys import check_root
 from allocator.model import MemberId
 from allocator.policy import AllocationPolicy
-from consumer.core.accrual import SUSPICION_PHI
 from consumer.journal.channels import is_loopback, parse_endpoints
 from consumer.load_report import CAPACITY_MAX
+from consumer.member.silence_watch import SUSPICION_PHI
 from consumer.protocol.alphabet import validate_token
 from consumer.protocol.auth import KeyedAuth
 from consumer.protocol.validation_terms import SUFFIX_BYTES, ZONE_BYTES

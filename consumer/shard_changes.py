@@ -16,7 +16,6 @@ from allocator.errors import ValidationError
 from allocator.keys import Keys
 from allocator.model import Assignment, Item, ItemId
 from allocator.ops import TXN_OPERATIONS_MAX, Compare, Delete, Operation, Put, TxnCheckpoint
-from consumer.core.route import build_route, replicas_of
 from consumer.errors import BoundExceededError, NotAuthorizedError
 from consumer.key_space import (
     PRIMARY_SLOT,
@@ -31,6 +30,7 @@ from consumer.protocol.journal_pb2 import LabelSelector
 from consumer.protocol.recorded_op_pb2 import FSMHints
 from consumer.protocol.shard_pb2 import ApplyRequest, ListResponse, ShardSpec
 from consumer.recoverylog.hints import primary_hints_key
+from consumer.resolver.decision import build_route, replicas_of
 
 UNCONDITIONAL = -1
 """`expect_mod_revision` of a change that overwrites whatever is there."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from consumer.core.accrual import SUSPICION_PHI
+from consumer.member.silence_watch import SUSPICION_PHI
 from consumer.shard.environment import ShardConfig
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])

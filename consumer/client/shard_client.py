@@ -18,9 +18,8 @@ from google.protobuf.message import Message
 
 from allocator.ops import TXN_OPERATIONS_MAX
 from allocator.runtime.backoff import Backoff
-from consumer.client.client_errors import error_of_status
 from consumer.client.endpoints import Addresses
-from consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc, PassedOver
+from consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc, PassedOver, error_of_status
 from consumer.client.referenced_journals import verify_referenced_journals
 from consumer.errors import (
     ApplyConflictError,

@@ -7,8 +7,7 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Self
 
-from consumer.client.client_errors import error_of_status
-from consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc
+from consumer.client.member_rpc import TOKEN_LIFE_SECONDS, MemberRpc, error_of_status
 from consumer.protocol.auth import Capability, ClientAuth, expiring
 from consumer.protocol.journal_pb2 import LabelSelector
 from consumer.protocol.labels import ID, label_set, selector

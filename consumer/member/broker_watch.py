@@ -17,9 +17,9 @@ import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
 from allocator.runtime.clock import Clock
-from consumer.core.availability import Reach, Reachability
 from consumer.errors import EndpointError
 from consumer.journal.client import JournalClient
+from consumer.member.availability import Reach, Reachability
 from consumer.shard.live_shard import LiveShard
 
 QUESTION_SECONDS = 0.5

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from allocator.config import AllocationConfig
 from allocator.etcd.api import Etcd
@@ -22,37 +25,64 @@ from consumer.application import Application, MessageProducer, ServiceRegistrar
 from consumer.config import MemberConfig
 from consumer.errors import EndpointError
 from consumer.journal.client import JournalClient
-from consumer.key_space import ReplicaConsistency, ShardDecoder, is_failed, process_of
+from consumer.key_space import ReplicaConsistency, ShardDecoder, is_failed, process_of, status_of
 from consumer.load_report import decode_report
 from consumer.member.broker_watch import BrokerWatch
-from consumer.member.death_watch import DeathWatch
+from consumer.member.crash_watch import DeathWatch
+from consumer.member.failure_detector import PeerWatch
 from consumer.member.load_reporter import LoadReporter
-from consumer.member.peer_watch import PeerWatch
-from consumer.member.shard_up import ShardUp
 from consumer.member.standby_take_over import StandbyTakeOver
 from consumer.protocol.allocation_pb2_grpc import add_AllocationServiceServicer_to_server
 from consumer.protocol.auth import KeyedAuth, NoAuth
 from consumer.protocol.peer_pb2_grpc import add_PeerServiceServicer_to_server
 from consumer.protocol.recovery_pb2_grpc import add_RecoveryServiceServicer_to_server
+from consumer.protocol.shard_pb2 import ReplicaStatus
 from consumer.protocol.shard_pb2_grpc import add_ShardServicer_to_server
 from consumer.protocol.state_pb2_grpc import add_StateServiceServicer_to_server
 from consumer.resolver.hearing import Hearing
 from consumer.resolver.local_shards import LocalShards
-from consumer.resolver.peers import Peers
-from consumer.resolver.resolver import Resolver
+from consumer.resolver.resolver import Peers, Resolver
 from consumer.rpc.allocation_api import AllocationApi
 from consumer.rpc.call_limits import CallLimits
 from consumer.rpc.guard import RpcGuard
 from consumer.rpc.peer_api import PeerApi
 from consumer.rpc.recovery_api import RecoveryApi
 from consumer.rpc.shard_api import ShardApi
-from consumer.rpc.shown_state import ShownStates
 from consumer.rpc.state_api import StateApi
+from consumer.rpc.state_reader import ShownStates
 from consumer.shard.crash_loop import DeathRecords
 from consumer.shard.environment import ShardEnvironment
 from consumer.shard.live_shard import LiveShard
 from consumer.shard.metrics import ShardMetrics
 from consumer.shard.rollback.records import RollbackRecords
+
+# The gauge of which shards run here, and how they stand.
+#
+# Source: gazette/core consumer/resolver.go (Collect).
+
+NAME = "gazette_shard_up"
+
+
+class ShardUp(Collector):
+    """Collects one sample a local shard: 1, labelled with the shard's id and its status as last observed."""
+
+    def __init__(self, local_shards: LocalShards) -> None:
+        self._local_shards = local_shards
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Return the samples of now."""
+        gauge = GaugeMetricFamily(
+            NAME, "Replicas that this process runs, by status.", labels=("shard", "status")
+        )
+        # A copy: Prometheus collects on a thread of its own.
+        for shard in tuple(self._local_shards.shards.values()):
+            code = status_of(shard.assignment).code
+            gauge.add_metric((shard.id, ReplicaStatus.Code.Name(code)), 1)
+        yield gauge
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Return the name alone, so that registering does not collect."""
+        yield GaugeMetricFamily(NAME, "Replicas that this process runs, by status.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,11 +42,11 @@ from allocator.runtime.clock import Clock, SystemClock
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Application
 from consumer.config import MemberConfig
-from consumer.core.drain import Drain, DrainBounds, DrainVerdict
 from consumer.errors import ResolverStoppedError
 from consumer.journal.appender import BULK_CHUNK_BYTES
 from consumer.journal.client import JournalClient
 from consumer.key_space import process_id_of
+from consumer.member.drain import Drain, DrainBounds, DrainVerdict
 from consumer.member.parts import MemberParts, Surroundings, compose, host_and_port, new_server
 from consumer.member.state_directory import StateDirectory, default_parent
 from consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals

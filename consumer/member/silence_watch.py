@@ -19,6 +19,8 @@ While this process itself stood still, it could not hear: that time counts for n
 from __future__ import annotations
 
 import asyncio
+import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
@@ -32,7 +34,6 @@ from allocator.ops import LeaseId
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
-from consumer.core.accrual import AccrualDetector
 from consumer.key_space import process_of
 from consumer.protocol.peer_pb2 import TESTIMONY_HEARD, TESTIMONY_SILENT
 from consumer.resolver.hearing import BEAT_SECONDS, MUTE_CODES, Hearing
@@ -48,8 +49,73 @@ UNRENEWED_SECONDS_MIN = 2
 AGAIN_SECONDS_FIRST, AGAIN_SECONDS_MAX = 0.1, 2.0
 """Between two questions about one suspect."""
 RECONNECT_SECONDS_MAX = 1.0
-
 _log = structlog.get_logger()
+
+# How much speaks for it that a process is gone whose beats have stopped: an accrual detector.
+#
+# Not yes or no, but a figure that grows with the silence: phi is −log10 of the chance that a beat
+# comes yet, given the times between those that came lately. At a phi of 8 it is one in a hundred
+# million. A peer whose beats are irregular is therefore given more time than one whose beats are
+# not.
+#
+# Source: Hayashibara, Défago, Yared, Katayama, "The φ Accrual Failure Detector", SRDS 2004. That
+# the observer's own pauses are no silence of the other is ours.
+
+SUSPICION_PHI = 8.0
+"""From which to suspect, unless told otherwise."""
+SAMPLES = 100
+"""Times between beats that count, the newest."""
+DEVIATION_RATIO_MIN = 0.4
+"""Least standard deviation, as a part of the expected time: on a quiet machine it would be a millisecond, and the first
+delay of a busy one a death."""
+PHI_MAX = 300.0
+"""What a float cannot tell apart any more."""
+
+
+class AccrualDetector:
+    """Listens to one peer. Times are monotonic seconds."""
+
+    def __init__(self, *, expected_seconds: float) -> None:
+        """Set what is expected.
+
+        Args:
+            expected_seconds: Time between beats.
+        """
+        self._deviation_min = expected_seconds * DEVIATION_RATIO_MIN
+        self._intervals: deque[float] = deque(maxlen=SAMPLES)
+        self._intervals.append(expected_seconds)
+        self._last: float | None = None
+        self._own_pauses = 0.0
+        """Seconds since the last beat in which we could not have heard one."""
+
+    def on_beat(self, now: float) -> None:
+        """Take in a beat."""
+        if self._last is not None:
+            # A pause of ours delayed it, too.
+            self._intervals.append(max(0.0, now - self._last - self._own_pauses))
+        self._last, self._own_pauses = now, 0.0
+
+    def on_own_pause(self, seconds: float) -> None:
+        """Take in that the observer itself stood still for so long just now."""
+        self._own_pauses += max(0.0, seconds)
+
+    def on_gap(self) -> None:
+        """Note that no beat could arrive since the last one, because the connection was opened again."""
+        self._last, self._own_pauses = None, 0.0
+
+    def silence_seconds(self, now: float) -> float:
+        """Return for how long nothing came, our own pauses left out."""
+        return 0.0 if self._last is None else max(0.0, now - self._last - self._own_pauses)
+
+    def phi(self, now: float) -> float:
+        """Return how much speaks for it that no beat will come; 0 before one has: it may be starting."""
+        if self._last is None:
+            return 0.0
+        mean = math.fsum(self._intervals) / len(self._intervals)
+        variance = math.fsum((each - mean) ** 2 for each in self._intervals) / len(self._intervals)
+        deviation = max(self._deviation_min, math.sqrt(variance))
+        later = 0.5 * math.erfc((self.silence_seconds(now) - mean) / (deviation * math.sqrt(2)))
+        return PHI_MAX if later <= 10.0**-PHI_MAX else -math.log10(later)
 
 
 class SilenceWatch:

@@ -26,10 +26,10 @@ from allocator.ops import Compare, Delete, Put, TxnCheckpoint
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
-from consumer.core.availability import CALM_SECONDS, TakeOver, TakeOverPace, take_over_of
 from consumer.errors import ConsumerError
 from consumer.journal.client import JournalClient
 from consumer.key_space import PRIMARY_SLOT, spec_of, status_of
+from consumer.member.availability import CALM_SECONDS, TakeOver, TakeOverPace, take_over_of
 from consumer.move_messages import UNAVAILABLE
 from consumer.recoverylog.hints import has_recovery_log, recovery_log_of
 

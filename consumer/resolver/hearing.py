@@ -25,7 +25,7 @@ from consumer.protocol.peer_pb2 import (
     WitnessResponse,
 )
 from consumer.protocol.peer_pb2_grpc import PeerServiceStub
-from consumer.resolver.peers import CHANNEL_OPTIONS
+from consumer.resolver.resolver import CHANNEL_OPTIONS
 
 if TYPE_CHECKING:
     # The generated stubs know this class when types are checked only.

@@ -15,17 +15,32 @@ Source: gazette/core consumer/resolver.go (Resolve, ShardsWithSource).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, assert_never
 
 import grpc
 
+from allocator.errors import ValidationError
 from allocator.key_space import KeySpace
 from allocator.model import ItemId, MemberId
+from allocator.runtime.task_group import TaskGroup
 from consumer.application import Application, MessageProducer, Shard
-from consumer.core.resolution import (
+from consumer.errors import (
+    ApplicationError,
+    EndpointError,
+    ProxyHeaderError,
+    ResolverStoppedError,
+    ShardStoppedError,
+    UnauthenticatedError,
+)
+from consumer.journal.channels import parse_endpoint
+from consumer.key_space import is_visible, member_id_of, spec_of
+from consumer.protocol.auth import Claims
+from consumer.protocol.journal_pb2 import Header
+from consumer.protocol.shard_pb2 import ShardSpec, Status
+from consumer.resolver.decision import (
     Answered,
     AwaitRevision,
     Decision,
@@ -36,26 +51,110 @@ from consumer.core.resolution import (
     Snapshot,
     decide,
 )
-from consumer.errors import (
-    ApplicationError,
-    ProxyHeaderError,
-    ResolverStoppedError,
-    ShardStoppedError,
-    UnauthenticatedError,
-)
-from consumer.key_space import is_visible, spec_of
-from consumer.protocol.auth import Claims
-from consumer.protocol.journal_pb2 import Header
-from consumer.protocol.shard_pb2 import ShardSpec, Status
 from consumer.resolver.local_shards import LocalShards
-from consumer.resolver.peers import Peers
-from consumer.resolver.source_index import ShardsBySource
 from consumer.shard.live_shard import LiveShard, ShardReference
 
 ResultT = TypeVar("ResultT")
-
 CATCH_UP_SECONDS_MAX = 30.0
 """Longest wait for the revision of the process that forwarded to us; the mirror is then cut off from etcd."""
+
+# Channels to the other processes of the cluster, one each, for the single hop of a proxied request.
+
+KEEPALIVE_MILLISECONDS = 10_000
+"""A peer that vanished without closing its connection is noticed after this and the timeout below."""
+KEEPALIVE_TIMEOUT_MILLISECONDS = 5_000
+RECONNECT_MILLISECONDS_MAX = 500
+"""A peer that restarts is found again within this; gRPC's own default is two minutes."""
+MESSAGE_BYTES_MAX = 16 << 20
+"""Largest answer taken from a peer, bytes."""
+CLOSE_SECONDS = 5.0
+"""Requests under way to a process that left may take so long to finish."""
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.keepalive_time_ms", KEEPALIVE_MILLISECONDS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MILLISECONDS),
+    ("grpc.max_reconnect_backoff_ms", RECONNECT_MILLISECONDS_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    # One connection a channel object: a closed one must not linger in gRPC's global pool.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class Peers:
+    """Opens channels on first use, and closes those of processes that are gone."""
+
+    def __init__(self) -> None:
+        self._channel_by_endpoint: dict[str, grpc.aio.Channel] = {}
+
+    def channel_to(self, header: Header) -> grpc.aio.Channel:
+        """Return the channel to the process that `header.process_id` names.
+
+        Raises:
+            EndpointError: the route has no address for it: it is about to leave.
+        """
+        return self.channel_at(_endpoint_in(header))
+
+    def channel_at(self, endpoint: str) -> grpc.aio.Channel:
+        """Return the channel to the process that listens at an endpoint."""
+        channel = self._channel_by_endpoint.get(endpoint)
+        if channel is None:
+            try:
+                target = parse_endpoint(endpoint)
+            except ValidationError as error:
+                raise EndpointError(endpoint, error.problem) from error
+            channel = grpc.aio.insecure_channel(target.address, options=CHANNEL_OPTIONS)
+            self._channel_by_endpoint[endpoint] = channel
+        return channel
+
+    def retain(self, endpoints: Collection[str], group: TaskGroup) -> None:
+        """Close, in tasks of `group`, the channels to every other endpoint."""
+        for endpoint in self._channel_by_endpoint.keys() - set(endpoints):
+            channel = self._channel_by_endpoint.pop(endpoint)
+            group.start_soon(channel.close(CLOSE_SECONDS), name=f"close channel {endpoint}")
+
+    async def close(self) -> None:
+        """Close every channel. Idempotent."""
+        while self._channel_by_endpoint:
+            _, channel = self._channel_by_endpoint.popitem()
+            await channel.close(None)
+
+
+def _endpoint_in(header: Header) -> str:
+    wanted = header.process_id
+    route = header.route
+    for member, endpoint in zip(route.members, route.endpoints, strict=False):
+        if member == wanted and endpoint:
+            return endpoint
+    raise EndpointError(str(member_id_of(wanted)), "its address is not known: it is leaving")
+
+
+# Which shards read a journal: kept up to date one shard at a time.
+class ShardsBySource:
+    """Specs by the journals that they name as sources."""
+
+    def __init__(self) -> None:
+        self._specs: dict[ItemId, ShardSpec] = {}
+        self._readers: dict[str, dict[ItemId, ShardSpec]] = {}
+
+    def reading(self, journal: str) -> tuple[ShardSpec, ...]:
+        """Return the specs, by shard id, that have `journal` as a source."""
+        readers = self._readers.get(journal)
+        return () if readers is None else tuple(readers[key] for key in sorted(readers))
+
+    def replace(self, shard_id: ItemId, spec: ShardSpec | None) -> None:
+        """Take a shard's spec as it is now; None if the shard is gone."""
+        before = self._specs.pop(shard_id, None)
+        for source in () if before is None else before.sources:
+            readers = self._readers.get(source.journal)
+            if readers is None:
+                continue  # a journal that the spec named twice
+            readers.pop(shard_id, None)
+            if not readers:
+                del self._readers[source.journal]
+        if spec is None:
+            return
+        self._specs[shard_id] = spec
+        for source in spec.sources:
+            self._readers.setdefault(source.journal, {})[shard_id] = spec
 
 
 class ShardResolution:

@@ -34,12 +34,6 @@ from allocator.placement.plan import Plan, PlanRefused
 from allocator.whatif.explain import explain
 from allocator.whatif.leader_snapshot import Standing
 from allocator.whatif.preview import Proposal, propose
-from consumer.core.allocation_messages import (
-    explain_response,
-    hypothesis_of,
-    plan_response,
-)
-from consumer.core.kept_plans import KeptPlan, KeptPlans
 from consumer.errors import (
     BoundExceededError,
     EndpointError,
@@ -67,10 +61,16 @@ from consumer.protocol.auth import Capability, Claims, ClientAuth, expiring
 from consumer.protocol.call_metadata import ACTOR, actor_of
 from consumer.protocol.shard_pb2 import ApplyRequest, ConsumerSpec
 from consumer.protocol.validation_shard import validate_shard_apply_request
-from consumer.resolver.peers import Peers
+from consumer.resolver.resolver import Peers
+from consumer.rpc.allocation_messages import (
+    MoveListing,
+    explain_response,
+    hypothesis_of,
+    plan_response,
+)
 from consumer.rpc.call_context import claims_of
 from consumer.rpc.cordon import Cordon
-from consumer.rpc.move_listing import MoveListing
+from consumer.rpc.plan_cache import KeptPlan, KeptPlans
 from consumer.shard_changes import UNCONDITIONAL, is_scoped
 
 HOP_SECONDS_MAX = 60.0

@@ -21,7 +21,6 @@ from allocator.leader.leadership import Leadership
 from allocator.model import ItemId, Member, MemberId
 from allocator.ops import Compare, Put
 from allocator.state.alloc_state import PRIMARY_SLOT
-from consumer.core.allocation_messages import parse_member
 from consumer.key_space import process_of
 from consumer.protocol.allocation_pb2 import (
     ClusterMember,
@@ -30,6 +29,7 @@ from consumer.protocol.allocation_pb2 import (
     ListMembersResponse,
 )
 from consumer.protocol.shard_pb2 import ConsumerSpec
+from consumer.rpc.allocation_messages import parse_member
 
 CORDONED_AT_ONCE_MAX = 64
 """Members of one request: each is a comparison and a write of one transaction, which has at most 128 of each."""

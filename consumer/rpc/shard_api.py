@@ -33,7 +33,6 @@ from allocator.leader.move_log import Ledger
 from allocator.leader.move_records import Cause
 from allocator.model import ItemId, MemberId
 from allocator.ops import TXN_OPERATIONS_MAX, Get
-from consumer.core.resolution import header_of
 from consumer.errors import BoundExceededError, EndpointError
 from consumer.key_space import is_visible, spec_of
 from consumer.move_messages import UNASSIGNED
@@ -66,6 +65,7 @@ from consumer.protocol.validation_shard import (
 )
 from consumer.recoverylog.hint_store import fetch_hints
 from consumer.recoverylog.hints import encode_hints
+from consumer.resolver.decision import header_of
 from consumer.resolver.resolver import Resolver, ShardResolution
 from consumer.rpc.call_context import claims_of
 from consumer.rpc.grpc_status import CAUSE_METADATA

@@ -16,7 +16,6 @@ from allocator.key_space import KeySpace
 from allocator.model import MemberId
 from consumer.application import Application, MessageProducer
 from consumer.checkpoint import read_through_of
-from consumer.core.resolution import header_of
 from consumer.errors import BoundExceededError, StateNotShownError, StoreError
 from consumer.journal.client import JournalClient
 from consumer.key_space import is_visible
@@ -36,10 +35,11 @@ from consumer.protocol.state_pb2 import (
 )
 from consumer.protocol.validation_shard import validate_shard_id
 from consumer.protocol.validation_terms import validate_selector
+from consumer.resolver.decision import header_of
 from consumer.resolver.local_shards import LocalShards
 from consumer.rpc.arrow_parts import lacking, scan_parts
 from consumer.rpc.call_context import claims_of
-from consumer.rpc.shown_state import ShownState, ShownStates
+from consumer.rpc.state_reader import ShownState, ShownStates
 from consumer.shard.replica_progress import progress_of
 
 SCANS_MAX = 4

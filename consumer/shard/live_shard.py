@@ -97,7 +97,7 @@ class LiveShard:
     """A shard of this process; implements `consumer.application.Shard`.
 
     The resolver makes one for a new assignment, keeps it over a promotion, and stops it when the assignment is gone or
-    was made anew (`consumer.core.local_diff`).
+    was made anew (`consumer.resolver.local_shards`).
     """
 
     def __init__(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import grpc
 
 from consumer.journal.channels import parse_endpoint
-from consumer.resolver.peers import CHANNEL_OPTIONS
+from consumer.resolver.resolver import CHANNEL_OPTIONS
 
 CHANNELS_MAX = 256
 """Most channels kept; beyond, those unused for longest are closed."""

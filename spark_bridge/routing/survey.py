@@ -56,7 +56,7 @@ def survey(
 
 def _translated(address: str, error: grpc.RpcError) -> Exception:
     # On the driver only, so tasks need not import it.
-    from consumer.client.client_errors import error_of_rpc
+    from consumer.client.member_rpc import error_of_rpc
 
     # What both kinds of calls raise has a code and details, which is all that is asked of it.
     return error_of_rpc(address, cast("grpc.aio.AioRpcError", error))

@@ -19,7 +19,7 @@ from allocator.runtime.clock import SystemClock
 from allocator.runtime.task_group import TaskGroup
 from consumer.errors import ShardHeldBackError
 from consumer.key_space import process_id_of
-from consumer.member.death_watch import DeathWatch
+from consumer.member.crash_watch import DeathWatch
 from consumer.protocol.journal_pb2 import ProcessSpec
 from consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus
 from consumer.shard.crash_loop import YoungDeath

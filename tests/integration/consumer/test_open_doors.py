@@ -16,7 +16,7 @@ from consumer.client.sync_client import SyncShardClient
 from consumer.config import MemberConfig
 from consumer.errors import EndpointError
 from consumer.member.parts import new_server
-from consumer.resolver.peers import Peers
+from consumer.resolver.resolver import Peers
 from spark_bridge.routing.channels import WorkerChannels
 
 HTTPS = "https://member:8080"

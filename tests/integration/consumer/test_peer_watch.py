@@ -20,8 +20,8 @@ from allocator.ops import LeaseId, Put
 from allocator.runtime.clock import SystemClock
 from allocator.runtime.task_group import TaskGroup
 from consumer.key_space import ShardDecoder, process_id_of
-from consumer.member import peer_watch
-from consumer.member.peer_watch import PeerWatch
+from consumer.member import failure_detector
+from consumer.member.failure_detector import PeerWatch
 from consumer.protocol.journal_pb2 import ProcessSpec
 from consumer.protocol.shard_pb2 import ConsumerSpec
 from tests.support.eventually import eventually
@@ -246,7 +246,7 @@ async def test_silent_peer_keeps_its_lease(
     """Its machine answers no more, as behind a partition or under a load that fills its queues: nobody is refused, so
     nobody is dead.
     """
-    monkeypatch.setattr(peer_watch, "CONNECT_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(failure_detector, "CONNECT_SECONDS_MAX", 0.1)
     loop = asyncio.get_running_loop()
     with contextlib.ExitStack() as sockets:
         listener = sockets.enter_context(socket.socket())

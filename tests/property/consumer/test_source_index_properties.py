@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from allocator.model import ItemId
 from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.resolver.source_index import ShardsBySource
+from consumer.resolver.resolver import ShardsBySource
 
 journals = st.sampled_from(["journal/a", "journal/b", "journal/b;suffix"])
 steps = st.lists(

@@ -6,7 +6,7 @@ import pytest
 
 from allocator.model import Assignment, ItemId, MemberId
 from allocator.ops import KeyValue
-from consumer.core.availability import Reach, Reachability, TakeOverPace, take_over_of
+from consumer.member.availability import Reach, Reachability, TakeOverPace, take_over_of
 from consumer.protocol.shard_pb2 import ReplicaStatus
 
 BOUND = 3.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from allocator.model import Assignment, Member
-from consumer.core.drain import Drain, DrainBounds, DrainVerdict
+from consumer.member.drain import Drain, DrainBounds, DrainVerdict
 from consumer.protocol.shard_pb2 import ReplicaStatus
 from tests.support.key_space_values import assignment, member, member_id
 

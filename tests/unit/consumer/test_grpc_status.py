@@ -13,7 +13,7 @@ from allocator.errors import (
     LeaseLostError,
     ValidationError,
 )
-from consumer.client.client_errors import error_of_rpc, error_of_status
+from consumer.client.member_rpc import error_of_rpc, error_of_status
 from consumer.errors import (
     ApplyConflictError,
     BlockedOnParentError,

@@ -7,8 +7,8 @@ from allocator.placement.plan import Plan
 from allocator.placement.problem import Desired
 from allocator.state.alloc_state import Demand
 from allocator.whatif.leader_snapshot import Basis
-from consumer.core.kept_plans import PLANS_KEPT_MAX, KeptPlan, KeptPlans
 from consumer.protocol.allocation_pb2 import PlanRequest
+from consumer.rpc.plan_cache import PLANS_KEPT_MAX, KeptPlan, KeptPlans
 
 BEFORE: Basis = (1, 1, 1)
 NOW: Basis = (1, 2, 1)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from allocator.model import ItemId
-from consumer.core.local_diff import (
+from consumer.resolver.local_shards import (
     Assigned,
     Instruction,
     Promote,

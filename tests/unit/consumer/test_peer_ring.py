@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from allocator.model import MemberId
-from consumer.core.peer_ring import WATCHED_PER_MEMBER, watched_by
+from consumer.member.failure_detector import WATCHED_PER_MEMBER, watched_by
 
 
 def _members(count: int) -> list[MemberId]:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from allocator.model import Assignment
-from consumer.core.resolution import (
+from consumer.key_space import process_id_of
+from consumer.protocol.journal_pb2 import Header, LabelSelector, ProcessSpec, Route
+from consumer.protocol.labels import label_set, selector
+from consumer.protocol.shard_pb2 import Status
+from consumer.resolver.decision import (
     Answered,
     AwaitRevision,
     Forward,
@@ -16,10 +20,6 @@ from consumer.core.resolution import (
     decide,
     header_of,
 )
-from consumer.key_space import process_id_of
-from consumer.protocol.journal_pb2 import Header, LabelSelector, ProcessSpec, Route
-from consumer.protocol.labels import label_set, selector
-from consumer.protocol.shard_pb2 import Status
 from tests.support.key_space_values import (
     CLUSTER_ID,
     assignment,

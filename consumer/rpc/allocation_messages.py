@@ -6,8 +6,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from allocator.errors import ValidationError
+from allocator.key_space import KeySpace
 from allocator.keys import Keys
+from allocator.leader.move_log import Ledger
 from allocator.model import Item, ItemId, Member, MemberId
 from allocator.ops import KeyValue
 from allocator.transition.capacity import Blocked, Reason
@@ -15,12 +19,16 @@ from allocator.whatif.dry_run import Happening, Kind
 from allocator.whatif.explain import Explanation
 from allocator.whatif.leader_snapshot import Hypothesis
 from allocator.whatif.preview import Proposal
-from consumer.key_space import ShardItem
+from consumer.errors import BoundExceededError
+from consumer.key_space import ShardItem, is_visible, spec_of
+from consumer.move_messages import shard_moves
 from consumer.protocol.allocation_pb2 import AllocationStatus as Status
 from consumer.protocol.allocation_pb2 import (
     ChangeKind,
     ExplainedReplica,
     ExplainResponse,
+    ListMovesRequest,
+    ListMovesResponse,
     MemberChange,
     NewMembers,
     PlannedChange,
@@ -30,12 +38,12 @@ from consumer.protocol.allocation_pb2 import (
     WaitReason,
 )
 from consumer.protocol.alphabet import validate_token
-from consumer.protocol.shard_pb2 import ApplyRequest
+from consumer.protocol.auth import Claims
+from consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
 from consumer.protocol.validation_terms import ZONE_BYTES
 
 NEW_MEMBERS_MAX = 10_000
 """Hypothetical members of one request."""
-
 _KINDS = {
     Kind.ADD: ChangeKind.CHANGE_KIND_ADD,
     Kind.REMOVE: ChangeKind.CHANGE_KIND_REMOVE,
@@ -236,3 +244,65 @@ def _waiting(blocked: Blocked, *, for_ever: bool) -> WaitingChange:
 
 def _identity(blocked: Blocked) -> tuple[ItemId, Reason, MemberId | None]:
     return (blocked.item_id, blocked.reason, blocked.member_id)
+
+
+# Answers ListMoves, from the ledger in etcd: any member can.
+
+PAGE_ENTRIES = 256
+PAGE_ENTRIES_MAX = 1024
+"""Transactions of one answer: of some hundred moves each it is below what a client takes."""
+
+
+def _milliseconds(since: Timestamp) -> int:
+    try:
+        return since.ToMilliseconds()
+    except ValueError as error:
+        raise ValidationError("since", f"expected a time: {error}") from error
+
+
+class MoveListing:
+    """Lists moves for one member."""
+
+    def __init__(self, ledger: Ledger, key_space: KeySpace) -> None:
+        """Prepare.
+
+        Args:
+            ledger: Has them.
+            key_space: Tells which shards a caller may see.
+        """
+        self._ledger = ledger
+        self._key_space = key_space
+
+    async def page(self, request: ListMovesRequest, claims: Claims) -> ListMovesResponse:
+        """Return a page of the moves that the request and the caller's claims select.
+
+        Raises:
+            ValidationError: the page's token is none of ours, or its time is none.
+            BoundExceededError: the page is too large.
+        """
+        if request.page_size > PAGE_ENTRIES_MAX:
+            raise BoundExceededError(
+                f"page_size: expected at most {PAGE_ENTRIES_MAX}, got {request.page_size}"
+            )
+        if request.page_token and not self._ledger.is_key(request.page_token):
+            raise ValidationError("page_token", "expected the next_page_token of an answer before")
+        size = request.page_size or PAGE_ENTRIES
+        since = _milliseconds(request.since) if request.HasField("since") else 0
+        entries = await self._ledger.entries(after=request.page_token, since_milliseconds=since)
+        page = entries[:size]
+        moves = [
+            move
+            for kv in page
+            for move in shard_moves(kv)
+            if request.shard in ("", move.shard)
+            and request.member in ("", move.member)
+            and self._may_see(move.shard, claims)
+        ]
+        token = page[-1].key if len(entries) > size else b""
+        return ListMovesResponse(moves=moves, next_page_token=token)
+
+    def _may_see(self, shard_id: str, claims: Claims) -> bool:
+        """Tell whether the caller's claims cover a shard; of one that is gone only the id can be judged."""
+        item = self._key_space.items.get(ItemId(shard_id))
+        spec = ShardSpec(id=shard_id) if item is None else spec_of(item)
+        return is_visible(spec, claims.selector)

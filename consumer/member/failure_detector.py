@@ -17,7 +17,7 @@ its lease, unless its other watcher has; `peer.watched` in the log tells from wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -35,11 +35,9 @@ from allocator.ops import LeaseId
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
-from consumer.core.accrual import SUSPICION_PHI
-from consumer.core.peer_ring import watched_by
 from consumer.journal.channels import parse_endpoint
 from consumer.key_space import process_of
-from consumer.member.silence_watch import SilenceWatch
+from consumer.member.silence_watch import SUSPICION_PHI, SilenceWatch
 from consumer.protocol.shard_pb2 import ConsumerSpec
 from consumer.resolver.hearing import Hearing
 
@@ -50,12 +48,23 @@ REFUSALS = 2
 """Refusals in a row that are believed."""
 REFUSAL_PAUSE_SECONDS = 0.02
 RECONNECT_SECONDS_MAX = 5.0
-
 _log = structlog.get_logger()
-
-
 _Life = tuple[MemberId, int]
 """A member and the revision that created it."""
+
+# Who watches whom: each member the next few in a ring of all, so that everyone is watched and
+# nobody watches many.
+
+WATCHED_PER_MEMBER = 2
+"""Two witnesses for each: if one dies together with the member that it watches, the other is left."""
+
+
+def watched_by(member_id: MemberId, members: Iterable[MemberId]) -> tuple[MemberId, ...]:
+    """Return those that `member_id` watches: the next in the order of ids, around the end."""
+    others = sorted(other for other in members if other != member_id)
+    after = [other for other in others if other > member_id]
+    ring = after + others[: len(others) - len(after)]
+    return tuple(ring[:WATCHED_PER_MEMBER])
 
 
 class _Outcome(Enum):

@@ -19,12 +19,11 @@ import click
 from allocator.errors import ValidationError
 from consumer.cli.application_name import load_application
 from consumer.cli.connection import errors_in_one_line
-from consumer.cli.file_places import errors_name_places
 from consumer.cli.journals import read_journal_changes
 from consumer.cli.output import say
 from consumer.cli.serve import default_root
 from consumer.cli.shards import places_of, read_shard_changes
-from consumer.cli.specs_file import read_text
+from consumer.cli.specs_file import errors_name_places, read_text
 from consumer.client import ShardClient
 from consumer.embedded.broker import EmbeddedBrokerProcess
 from consumer.embedded.etcd import EmbeddedEtcdProcess

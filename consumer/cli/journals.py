@@ -12,9 +12,7 @@ import click
 from google.protobuf import text_format
 
 from allocator.errors import ValidationError
-from consumer.cli.conflicts import describe_conflicts
 from consumer.cli.connection import Connection, connection_options, run_command
-from consumer.cli.file_places import errors_name_places, require_distinct
 from consumer.cli.journal_space import (
     changes_of,
     format_journal_space,
@@ -30,7 +28,13 @@ from consumer.cli.output import (
     say,
     selector_option,
 )
-from consumer.cli.specs_file import read_text, specs_option
+from consumer.cli.specs_file import (
+    describe_conflicts,
+    errors_name_places,
+    read_text,
+    require_distinct,
+    specs_option,
+)
 from consumer.errors import ApplyConflictError
 from consumer.journal.client import JournalClient
 from consumer.protocol import journal_pb2

@@ -2,32 +2,338 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
 
 from allocator.errors import ValidationError
+from allocator.runtime.clock import SystemClock
 from consumer.cli.connection import run_command
-from consumer.cli.lease_import import import_leases
-from consumer.cli.lease_places import existing_store
-from consumer.cli.lease_rows import LEASE_COLUMNS, lease_fields, lease_row
-from consumer.cli.lease_states import lease_states
-from consumer.cli.logs import log_to_stderr
 from consumer.cli.output import (
     OutputFormat,
     counted,
     format_option,
+    log_to_stderr,
     print_fields,
     print_table,
     say,
 )
-from consumer.leasing.addresses import parse_store_address
-from consumer.leasing.core.record import Versioned
+from consumer.leasing.addresses import StoreAddress, is_store_address, parse_store_address
+from consumer.leasing.core.codec import encode
+from consumer.leasing.core.position import Position
+from consumer.leasing.core.record import LeaseRecord, Versioned
+from consumer.leasing.dynamodb.wall_clock import WallClockExpiry
 from consumer.leasing.manager import LeaseManager
-from consumer.leasing.migration.carrying_out import records_of
-from consumer.leasing.migration.export_file import export_lines
+from consumer.leasing.migration.carrying_out import carry_out, records_of
+from consumer.leasing.migration.export_file import export_lines, read_export
+from consumer.leasing.migration.layouts import LAYOUTS
+from consumer.leasing.migration.merge import below, said
+from consumer.leasing.migration.plan import Action, Step, plan_import
+from consumer.leasing.observer import LeaseObserver
+from consumer.leasing.opening import missing_file, open_store
 from consumer.leasing.store import RecordStore
+
+# How leases are printed: a row for people, fields for programs.
+LEASE_COLUMNS = (
+    *("KEY", "STATE", "OWNER", "EPOCH", "COUNTER"),
+    *("CHECKPOINT", "PENDING", "PARENTS"),
+)
+
+# Which leases are free, as far as somebody can tell who looks for a moment, or for a while.
+LeaseState = tuple[Versioned, bool | None]
+"""A lease, and whether it may be taken; None: nobody watched for long enough to know."""
+
+
+# What the `leases` commands are pointed at: stores, and files of exports.
+
+
+@asynccontextmanager
+async def existing_store(text: str) -> AsyncIterator[RecordStore]:
+    """Open the store of an address, which must be there.
+
+    Raises:
+        ValidationError: the text is no address, or there is no such store.
+    """
+    address = parse_store_address(text)
+    path = missing_file(address)
+    if path is not None:
+        raise ValidationError("store", f"{address.text}: there is no file {path}")
+    async with open_store(address) as store:
+        if not await store.exists():
+            raise ValidationError("store", f"{address.text}: there is no such store")
+        yield store
+
+
+async def records_from(text: str) -> tuple[LeaseRecord, ...]:
+    """Return the records of a store, or of a file; `-` is standard input.
+
+    Raises:
+        ValidationError: there is neither, or the file cannot be read.
+    """
+    if is_store_address(text):
+        async with existing_store(text) as store:
+            return tuple(found.record for found in await records_of(store))
+    return _records_in(text)
+
+
+def _records_in(text: str) -> tuple[LeaseRecord, ...]:
+    name = "standard input" if text == "-" else text
+    try:
+        content = sys.stdin.read() if text == "-" else Path(text).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ValidationError(
+            "from", f"{text} is no file, and no store (shardctl leases --help shows addresses)"
+        ) from error
+    except OSError as error:
+        raise ValidationError("from", f"cannot read {name}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ValidationError("from", f"{name} is not UTF-8 text") from error
+    return read_export(content, name)
+
+
+async def lease_states(
+    store: RecordStore, layout: str, *, watch_seconds: float | None
+) -> Sequence[LeaseState]:
+    """Return all leases in the order of their keys.
+
+    Args:
+        store: Where they are.
+        layout: Of the store; in that of vmware-go-kcl leases say when they end.
+        watch_seconds: Look twice, so far apart, where only movement tells who lives.
+    """
+    free: frozenset[str] | None = None
+    if watch_seconds is not None and not store.tells_who_lives:
+        free = await _still_keys(store, watch_seconds)
+    found = await records_of(store)
+    if layout == "vmware-go":
+        return [(each, _is_over(each)) for each in found]
+    return [(each, _is_free(store, each, free)) for each in found]
+
+
+async def _still_keys(store: RecordStore, watch_seconds: float) -> frozenset[str]:
+    observer = LeaseObserver(store, lease_seconds=watch_seconds)
+    await observer.free_leases()
+    await asyncio.sleep(watch_seconds)
+    return frozenset(each.record.key for each in await observer.free_leases())
+
+
+def _is_free(store: RecordStore, found: Versioned, free: frozenset[str] | None) -> bool | None:
+    if store.tells_who_lives or found.record.holder is None:
+        return not found.fence
+    return None if free is None else found.record.key in free
+
+
+def _is_over(found: Versioned) -> bool:
+    asked_seconds = SystemClock().monotonic_seconds()
+    return WallClockExpiry().standing(found, asked_monotonic_seconds=asked_seconds).is_free
+
+
+def state_of(found: Versioned, *, is_free: bool | None) -> str:
+    """Return how it stands with a lease; `owned`: it has an owner, and nobody watched whether that lives."""
+    if found.record.is_finished:
+        return "finished"
+    if found.record.claim is not None and is_free is not True:
+        return f"claimed by {found.record.claim}"
+    return {True: "free", False: "held", None: "owned"}[is_free]
+
+
+def lease_row(found: Versioned, *, is_free: bool | None) -> list[str]:
+    """Return a lease's cells, of shape (len(LEASE_COLUMNS),)."""
+    record = found.record
+    return [
+        record.key,
+        state_of(found, is_free=is_free),
+        _owner(record),
+        str(record.epoch),
+        str(record.counter),
+        said(record.checkpoint),
+        said(record.pending),
+        " ".join(sorted(record.parents)) or "-",
+    ]
+
+
+def lease_fields(found: Versioned, *, is_free: bool | None) -> dict[str, object]:
+    """Return a lease for programs: its record's fields, and `free`, which is null if nobody watched."""
+    record = found.record
+    return {
+        **dict.fromkeys(("key", "owner", "handoff_from", "claim", "checkpoint", "pending")),
+        **json.loads(encode(replace(record, attrs={}, write_id=""))),
+        "epoch": record.epoch,
+        "counter": record.counter,
+        "checkpoint": _position_fields(record.checkpoint),
+        "pending": _position_fields(record.pending),
+        "parents": sorted(record.parents),
+        "attrs": {name: json.loads(text) for name, text in record.attrs.items()},
+        "state": state_of(found, is_free=is_free),
+        "free": is_free,
+    }
+
+
+def action_row(action: Action) -> list[str]:
+    """Return an action's cells: key, what, checkpoint before, checkpoint after, note."""
+    there = None if action.before is None else action.before.record.checkpoint
+    after = action.after.checkpoint if action.after is not None else there
+    return [action.key, action.step.value, said(there), said(after), note_of(action)]
+
+
+def action_fields(action: Action) -> dict[str, object]:
+    """Return an action for programs."""
+    there = None if action.before is None else action.before.record.checkpoint
+    return {
+        "key": action.key,
+        "step": action.step.value,
+        "checkpoint_there": _position_fields(there),
+        "checkpoint_wanted": _position_fields(action.wanted.checkpoint),
+        "changed": list(action.changed),
+        "conflicts": list(action.conflicts),
+        "unseen": list(action.unseen),
+    }
+
+
+def counts_of(actions: Sequence[Action]) -> Mapping[Step, int]:
+    """Return how many actions there are of each step."""
+    return {step: sum(action.step is step for action in actions) for step in Step}
+
+
+def note_of(action: Action) -> str:
+    """Return what a person should know of an action."""
+    if action.step is Step.CONFLICT:
+        return "; ".join(action.conflicts)
+    notes = [f"not seen there: {what}" for what in action.unseen]
+    if action.step is Step.UPDATE:
+        notes.insert(0, f"changes {', '.join(action.changed)}")
+    return "; ".join(notes)
+
+
+def _owner(record: LeaseRecord) -> str:
+    if record.handoff_from is None:
+        return record.owner or "-"
+    return f"{record.handoff_from} -> {record.owner}"
+
+
+def _position_fields(position: Position | None) -> dict[str, object] | None:
+    if position is None:
+        return None
+    fields: dict[str, object] = {"seq": position.seq, "sub": position.sub}
+    return fields if position.offset is None else fields | {"offset": position.offset}
+
+
+# `shardctl leases import`: what it would do, and does with --yes.
+@click.command("import", short_help="Move leases and checkpoints into another store.")
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@click.option("--yes", is_flag=True, help="Do it; without, print what would be done.")
+@click.option(
+    "--owners",
+    is_flag=True,
+    help="Move owners too; without, whoever works on TO takes the leases anew.",
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also where TO is further, or says something else: checkpoints may go back.",
+)
+@click.option(
+    "--key-prefix",
+    default="",
+    show_default=False,
+    help="Put this before each key, e.g. NAMESPACE/HUB/GROUP/ for Azure's own event processors.",
+)
+@format_option(OutputFormat.TABLE, OutputFormat.YAML, OutputFormat.JSON)
+def import_leases(
+    source: str,
+    target: str,
+    yes: bool,
+    owners: bool,
+    force: bool,
+    key_prefix: str,
+    output: str,
+) -> None:
+    """Move leases and checkpoints from a store, or an exported file, to another store.
+
+    FROM stays as it is. A checkpoint of TO never goes back, what somebody holds there is left alone, and leases that
+    only TO has stay. Nothing is done without --yes; once done, the same again does nothing. Stop the workers of FROM
+    first: what they commit later is not moved.
+
+    \b
+    Examples:
+      shardctl leases import 'dynamodb:orders?layout=kcl-java' etcd:/orders
+      shardctl leases import orders.jsonl etcd:/orders --yes
+      shardctl leases import 'azblob:hosts?layout=eph' etcd:/clicks --yes
+    """
+
+    async def work() -> None:
+        address = parse_store_address(target)
+        if is_store_address(source) and parse_store_address(source) == address:
+            raise ValidationError("TO", f"expected another store than FROM, got {address.text}")
+        wanted = [below(key_prefix, record) for record in await records_from(source)]
+        actions, others = await _imported(wanted, address, yes=yes, owners=owners, force=force)
+        if output != OutputFormat.TABLE.value:
+            print_fields({"leases": list(map(action_fields, actions))}, OutputFormat(output))
+        else:
+            print_table(["KEY", "STEP", "THERE", "THEN", "NOTE"], list(map(action_row, actions)))
+        _sum_up(actions, wanted, others, yes=yes)
+
+    run_command(work())
+
+
+async def _imported(
+    wanted: Sequence[LeaseRecord], address: StoreAddress, *, yes: bool, owners: bool, force: bool
+) -> tuple[tuple[Action, ...], int]:
+    """Return what was done, or would be, and how many leases only the target has."""
+    if not yes and missing_file(address) is not None:
+        return _planned(wanted, (), address, owners=owners, force=force)
+    async with open_store(address) as store:
+        if yes:
+            await store.create_store()
+        there = await records_of(store) if await store.exists() else ()
+        actions, others = _planned(wanted, there, address, owners=owners, force=force)
+        return (await carry_out(store, actions) if yes else actions), others
+
+
+def _planned(
+    wanted: Sequence[LeaseRecord],
+    there: Sequence[Versioned],
+    address: StoreAddress,
+    *,
+    owners: bool,
+    force: bool,
+) -> tuple[tuple[Action, ...], int]:
+    by_key = {found.record.key: found for found in there}
+    layout = LAYOUTS[address.layout]
+    actions = plan_import(wanted, by_key, layout, owners=owners, force=force)
+    return actions, len(by_key.keys() - {action.key for action in actions})
+
+
+def _sum_up(
+    actions: Sequence[Action], wanted: Sequence[LeaseRecord], others: int, *, yes: bool
+) -> None:
+    counts = counts_of(actions)
+    would = "" if yes else "dry run: would "
+    verbs = ("created", "updated") if yes else ("create", "update")
+    say(
+        f"{would}{verbs[0]} {counts[Step.CREATE]}, {verbs[1]} {counts[Step.UPDATE]};"
+        f" {counts[Step.SAME]} the same, {counted(counts[Step.CONFLICT], 'conflict')}"
+        + ("" if yes else "; do it with --yes")
+    )
+    if others:
+        say(f"{counted(others, 'lease')} only there: left alone")
+    owned = sum(record.holder is not None for record in wanted)
+    if owned:
+        say(
+            f"{counted(owned, 'lease')} of FROM had an owner: what it commits from now on stays there"
+        )
+    if counts[Step.CONFLICT]:
+        raise click.ClickException(
+            f"{counts[Step.CONFLICT]} of {counted(len(actions), 'lease')} not imported: see the conflicts"
+        )
 
 
 @click.group()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from consumer.cli.lazy_group import LazyGroup
-from consumer.cli.logs import log_to_stderr
+from consumer.cli.output import log_to_stderr
 
 
 @click.group(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
+import sys
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
 import click
+import structlog
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from rich.cells import cell_len, set_cell_size
 
-from consumer.cli.yaml_document import encode_yaml
+from consumer.cli.specs_file import encode_yaml
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -90,3 +93,32 @@ def counted(count: int, noun: str) -> str:
 def say(text: str) -> None:
     """Tell the person at the terminal something that is not the result."""
     click.echo(text, err=True)
+
+
+# Logs on standard error: lines for people on a terminal, JSON for machines.
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def log_to_stderr(level: str) -> None:
+    """Send every event of `level` and above to standard error.
+
+    Args:
+        level: One of `LOG_LEVELS`.
+    """
+    on_terminal = sys.stderr.isatty()
+    renderer: structlog.typing.Processor = (
+        structlog.dev.ConsoleRenderer() if on_terminal else structlog.processors.JSONRenderer()
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )

@@ -5,27 +5,157 @@ from __future__ import annotations
 import asyncio
 import secrets
 import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import click
+from rich.console import Console
 from rich.filesize import decimal
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 from allocator.errors import ValidationError
 from allocator.runtime.task_group import TaskGroup
 from consumer.cli.connection import Connection, connection_options, run_command
-from consumer.cli.file_kinds import RecoveredFile, recovered_files
 from consumer.cli.output import counted, print_table, say
-from consumer.cli.playback_display import playback_display
 from consumer.client import ShardClient
 from consumer.errors import ShardNotFoundError
 from consumer.protocol.labels import ID, label_set, selector
 from consumer.protocol.recorded_op_pb2 import FSMHints
 from consumer.protocol.shard_pb2 import GetHintsResponse
 from consumer.recoverylog.hints import StoredHints, has_recovery_log, recovery_log_of
+from consumer.recoverylog.playback import PlaybackProgress
 from consumer.recoverylog.player import Player, Recovered
 
 LOOK_SECONDS = 0.1
 """Time between two looks at the progress."""
+
+# What recovered files are, told from their names and first bytes.
+_SQLITE = b"SQLite format 3\x00"
+_WAL = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
+_HEAD_BYTES = 16
+
+# Shows how far a playback has come: a bar on a terminal, a line now and then elsewhere.
+
+LINE_SECONDS = 5.0
+"""Time between two lines where there is no terminal."""
+
+
+class PlaybackDisplay(Protocol):
+    """Shows progress."""
+
+    def show(self, progress: PlaybackProgress) -> None:
+        """Show how far it has come; called often."""
+        ...
+
+
+@contextmanager
+def playback_display(what: str) -> Iterator[PlaybackDisplay]:
+    """Show the playback of `what` on stderr until the block ends."""
+    if not sys.stderr.isatty():
+        yield _Lines(what)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        yield _Bar(bars, what)
+
+
+class _Bar:
+    def __init__(self, bars: Progress, what: str) -> None:
+        self._bars = bars
+        self._task = bars.add_task(what, total=None)
+
+    def show(self, progress: PlaybackProgress) -> None:
+        """Move the bar."""
+        self._bars.update(
+            self._task, completed=progress.played_bytes, total=_total_bytes(progress) or None
+        )
+
+
+class _Lines:
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._shown_monotonic_seconds = time.monotonic()
+
+    def show(self, progress: PlaybackProgress) -> None:
+        """Write a line if the last one is old."""
+        now = time.monotonic()
+        if now - self._shown_monotonic_seconds < LINE_SECONDS:
+            return
+        self._shown_monotonic_seconds = now
+        say(f"{self._what}: {decimal(progress.played_bytes)} of {decimal(_total_bytes(progress))}")
+
+
+def _total_bytes(progress: PlaybackProgress) -> int:
+    """Return how much there is to play, as far as is known: hints may leave some of the rest out."""
+    return progress.played_bytes + progress.behind_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredFile:
+    """A file that a recovery made."""
+
+    path: str
+    """Relative to the directory."""
+    length: int
+    """Bytes."""
+    kind: str
+    """For people; empty if unknown."""
+
+
+def recovered_files(directory: Path) -> list[RecoveredFile]:
+    """Describe all files below a directory, by path. Blocking.
+
+    Raises:
+        OSError: as of the disk.
+    """
+    return [
+        RecoveredFile(str(path.relative_to(directory)), path.stat().st_size, kind_of(path))
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    ]
+
+
+def kind_of(path: Path) -> str:
+    """Return what a file is, for people; empty if unknown. Blocking.
+
+    Raises:
+        OSError: as of the disk.
+    """
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    return next((kind for holds, kind in _KINDS if holds(path.name, head)), "")
+
+
+_Test = Callable[[str, bytes], bool]
+_KINDS: tuple[tuple[_Test, str], ...] = (
+    (lambda _, head: head == _SQLITE, "SQLite database"),
+    (lambda _, head: head.startswith(_WAL), "SQLite write-ahead log: keep it beside its database"),
+    (lambda name, _: name.endswith(".sst"), "RocksDB table"),
+    (lambda name, _: name.startswith("MANIFEST-"), "RocksDB manifest"),
+    (lambda name, _: name == "CURRENT", "RocksDB: names the manifest"),
+    (lambda name, _: name.startswith("OPTIONS-"), "RocksDB options"),
+    (lambda name, _: name == "IDENTITY", "RocksDB identity"),
+    (lambda name, _: name.endswith(".log"), "RocksDB write-ahead log"),
+    (lambda name, head: name.endswith(".json") and head[:1] in (b"{", b"["), "JSON"),
+)
 
 
 @click.command("recover")

@@ -32,7 +32,7 @@ from allocator.runtime.task_group import TaskGroup
 from consumer.application import Application
 from consumer.cli.application_name import load_application
 from consumer.cli.connection import BROKER_ADDRESS_DEFAULT, errors_in_one_line
-from consumer.cli.logs import LOG_LEVELS, log_to_stderr
+from consumer.cli.output import LOG_LEVELS, log_to_stderr
 from consumer.cli.shard_options import shard_config, shard_options
 from consumer.config import MemberConfig
 from consumer.errors import EndpointError

@@ -23,7 +23,7 @@ import msgspec
 
 from allocator.errors import ValidationError
 from consumer.cli.durations import format_duration, parse_duration
-from consumer.cli.yaml_document import decode_yaml, encode_yaml
+from consumer.cli.specs_file import decode_yaml, encode_yaml
 from consumer.protocol import journal_pb2, shard_pb2
 from consumer.protocol.labels import label_set
 

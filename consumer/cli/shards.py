@@ -9,9 +9,7 @@ import click
 from google.protobuf import text_format
 
 from allocator.errors import ValidationError
-from consumer.cli.conflicts import describe_conflicts
 from consumer.cli.connection import Connection, connection_options, run_command
-from consumer.cli.file_places import errors_name_places, require_distinct
 from consumer.cli.lazy_group import LazyGroup
 from consumer.cli.output import (
     OutputFormat,
@@ -28,7 +26,13 @@ from consumer.cli.shard_space import (
     parse_shard_space,
     space_of_listing,
 )
-from consumer.cli.specs_file import read_text, specs_option
+from consumer.cli.specs_file import (
+    describe_conflicts,
+    errors_name_places,
+    read_text,
+    require_distinct,
+    specs_option,
+)
 from consumer.client import ShardClient
 from consumer.errors import ApplyConflictError, JournalNotFoundError
 from consumer.journal.client import JournalClient

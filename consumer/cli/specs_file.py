@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import click
+import msgspec
+import yaml
 
 from allocator.errors import ValidationError
 
@@ -31,3 +37,113 @@ def read_text(path: Path) -> tuple[str, str]:
     except UnicodeDecodeError as error:
         raise ValidationError("--specs", f"{name} is not UTF-8 text") from error
     return text, name
+
+
+# Strict YAML: unknown keys and wrong types are errors that name the place.
+DocumentT = TypeVar("DocumentT")
+
+
+def decode_yaml(text: str, document_type: type[DocumentT], source: str) -> DocumentT:
+    """Read YAML into a typed document.
+
+    Args:
+        text: The YAML.
+        document_type: A msgspec Struct type.
+        source: Where the text came from, for error messages.
+
+    Raises:
+        ValidationError: the text is no YAML, or does not fit the type.
+    """
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValidationError(source, f"is not YAML: {_one_line(error)}") from error
+    if raw is None:
+        raise ValidationError(source, "is empty")
+    try:
+        return msgspec.convert(raw, document_type)
+    except msgspec.ValidationError as error:
+        raise ValidationError(source, str(error)) from error
+
+
+def _one_line(error: yaml.YAMLError) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return " ".join(str(error).split())
+
+
+def encode_yaml(document: object) -> str:
+    """Return a document as YAML, fields in their declared order, absent where they have their default."""
+    return yaml.safe_dump(msgspec.to_builtins(document), sort_keys=False, allow_unicode=True)
+
+
+# Errors in the words of the file that the user wrote, not of the request that was made of it.
+_CHANGE = re.compile(r"changes\[(\d+)\](?:\.upsert|\.delete)?")
+
+
+@contextmanager
+def errors_name_places(source: str, places: Sequence[str]) -> Iterator[None]:
+    """Turn `changes[1].upsert.sources[0]` of an error into `FILE: shards[1].sources[0]`.
+
+    Args:
+        source: The file's name.
+        places: Where in the file each change was read.
+
+    Raises:
+        ValidationError: one was raised inside.
+    """
+    try:
+        yield
+    except ValidationError as error:
+        match = _CHANGE.match(error.field_path)
+        if match is None:
+            raise
+        path = places[int(match[1])] + error.field_path[match.end() :]
+        raise ValidationError(f"{source}: {path}", error.problem) from error
+
+
+def require_distinct(source: str, names: Sequence[str], places: Sequence[str]) -> None:
+    """Refuse a file that asks for nothing, as a wrong one does, or for two things of one name.
+
+    Args:
+        source: The file's name.
+        names: Of what each change is about.
+        places: Where in the file each change was read.
+
+    Raises:
+        ValidationError: it does; the message names the second place.
+    """
+    if not names:
+        raise ValidationError(source, "declares nothing")
+    first_place: dict[str, str] = {}
+    for name, place in zip(names, places, strict=True):
+        if name in first_place:
+            raise ValidationError(
+                f"{source}: {place}", f"{name!r} is declared already, by {first_place[name]}"
+            )
+        first_place[name] = place
+
+
+# Which of the applied revisions were stale: a refused apply, explained spec by spec.
+
+NAMED_MAX = 10
+"""Specs named in the message; the rest are counted."""
+
+
+def describe_conflicts(expected: Iterable[tuple[str, int]], stored: Mapping[str, int]) -> str:
+    """Return what differs, or an empty text if by now nothing does.
+
+    Args:
+        expected: (id, revision that the change demands) of each change; -1 demands nothing.
+        stored: Present mod revision by id.
+    """
+    problems = []
+    for spec_id, revision in expected:
+        current = stored.get(spec_id, 0)
+        if revision in (current, -1):
+            continue
+        now = f"is at revision {current}" if current else "does not exist"
+        problems.append(f"{spec_id} {now}, the file says {revision}")
+    more = f"; and {len(problems) - NAMED_MAX} more" if len(problems) > NAMED_MAX else ""
+    return "; ".join(problems[:NAMED_MAX]) + more

@@ -47,7 +47,7 @@ ConsumerError
 │   ├── SequenceIdNotFoundError             also a LookupError: no checkpoint
 │   ├── ShardNotAssignedError               also a LookupError: no owner
 │   ├── InvalidPositionError                also a ValueError
-│   └── RecordConflictError(key, current)   a compare-and-swap that lost (consumer.leasing.core.conflict)
+│   └── RecordConflictError(key, current)   a compare-and-swap that lost (consumer.leasing.record)
 ├── SourceError(source, detail)             a stream or topic cannot be read as it was asked for
 │   ├── SourceUnavailableError              also a ConnectionError: try again
 │   └── SourceDataLossError                 what should follow the checkpoint is gone

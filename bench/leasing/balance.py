@@ -22,7 +22,7 @@ from bench.leasing.worker_process import WorkerOptions
 from bench.report import Params, emit
 from consumer.embedded.child_process import ChildProcess
 from consumer.errors import LeasingError
-from consumer.leasing.core.record import Versioned
+from consumer.leasing.record import Versioned
 from consumer.leasing.store import RecordStore
 
 _ROOT = Path(__file__).parents[2]

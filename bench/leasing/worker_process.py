@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from bench.leasing.places import Place, lease_keys, opened
-from consumer.leasing.core.position import Position
+from consumer.leasing.position import Position
 from consumer.leasing.record_processor.processor import AsyncRecordProcessorCheckpointer
 from consumer.leasing.record_processor.records import (
     InitializeInput,

@@ -26,18 +26,18 @@ from consumer.cli.output import (
     say,
 )
 from consumer.leasing.addresses import StoreAddress, is_store_address, parse_store_address
-from consumer.leasing.core.codec import encode
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord, Versioned
+from consumer.leasing.codec import encode
 from consumer.leasing.dynamodb.wall_clock import WallClockExpiry
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.expiry import LeaseObserver
+from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.migration.carrying_out import carry_out, records_of
 from consumer.leasing.migration.export_file import export_lines, read_export
 from consumer.leasing.migration.layouts import LAYOUTS
 from consumer.leasing.migration.merge import below, said
 from consumer.leasing.migration.plan import Action, Step, plan_import
-from consumer.leasing.observer import LeaseObserver
 from consumer.leasing.opening import missing_file, open_store
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord, Versioned
 from consumer.leasing.store import RecordStore
 
 # How leases are printed: a row for people, fields for programs.

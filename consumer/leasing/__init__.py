@@ -23,13 +23,9 @@ if TYPE_CHECKING:
     from consumer.leasing.azure_blob.eph import EphRecordStore
     from consumer.leasing.azure_blob.event_hubs import EventHubsRecordStore
     from consumer.leasing.azure_blob.native import BlobRecordStore
-    from consumer.leasing.checkpoint_manager import CheckpointManager
+    from consumer.leasing.blocking import StoreThread
     from consumer.leasing.conformance.subject import RecordStoreSubject
     from consumer.leasing.conformance.suite import RecordStoreConformance
-    from consumer.leasing.core.conflict import RecordConflictError
-    from consumer.leasing.core.position import Position
-    from consumer.leasing.core.record import LeaseRecord
-    from consumer.leasing.core.rules import commit, prepare
     from consumer.leasing.dynamodb.client import open_dynamodb_client
     from consumer.leasing.dynamodb.core.kcl_java import KclJavaLayout
     from consumer.leasing.dynamodb.core.native import NativeLayout
@@ -37,22 +33,22 @@ if TYPE_CHECKING:
     from consumer.leasing.dynamodb.store import DynamoRecordStore
     from consumer.leasing.dynamodb.wall_clock import WallClockExpiry
     from consumer.leasing.etcd.store import EtcdRecordStore
-    from consumer.leasing.event_hubs import RecordCheckpointStore
-    from consumer.leasing.manager import LeaseManager
+    from consumer.leasing.expiry import LeaseObserver
+    from consumer.leasing.facades.blocking_event_hubs import SyncRecordCheckpointStore
+    from consumer.leasing.facades.eph import CheckpointManager, SyncCheckpointManager
+    from consumer.leasing.facades.event_hubs import RecordCheckpointStore
+    from consumer.leasing.facades.kcl import LeaseManager, SyncLeaseManager
+    from consumer.leasing.facades.vmware_go import ShardCheckpointer, SyncShardCheckpointer
     from consumer.leasing.metrics import LeaseMetrics
-    from consumer.leasing.observer import LeaseObserver
     from consumer.leasing.opening import open_store
+    from consumer.leasing.position import Position
+    from consumer.leasing.record import LeaseRecord, RecordConflictError
     from consumer.leasing.record_processor.application import RecordProcessorApplication
     from consumer.leasing.record_processor.kclpy import KclpyProcessor
     from consumer.leasing.record_processor.processor import AsyncRecordProcessor, RecordProcessor
-    from consumer.leasing.shard_checkpointer import ShardCheckpointer
+    from consumer.leasing.rules import commit, prepare
     from consumer.leasing.sql.store import SqlRecordStore
     from consumer.leasing.store import RecordStore
-    from consumer.leasing.store_thread import StoreThread
-    from consumer.leasing.sync_checkpoint_manager import SyncCheckpointManager
-    from consumer.leasing.sync_event_hubs import SyncRecordCheckpointStore
-    from consumer.leasing.sync_manager import SyncLeaseManager
-    from consumer.leasing.sync_shard_checkpointer import SyncShardCheckpointer
     from consumer.leasing.worker.settings import Balancing, WorkerSettings
     from consumer.leasing.worker.source import RecordBatch, RecordSource, SourceShard
     from consumer.leasing.worker.source_conformance import (
@@ -124,7 +120,7 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
             "Balancing": "consumer.leasing.worker.settings",
             "BlobRecordStore": "consumer.leasing.azure_blob.native",
             "BlockedOnParentError": "consumer.errors",
-            "CheckpointManager": "consumer.leasing.checkpoint_manager",
+            "CheckpointManager": "consumer.leasing.facades.eph",
             "DependencyError": "consumer.errors",
             "DynamoRecordStore": "consumer.leasing.dynamodb.store",
             "EphRecordStore": "consumer.leasing.azure_blob.eph",
@@ -133,18 +129,18 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
             "InvalidStateError": "consumer.errors",
             "KclJavaLayout": "consumer.leasing.dynamodb.core.kcl_java",
             "KclpyProcessor": "consumer.leasing.record_processor.kclpy",
-            "LeaseManager": "consumer.leasing.manager",
+            "LeaseManager": "consumer.leasing.facades.kcl",
             "LeaseMetrics": "consumer.leasing.metrics",
             "LeaseNotAcquiredError": "consumer.errors",
-            "LeaseObserver": "consumer.leasing.observer",
-            "LeaseRecord": "consumer.leasing.core.record",
+            "LeaseObserver": "consumer.leasing.expiry",
+            "LeaseRecord": "consumer.leasing.record",
             "LeaseWorker": "consumer.leasing.worker.worker",
             "LeasingError": "consumer.errors",
             "NativeLayout": "consumer.leasing.dynamodb.core.native",
-            "Position": "consumer.leasing.core.position",
+            "Position": "consumer.leasing.position",
             "RecordBatch": "consumer.leasing.worker.source",
-            "RecordCheckpointStore": "consumer.leasing.event_hubs",
-            "RecordConflictError": "consumer.leasing.core.conflict",
+            "RecordCheckpointStore": "consumer.leasing.facades.event_hubs",
+            "RecordConflictError": "consumer.leasing.record",
             "RecordProcessor": "consumer.leasing.record_processor.processor",
             "RecordProcessorApplication": "consumer.leasing.record_processor.application",
             "RecordSource": "consumer.leasing.worker.source",
@@ -153,24 +149,24 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
             "RecordStore": "consumer.leasing.store",
             "RecordStoreConformance": "consumer.leasing.conformance.suite",
             "RecordStoreSubject": "consumer.leasing.conformance.subject",
-            "ShardCheckpointer": "consumer.leasing.shard_checkpointer",
+            "ShardCheckpointer": "consumer.leasing.facades.vmware_go",
             "ShardClaimedError": "consumer.errors",
             "ShutdownError": "consumer.errors",
             "SourceShard": "consumer.leasing.worker.source",
             "SqlRecordStore": "consumer.leasing.sql.store",
-            "StoreThread": "consumer.leasing.store_thread",
-            "SyncCheckpointManager": "consumer.leasing.sync_checkpoint_manager",
-            "SyncLeaseManager": "consumer.leasing.sync_manager",
-            "SyncRecordCheckpointStore": "consumer.leasing.sync_event_hubs",
-            "SyncShardCheckpointer": "consumer.leasing.sync_shard_checkpointer",
+            "StoreThread": "consumer.leasing.blocking",
+            "SyncCheckpointManager": "consumer.leasing.facades.eph",
+            "SyncLeaseManager": "consumer.leasing.facades.kcl",
+            "SyncRecordCheckpointStore": "consumer.leasing.facades.blocking_event_hubs",
+            "SyncShardCheckpointer": "consumer.leasing.facades.vmware_go",
             "ThrottlingError": "consumer.errors",
             "VmwareGoLayout": "consumer.leasing.dynamodb.core.vmware_go",
             "WallClockExpiry": "consumer.leasing.dynamodb.wall_clock",
             "WorkerSettings": "consumer.leasing.worker.settings",
-            "commit": "consumer.leasing.core.rules",
+            "commit": "consumer.leasing.rules",
             "open_dynamodb_client": "consumer.leasing.dynamodb.client",
             "open_store": "consumer.leasing.opening",
             "parse_store_address": "consumer.leasing.addresses",
-            "prepare": "consumer.leasing.core.rules",
+            "prepare": "consumer.leasing.rules",
         },
     )

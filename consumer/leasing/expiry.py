@@ -9,8 +9,122 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from allocator.runtime.clock import Clock, SystemClock
-from consumer.leasing.core.record import Versioned
-from consumer.leasing.observer import LEASE_SECONDS
+from consumer.leasing.record import LeaseRecord, Versioned
+from consumer.leasing.store import RecordStore
+
+# Tells which leases may be taken, whatever kind of store they are in.
+LEASE_SECONDS = 10.0
+"""Default length of a lease; that of the Kinesis Client Library."""
+
+
+# Who lives, told by one who watches: a holder whose lease does not move for its length is taken for
+# dead.
+#
+# No clock is compared with another machine's: an observer measures, on its own monotonic clock, how
+# long ago *it* saw a record move. So it never takes a lease too early because clocks differ, and
+# notices a death late by as long as it takes to look again. A look takes time: what it shows has
+# moved by its end at the latest, and had not moved again by its beginning. Judged so, a holder that
+# stops a lease's length after it *sent* its last renewal has always stopped before.
+#
+# Source: awslabs/amazon-kinesis-client leases.Lease.isExpired, leases.dynamodb.DynamoDBLeaseTaker
+# (first sights).
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """What an observer knows of a lease."""
+
+    epoch: int
+    counter: int
+    moved_monotonic_seconds: float | None
+    """When it was first seen as it is; None: it was free when first seen, and has not moved since."""
+
+
+def sighted(before: Sighting | None, record: LeaseRecord, *, now_seconds: float) -> Sighting:
+    """Return what is known after a look at a lease.
+
+    Args:
+        before: What was known; None at the first look.
+        record: The lease.
+        now_seconds: When the look *ended*, by the observer's monotonic clock.
+    """
+    if before is not None and (before.epoch, before.counter) == (record.epoch, record.counter):
+        return before
+    is_new_and_free = before is None and record.holder is None
+    return Sighting(
+        epoch=record.epoch,
+        counter=record.counter,
+        moved_monotonic_seconds=None if is_new_and_free else now_seconds,
+    )
+
+
+def is_free(
+    found: Versioned, sighting: Sighting, *, now_seconds: float, lease_seconds: float
+) -> bool:
+    """Return whether a lease may be taken: nobody holds it, or its holder has not moved for longer than its length.
+
+    Args:
+        found: What the look showed.
+        sighting: What is known since.
+        now_seconds: When the look *began*, by the observer's monotonic clock.
+        lease_seconds: Its length.
+    """
+    if found.record.holder is None or not found.fence:
+        return True
+    moved = sighting.moved_monotonic_seconds
+    return moved is None or now_seconds - moved > lease_seconds
+
+
+class LeaseObserver:
+    """Remembers when it saw each lease move. Look at least twice in a lease's length; every worker has its own."""
+
+    def __init__(
+        self,
+        store: RecordStore,
+        *,
+        lease_seconds: float = LEASE_SECONDS,
+        clock: Clock | None = None,
+    ) -> None:
+        """Know nothing yet: what is held at the first look counts as alive then.
+
+        Args:
+            store: The records; stays the caller's.
+            lease_seconds: How long a holder may not move; all workers must agree. Not used where the store itself
+                tells who lives.
+            clock: Measures it.
+        """
+        self._store = store
+        self._lease_seconds = lease_seconds
+        self._clock = clock or SystemClock()
+        self._sighting_by_key: dict[str, Sighting] = {}
+
+    async def free_leases(self) -> tuple[Versioned, ...]:
+        """Look, and return the leases that may be taken, in the order of their keys; without finished ones."""
+        asked_seconds = self._clock.monotonic_seconds()
+        found = [each async for each in self._store.scan()]
+        answered_seconds = self._clock.monotonic_seconds()
+        before = self._sighting_by_key
+        self._sighting_by_key = {
+            each.record.key: sighted(
+                before.get(each.record.key), each.record, now_seconds=answered_seconds
+            )
+            for each in found
+        }
+        return tuple(
+            each
+            for each in found
+            if not each.record.is_finished and self._is_free(each, asked_seconds)
+        )
+
+    def _is_free(self, found: Versioned, now_seconds: float) -> bool:
+        if self._store.tells_who_lives:
+            return not found.fence
+        return is_free(
+            found,
+            self._sighting_by_key[found.record.key],
+            now_seconds=now_seconds,
+            lease_seconds=self._lease_seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import structlog
 
 from consumer.errors import InvalidStateError, UnreadableLeaseError
-from consumer.leasing.core.record import LeaseRecord, Versioned
+from consumer.leasing.record import LeaseRecord, Versioned
 
 OnUnreadable: TypeAlias = Callable[[UnreadableLeaseError], None]
-
 _log = structlog.get_logger()
 
 
@@ -132,4 +132,27 @@ class RecordStore(Protocol):
 
     async def join(self, worker: str) -> None:
         """Vouch for a worker: as long as this process lives, so do the leases that it acquires."""
+        ...
+
+
+# A leader of another program that assigns the same leases: ours does not lead beside it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignLeader:
+    """What its row says."""
+
+    name: str
+    version: str
+    """Changes with each of its signs of life."""
+    lease_seconds: float
+    """How long it may not change."""
+
+
+@runtime_checkable
+class TellsForeignLeader(Protocol):
+    """A store whose leases another program may lead."""
+
+    async def foreign_leaders(self) -> tuple[ForeignLeader, ...]:
+        """Return the rows of leaders that did not step down; they may be dead."""
         ...

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from consumer.errors import ShutdownError
-from consumer.leasing.core import rules
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord
+from consumer.leasing import rules
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord
 from consumer.leasing.record_processor.checkpointer import (
     Change,
     LeaseCheckpointer,

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from consumer.errors import LeasingError
-from consumer.leasing.core.record import LeaseRecord, Versioned
+from consumer.leasing.record import LeaseRecord, Versioned
 from consumer.leasing.store import OnUnreadable, RecordStore, log_unreadable
 
 

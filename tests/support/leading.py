@@ -8,11 +8,10 @@ from random import Random
 from typing import Any
 
 from consumer.errors import DependencyError
-from consumer.leasing.core.record import LeaseRecord, Versioned
-from consumer.leasing.foreign_leader import ForeignLeader
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.metrics import LeaseMetrics
-from consumer.leasing.store import OnUnreadable, log_unreadable
+from consumer.leasing.record import LeaseRecord, Versioned
+from consumer.leasing.store import ForeignLeader, OnUnreadable, log_unreadable
 from consumer.leasing.worker.leader.assigner import Assigner
 from consumer.leasing.worker.leader.foreign_watch import ForeignWatch
 from consumer.leasing.worker.leader.lock import LeaderLock

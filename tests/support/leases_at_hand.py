@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord, Versioned
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord, Versioned
 
 
 async def created_lease(manager: LeaseManager, record: LeaseRecord | None = None) -> Versioned:

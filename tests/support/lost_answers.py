@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from consumer.errors import DependencyError
-from consumer.leasing.core.record import LeaseRecord, Versioned
+from consumer.leasing.record import LeaseRecord, Versioned
 from consumer.leasing.store import OnUnreadable, RecordStore, log_unreadable
 
 

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 
 from consumer.errors import InvalidStateError, UnreadableLeaseError
-from consumer.leasing.core.conflict import RecordConflictError
-from consumer.leasing.core.record import LeaseRecord, Version, Versioned
+from consumer.leasing.record import LeaseRecord, RecordConflictError, Version, Versioned
 from consumer.leasing.store import OnUnreadable, log_unreadable
 
 Audit = Callable[[LeaseRecord | None, LeaseRecord], None]

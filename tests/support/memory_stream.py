@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
-from consumer.leasing.core.position import AT_TIMESTAMP, LATEST, Position
+from consumer.leasing.position import AT_TIMESTAMP, LATEST, Position
 from consumer.leasing.record_processor.records import ProcessorRecord
 from consumer.leasing.worker.source import RecordBatch, SourceShard
 

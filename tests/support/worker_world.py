@@ -11,8 +11,8 @@ from typing import Any
 
 from allocator.runtime.task_group import TaskGroup
 from allocator.simulation.virtual_loop import Process, VirtualClock, running_loop
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord
 from consumer.leasing.record_processor.processor import AsyncRecordProcessorCheckpointer
 from consumer.leasing.record_processor.records import (
     InitializeInput,

@@ -36,8 +36,7 @@ from consumer.leasing.azure_blob.failures import RefusedError
 from consumer.leasing.azure_blob.naming import encoded, header_value
 from consumer.leasing.azure_blob.native import checked_prefix, listed
 from consumer.leasing.azure_blob.versions import FencedVersion
-from consumer.leasing.core.conflict import RecordConflictError
-from consumer.leasing.core.record import LeaseRecord, Versioned
+from consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
 from consumer.leasing.store import OnUnreadable, log_unreadable, reading_row
 
 LEASE_SECONDS: Final = 30

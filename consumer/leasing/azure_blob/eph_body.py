@@ -20,9 +20,9 @@ from typing import Final
 from allocator.errors import ValidationError
 from consumer.errors import InvalidPositionError, InvalidStateError
 from consumer.leasing.azure_blob.naming import header_value
-from consumer.leasing.core.codec import decode, encode
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord
+from consumer.leasing.codec import decode, encode
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord
 
 OWNER_METADATA: Final = "owninghost"
 SEQUENCE_NUMBER_MAX: Final = 2**53 - 1

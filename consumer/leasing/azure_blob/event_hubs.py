@@ -31,9 +31,8 @@ from consumer.leasing.azure_blob.event_hubs_blobs import (
 from consumer.leasing.azure_blob.failures import RefusedError
 from consumer.leasing.azure_blob.observed import ObservedContainer
 from consumer.leasing.azure_blob.versions import FencedVersion
-from consumer.leasing.core.conflict import RecordConflictError
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord, Versioned
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
 from consumer.leasing.store import OnUnreadable, log_unreadable, reading_row
 
 REPEATS_MAX: Final = 3
@@ -57,7 +56,7 @@ class EventHubsRecordStore(ObservedContainer):
             container: That of the processors. `delete_store` deletes it. Stays the caller's.
             scope: `namespace/hub/group` in lower case, e.g. `ns.servicebus.windows.net/clicks/$default`; then the key
                 of a record is a partition's id. None: all of the container, and keys are
-                `namespace/hub/group/partition`, as `consumer.leasing.event_hubs` has them.
+                `namespace/hub/group/partition`, as `consumer.leasing.facades.event_hubs` has them.
 
         Raises:
             ValidationError: the scope is none.

@@ -33,9 +33,9 @@ from consumer.leasing.azure_blob.native import (
     record_metadata,
 )
 from consumer.leasing.azure_blob.versions import FencedVersion
-from consumer.leasing.core.codec import decode, encode
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord, Versioned
+from consumer.leasing.codec import decode, encode
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord, Versioned
 
 OWNER_METADATA: Final = "ownerid"
 OFFSET_METADATA: Final = "offset"

@@ -20,9 +20,8 @@ from consumer.leasing.azure_blob.failures import RefusedError
 from consumer.leasing.azure_blob.naming import NAME_CHARACTERS_MAX, decoded, encoded
 from consumer.leasing.azure_blob.observed import ObservedContainer
 from consumer.leasing.azure_blob.versions import FencedVersion
-from consumer.leasing.core.codec import decode, encode
-from consumer.leasing.core.conflict import RecordConflictError
-from consumer.leasing.core.record import LeaseRecord, Versioned
+from consumer.leasing.codec import decode, encode
+from consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
 from consumer.leasing.store import OnUnreadable, log_unreadable
 
 RECORD_METADATA: Final = "record"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Self
 
-from consumer.leasing.core.record import Version
+from consumer.leasing.record import Version
 
 _SEPARATOR: Final = " "
 """In no ETag and no lease id."""

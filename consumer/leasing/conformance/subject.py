@@ -6,8 +6,8 @@ from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from consumer.errors import LeasingError
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import HashRange, LeaseRecord
+from consumer.leasing.position import Position
+from consumer.leasing.record import HashRange, LeaseRecord
 from consumer.leasing.store import RecordStore
 
 

@@ -14,14 +14,12 @@ import asyncio
 from dataclasses import replace
 
 from consumer.errors import InvalidStateError, LeasingError, UnreadableLeaseError
+from consumer.leasing import rules
+from consumer.leasing.compare_and_swap import ATTEMPTS_MAX, swap, verdict_of_anybody
 from consumer.leasing.conformance.subject import RecordStoreSubject, failure_of, full_record
-from consumer.leasing.core import rules
-from consumer.leasing.core.conflict import RecordConflictError
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord, Versioned
-from consumer.leasing.core.verdict import verdict_of_anybody
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
 from consumer.leasing.store import RecordStore
-from consumer.leasing.writing import ATTEMPTS_MAX, swap
 
 RACERS = 8
 """Writers that race for one record; an even number."""

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Final
 
 from allocator.runtime.clock import Clock, SystemClock
 from consumer.errors import InvalidStateError, UnreadableLeaseError
-from consumer.leasing.core.conflict import RecordConflictError
-from consumer.leasing.core.record import LeaseRecord, Version, Versioned
 from consumer.leasing.dynamodb.core.expressions import (
     Changes,
     changes_between,
@@ -40,8 +38,14 @@ from consumer.leasing.dynamodb.core.values import (
 )
 from consumer.leasing.dynamodb.failures import RefusedError
 from consumer.leasing.dynamodb.table import USABLE, LeaseTable, TableKeys, TableOptions
-from consumer.leasing.foreign_leader import ForeignLeader
-from consumer.leasing.store import OnUnreadable, WritesLeaseLength, log_unreadable, reading_row
+from consumer.leasing.record import LeaseRecord, RecordConflictError, Version, Versioned
+from consumer.leasing.store import (
+    ForeignLeader,
+    OnUnreadable,
+    WritesLeaseLength,
+    log_unreadable,
+    reading_row,
+)
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient

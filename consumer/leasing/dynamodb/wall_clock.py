@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from allocator.runtime.clock import Clock, SystemClock
-from consumer.leasing.core.record import Versioned
 from consumer.leasing.dynamodb.core.timestamps import NANOSECONDS
 from consumer.leasing.dynamodb.core.vmware_go import ends_at_nanoseconds
 from consumer.leasing.expiry import Standing
+from consumer.leasing.record import Versioned
 
 SKEW_SECONDS = 2.0
 """How far clocks of machines with NTP may be apart, generously."""

@@ -26,12 +26,11 @@ from allocator.ops import (
 )
 from allocator.runtime.clock import Clock, SystemClock
 from consumer.errors import DependencyError, InvalidStateError, UnreadableLeaseError
-from consumer.leasing.core.codec import decode, encode
-from consumer.leasing.core.conflict import RecordConflictError
-from consumer.leasing.core.record import LeaseRecord, Version, Versioned
+from consumer.leasing.codec import decode, encode
 from consumer.leasing.etcd.failures import answer_of
 from consumer.leasing.etcd.keys import LeaseKeys
 from consumer.leasing.etcd.process_lease import ProcessLease
+from consumer.leasing.record import LeaseRecord, RecordConflictError, Version, Versioned
 from consumer.leasing.store import OnUnreadable, log_unreadable
 
 LEASE_SECONDS = 10.0

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from consumer.leasing.core.record import LeaseRecord, Versioned
-from consumer.leasing.core.verdict import verdict_of_taker
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.compare_and_swap import swap, verdict_of_taker
+from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.migration.plan import Action, Step
+from consumer.leasing.record import LeaseRecord, Versioned
 from consumer.leasing.store import RecordStore
-from consumer.leasing.writing import swap
 
 CHANGED_MEANWHILE = "another program wrote it meanwhile: import it again"
 

@@ -4,7 +4,7 @@
     {"record":{"key":"shardId-000000000000","checkpoint":["4711",0]},"attrs":{"zone":"eu"}}
     …
 
-`record` is as `consumer.leasing.core.codec` has it; attributes of other systems stand apart, for their names may be
+`record` is as `consumer.leasing.codec` has it; attributes of other systems stand apart, for their names may be
 those of our fields. The count tells a file that was cut off from a whole one.
 """
 
@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from allocator.errors import ValidationError
 from consumer.errors import InvalidStateError
-from consumer.leasing.core.codec import decode, encode
-from consumer.leasing.core.record import LeaseRecord
+from consumer.leasing.codec import decode, encode
+from consumer.leasing.record import LeaseRecord
 
 VERSION: Final = 1
 _MARK: Final = "broadsheet_leases"

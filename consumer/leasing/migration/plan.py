@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Final
 
-from consumer.leasing.core.record import LeaseRecord, Versioned
 from consumer.leasing.migration.layouts import RecordLayout
 from consumer.leasing.migration.merge import carried, merged
+from consumer.leasing.record import LeaseRecord, Versioned
 
 _NOT_COMPARED: Final = frozenset({"counter", "owner_switches", "write_id", "claim"})
 """What says nothing of how far a shard is processed: a record is the same without."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from typing import Protocol, TypeVar, cast
 
-from consumer.leasing.core.record import LeaseRecord
+from consumer.leasing.record import LeaseRecord
 from consumer.leasing.record_processor.checkpointer import Change, LeaseCheckpointer
 from consumer.leasing.record_processor.processor import AsyncRecordProcessor, RecordProcessor
 from consumer.leasing.record_processor.records import (

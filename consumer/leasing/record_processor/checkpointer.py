@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from consumer.errors import InvalidPositionError
-from consumer.leasing.core import rules
-from consumer.leasing.core.kinesis_numbers import check_number
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord
+from consumer.leasing import rules
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord
 from consumer.leasing.record_processor.core.delivery import to_write
 from consumer.leasing.record_processor.core.place import position_at
+from consumer.leasing.record_processor.kinesis_numbers import check_number
 from consumer.leasing.record_processor.processor import Place
 from consumer.leasing.record_processor.shard_progress import ShardProgress
 
 Change = Callable[[LeaseRecord], LeaseRecord]
-"""A rule of `consumer.leasing.core.rules`, applied to its other arguments."""
+"""A rule of `consumer.leasing.rules`, applied to its other arguments."""
 
 
 class LeaseCheckpointer:

@@ -16,8 +16,8 @@ from typing import Protocol, runtime_checkable
 
 from allocator.runtime.clock import Clock
 from consumer.errors import LeasingError, ShutdownError
-from consumer.leasing.core.record import LeaseRecord, Versioned
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.record import LeaseRecord, Versioned
 
 
 @runtime_checkable

@@ -14,10 +14,9 @@ from typing import Final
 from sqlalchemy.engine import Connection
 
 from consumer.errors import InvalidStateError, ShutdownError
-from consumer.leasing.core import rules
-from consumer.leasing.core.conflict import RecordConflictError
-from consumer.leasing.core.position import TRIM_HORIZON, Position
-from consumer.leasing.core.record import LeaseRecord, Versioned
+from consumer.leasing import rules
+from consumer.leasing.position import TRIM_HORIZON, Position
+from consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
 from consumer.leasing.record_processor.checkpointer import Change
 from consumer.leasing.record_processor.processor import RecordProcessor
 from consumer.leasing.record_processor.records import (

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeAlias
 
-from consumer.leasing.core.position import Position
+from consumer.leasing.position import Position
 from consumer.leasing.record_processor.records import (
     InitializeInput,
     LeaseLostInput,

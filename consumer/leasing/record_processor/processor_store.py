@@ -10,7 +10,7 @@ import structlog
 from sqlalchemy.engine import Connection, Engine
 
 from consumer.application import Shard
-from consumer.leasing.core.record import Versioned
+from consumer.leasing.record import Versioned
 from consumer.leasing.record_processor.journal_assignment import JournalAssignment, LeaseTables
 from consumer.leasing.record_processor.processor import RecordProcessor
 from consumer.leasing.record_processor.retained import RetainedRecords

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from consumer.leasing.core.position import Position
+from consumer.leasing.position import Position
 
 CheckpointerT_co = TypeVar("CheckpointerT_co", covariant=True)
 

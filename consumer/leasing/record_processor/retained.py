@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import KEY_CHARACTERS_MAX
+from consumer.leasing.position import Position
+from consumer.leasing.record import KEY_CHARACTERS_MAX
 from consumer.leasing.record_processor.records import ProcessorRecord
 
 RETAINED_TABLE = "broadsheet_retained_records"

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from consumer.leasing.core.position import Position
+from consumer.leasing.position import Position
 from consumer.leasing.record_processor.core import delivery
 from consumer.leasing.record_processor.core.delivery import Bounds
 from consumer.leasing.record_processor.records import ProcessorRecord

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from consumer.leasing.core import rules
-from consumer.leasing.core.position import Position
+from consumer.leasing import rules
+from consumer.leasing.position import Position
 from consumer.leasing.record_processor.checkpointer import Change, committed_of
 from consumer.leasing.record_processor.core.delivery import to_write
 from consumer.leasing.record_processor.core.place import position_at

@@ -21,11 +21,16 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
-from consumer.leasing.core.codec import decode, encode
-from consumer.leasing.core.conflict import RecordConflictError
-from consumer.leasing.core.record import KEY_CHARACTERS_MAX, LeaseRecord, Version, Versioned
+from consumer.leasing.codec import decode, encode
+from consumer.leasing.compare_and_swap import stamped
+from consumer.leasing.record import (
+    KEY_CHARACTERS_MAX,
+    LeaseRecord,
+    RecordConflictError,
+    Version,
+    Versioned,
+)
 from consumer.leasing.sql.failures import translated
-from consumer.leasing.writing import stamped
 
 TABLE_NAME = "broadsheet_leases"
 
@@ -185,7 +190,7 @@ class SqlRecords:
         Args:
             connection: In the caller's transaction.
             seen: What the caller believes to be there.
-            change: A rule of `consumer.leasing.core.rules`.
+            change: A rule of `consumer.leasing.rules`.
 
         Raises:
             RecordConflictError: it was changed, or is gone. Roll back: the lease may be lost.

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from consumer.errors import ThrottlingError, UnreadableLeaseError
-from consumer.leasing.core.record import LeaseRecord, Versioned
+from consumer.leasing.record import LeaseRecord, Versioned
 from consumer.leasing.sql.failures import translated
 from consumer.leasing.sql.records import TABLE_NAME, SqlRecords
 from consumer.leasing.store import OnUnreadable, log_unreadable

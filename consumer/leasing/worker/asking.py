@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from consumer.errors import LeaseNotAcquiredError
-from consumer.leasing.core import rules
-from consumer.leasing.core.record import Versioned
-from consumer.leasing.core.verdict import verdict_of_claimant
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing import rules
+from consumer.leasing.compare_and_swap import swap, verdict_of_claimant
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.record import Versioned
 from consumer.leasing.store import RecordStore
 from consumer.leasing.worker.settings import StealWay
-from consumer.leasing.writing import swap
 
 
 async def claim(store: RecordStore, seen: Versioned, worker: str) -> Versioned | None:

@@ -16,8 +16,8 @@ import structlog
 
 from allocator.runtime.clock import Clock
 from consumer.errors import LeasingError, ThrottlingError
-from consumer.leasing.core.record import Versioned
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.record import Versioned
 from consumer.leasing.worker.metrics import TakenHow, WorkerMetrics
 from consumer.leasing.worker.pacing import Pacing
 

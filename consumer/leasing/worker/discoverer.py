@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from allocator.runtime.clock import Clock
-from consumer.leasing.core.record import Versioned
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.record import Versioned
 from consumer.leasing.worker.attempts import Attempts, OnTaken
 from consumer.leasing.worker.metrics import TakenHow
 

@@ -9,7 +9,7 @@ import structlog
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
 from consumer.errors import LeasingError
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.store import RecordStore
 from consumer.leasing.worker.metrics import WorkerMetrics
 from consumer.leasing.worker.shard_consumer import Reason, ShardConsumer

@@ -23,15 +23,15 @@ import structlog
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.task_group import TaskGroup
 from consumer.errors import LeasingError, ShutdownError, UnreadableLeaseError
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord
-from consumer.leasing.core.rules import blocking_parents
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord
 from consumer.leasing.record_processor.calls import AnyProcessor, ProcessorCalls, calls_of
 from consumer.leasing.record_processor.checkpointer import Change
 from consumer.leasing.record_processor.held_lease import HeldLease
 from consumer.leasing.record_processor.records import InitializeInput
 from consumer.leasing.record_processor.shard_progress import ShardProgress
+from consumer.leasing.rules import blocking_parents
 from consumer.leasing.worker.metrics import LeftWhy, WorkerMetrics
 from consumer.leasing.worker.pacing import EndedShards, wait_at_most
 from consumer.leasing.worker.settings import WorkerSettings

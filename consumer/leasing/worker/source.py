@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import HashRange
+from consumer.leasing.position import Position
+from consumer.leasing.record import HashRange
 from consumer.leasing.record_processor.records import ProcessorRecord
 
 

@@ -13,7 +13,7 @@ import asyncio
 from contextlib import aclosing
 from typing import Protocol
 
-from consumer.leasing.core.position import LATEST, TRIM_HORIZON, Position
+from consumer.leasing.position import LATEST, TRIM_HORIZON, Position
 from consumer.leasing.record_processor.records import ProcessorRecord
 from consumer.leasing.worker.source import RecordSource
 

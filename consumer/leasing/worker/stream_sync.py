@@ -7,10 +7,9 @@ from collections.abc import Callable
 import structlog
 
 from consumer.errors import BlockedOnParentError, UnreadableLeaseError
-from consumer.leasing.core.conflict import RecordConflictError
-from consumer.leasing.core.position import TRIM_HORIZON, Position
-from consumer.leasing.core.record import LeaseRecord, Versioned
-from consumer.leasing.manager import LeaseListing, LeaseManager
+from consumer.leasing.facades.kcl import LeaseListing, LeaseManager
+from consumer.leasing.position import TRIM_HORIZON, Position
+from consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
 from consumer.leasing.store import RecordStore, log_unreadable
 from consumer.leasing.worker.core.lineage import (
     children_of,

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 import structlog
 
 from allocator.runtime.clock import Clock
-from consumer.leasing.core.record import Versioned
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.record import Versioned
 from consumer.leasing.store import RecordStore
 from consumer.leasing.worker.asking import ask_for
 from consumer.leasing.worker.attempts import Attempts, OnTaken

@@ -21,9 +21,9 @@ import structlog
 from allocator.errors import ValidationError
 from allocator.runtime.clock import Clock, SystemClock
 from allocator.runtime.task_group import TaskGroup
-from consumer.leasing.core.record import Versioned
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.metrics import LeaseMetrics
+from consumer.leasing.record import Versioned
 from consumer.leasing.record_processor.calls import AnyProcessor
 from consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
 from consumer.leasing.store import RecordStore, WritesLeaseLength

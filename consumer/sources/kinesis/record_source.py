@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from consumer.errors import DependencyError, InvalidStateError, SourceError, SourceUnavailableError
-from consumer.leasing.core import position as names
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import HashRange
+from consumer.leasing import position as names
+from consumer.leasing.position import Position
+from consumer.leasing.record import HashRange
 from consumer.leasing.record_processor.records import ProcessorRecord
 from consumer.leasing.worker.source import RecordBatch, SourceShard
 from consumer.sources.kinesis.calls import KinesisCalls, default_client

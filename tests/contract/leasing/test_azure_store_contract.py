@@ -8,8 +8,8 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 
 from consumer.leasing.conformance.suite import RecordStoreConformance
-from consumer.leasing.core.record import LeaseRecord
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.record import LeaseRecord
 from tests.support.azure_stores import (
     AzureSubject,
     eph_subject,

@@ -8,11 +8,11 @@ from __future__ import annotations
 import pytest
 
 from consumer.errors import InvalidPositionError, ShutdownError
-from consumer.leasing.checkpoint_manager import CheckpointManager
-from consumer.leasing.core import rules
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord, Versioned
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing import rules
+from consumer.leasing.facades.eph import CheckpointManager
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord, Versioned
 from tests.support.lease_stores import LeaseSubject
 
 pytestmark = pytest.mark.parametrize(

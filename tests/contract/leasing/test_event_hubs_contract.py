@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from consumer.errors import InvalidPositionError, InvalidStateError, ShutdownError
-from consumer.leasing.event_hubs import RecordCheckpointStore
+from consumer.leasing.facades.event_hubs import RecordCheckpointStore
 from tests.support.lease_stores import LeaseSubject
 from tests.support.stepping_clock import SteppingClock
 

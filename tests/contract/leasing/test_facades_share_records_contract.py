@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from consumer.leasing.checkpoint_manager import CheckpointManager
-from consumer.leasing.core import rules
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import Versioned
-from consumer.leasing.event_hubs import RecordCheckpointStore
-from consumer.leasing.manager import LeaseManager
-from consumer.leasing.shard_checkpointer import ShardCheckpointer
+from consumer.leasing import rules
+from consumer.leasing.facades.eph import CheckpointManager
+from consumer.leasing.facades.event_hubs import RecordCheckpointStore
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.facades.vmware_go import ShardCheckpointer
+from consumer.leasing.position import Position
+from consumer.leasing.record import Versioned
 from tests.support.lease_stores import LeaseSubject
 from tests.support.leases_at_hand import created_lease, lease_now
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from consumer.errors import InvalidPositionError
-from consumer.leasing.core import rules
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing import rules
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord
 from tests.support.lease_histories import run_history
 from tests.support.lease_stores import LeaseSubject
 

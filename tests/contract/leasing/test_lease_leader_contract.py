@@ -14,10 +14,10 @@ import pytest
 
 from allocator.runtime.clock import Clock, SystemClock
 from allocator.runtime.task_group import TaskGroup
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.metrics import LeaseMetrics
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord
 from consumer.leasing.store import RecordStore
 from consumer.leasing.worker.leader.lock import LeaderLock
 from consumer.leasing.worker.leader.roster import Presence, Roster

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from allocator.runtime.task_group import TaskGroup
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.metrics import LeaseMetrics
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord
 from consumer.leasing.store import RecordStore
 from consumer.leasing.worker.settings import StealWay, WorkerSettings
 from consumer.leasing.worker.worker import LeaseWorker

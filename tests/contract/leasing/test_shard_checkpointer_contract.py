@@ -16,12 +16,12 @@ from consumer.errors import (
     ShardNotAssignedError,
     ShutdownError,
 )
-from consumer.leasing.core.position import SHARD_END, Position
-from consumer.leasing.shard_checkpointer import (
+from consumer.leasing.facades.vmware_go import (
     CLAIM_TIMEOUT_SECONDS,
     LISTING_SECONDS,
     ShardCheckpointer,
 )
+from consumer.leasing.position import SHARD_END, Position
 from tests.support.lease_stores import LeaseSubject
 from tests.support.stepping_clock import SteppingClock
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import pytest
 
 from consumer.errors import InvalidPositionError
-from consumer.leasing.core import rules
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord, Versioned
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing import rules
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord, Versioned
 
 FIRST = Position("49587497311274533994574834252742144236107130636007899138", 3)
 SECOND = Position("49587497311274533994574834252742144236107130636007899139")

@@ -12,7 +12,7 @@ import pytest
 
 from allocator.runtime.task_group import TaskGroup
 from consumer.leasing.addresses import parse_store_address
-from consumer.leasing.event_hubs import RecordCheckpointStore
+from consumer.leasing.facades.event_hubs import RecordCheckpointStore
 from consumer.leasing.opening import open_store
 from consumer.leasing.record_processor.application import RecordProcessorApplication
 from consumer.leasing.worker.worker import LeaseWorker

@@ -12,8 +12,8 @@ from consumer.errors import InvalidStateError
 from consumer.leasing.azure_blob.eph import EphRecordStore
 from consumer.leasing.azure_blob.event_hubs import EventHubsRecordStore
 from consumer.leasing.azure_blob.native import BlobRecordStore
-from consumer.leasing.core.position import Position
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.position import Position
 from consumer.leasing.store import RecordStore
 from tests.support.azure_stores import azure_containers
 

@@ -11,12 +11,12 @@ from azure.core import MatchConditions
 from azure.storage.blob.aio import ContainerClient
 
 from consumer.errors import ShutdownError
+from consumer.leasing import rules
 from consumer.leasing.azure_blob.event_hubs import EventHubsRecordStore
-from consumer.leasing.core import rules
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord, Versioned
-from consumer.leasing.event_hubs import RecordCheckpointStore
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.facades.event_hubs import RecordCheckpointStore
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord, Versioned
 from tests.support.azure_faults import FaultPolicy, faulty_container
 from tests.support.azure_stores import SCOPE, AzureSubject, event_hubs_subject, native_subject
 

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from consumer.errors import DependencyError, ThrottlingError
 from consumer.leasing.dynamodb.store import DynamoRecordStore
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.facades.kcl import LeaseManager
 from tests.support.aws_faults import aws_faults
 from tests.support.dynamodb_stores import DynamoSubject, dynamodb_subject
 from tests.support.kcl_peer import KclPeer

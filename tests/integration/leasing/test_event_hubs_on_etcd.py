@@ -9,7 +9,7 @@ import pytest
 from allocator.ops import LeaseId
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.errors import DependencyError, ShutdownError
-from consumer.leasing.event_hubs import RecordCheckpointStore
+from consumer.leasing.facades.event_hubs import RecordCheckpointStore
 from tests.support.lease_stores import EtcdSubject, etcd_subject
 
 pytestmark = pytest.mark.etcd

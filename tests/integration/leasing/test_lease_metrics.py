@@ -9,11 +9,11 @@ import sqlalchemy as sa
 
 from allocator.runtime.task_group import TaskGroup
 from consumer.errors import InvalidStateError, ThrottlingError
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord
-from consumer.leasing.core.rules import commit
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.metrics import LeaseMetrics
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord
+from consumer.leasing.rules import commit
 from consumer.leasing.sql.store import SqlRecordStore
 from consumer.leasing.worker.settings import StealWay, WorkerSettings
 from consumer.leasing.worker.worker import LeaseWorker

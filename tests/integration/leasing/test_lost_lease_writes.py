@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from consumer.errors import DependencyError
-from consumer.leasing.core import rules
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord, Versioned
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing import rules
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord, Versioned
 from tests.support.lease_stores import sql_subject
 from tests.support.lost_answers import LostAnswers
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumer.errors import InvalidPositionError, ShutdownError
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord
 from consumer.leasing.record_processor.checkpointer import LeaseCheckpointer
 from consumer.leasing.record_processor.held_lease import HeldLease
 from consumer.leasing.record_processor.shard_progress import ShardProgress

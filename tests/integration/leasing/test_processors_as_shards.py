@@ -9,7 +9,7 @@ import pytest
 from consumer.embedded.broker import EmbeddedBroker
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.journal.client import JournalClient
-from consumer.leasing.core.codec import decode
+from consumer.leasing.codec import decode
 from tests.support.counting_processors import Lives, counting_member, row_of
 from tests.support.members import (
     Cluster,

@@ -15,8 +15,8 @@ from consumer.embedded.broker import EmbeddedBroker
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.errors import ShardStoppedError
 from consumer.journal.client import JournalClient
-from consumer.leasing.core.codec import decode
-from consumer.leasing.core.record import LeaseRecord
+from consumer.leasing.codec import decode
+from consumer.leasing.record import LeaseRecord
 from tests.support.counting_processors import Lives, counting_member
 from tests.support.eventually import eventually
 from tests.support.members import (

@@ -11,11 +11,10 @@ import pytest
 import sqlalchemy as sa
 
 from consumer.errors import ThrottlingError
-from consumer.leasing.core import rules
-from consumer.leasing.core.conflict import RecordConflictError
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord, Versioned
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing import rules
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
 from consumer.leasing.sql.store import SqlRecordStore
 from tests.support.lease_stores import SqlSubject, sql_subject
 

@@ -9,10 +9,10 @@ import pytest
 import sqlalchemy as sa
 
 from consumer.errors import InvalidPositionError
-from consumer.leasing.core.position import Position
+from consumer.leasing.facades.eph import SyncCheckpointManager
+from consumer.leasing.facades.kcl import SyncLeaseManager
+from consumer.leasing.position import Position
 from consumer.leasing.sql.store import SqlRecordStore
-from consumer.leasing.sync_checkpoint_manager import SyncCheckpointManager
-from consumer.leasing.sync_manager import SyncLeaseManager
 
 
 def test_sync_checkpoint_manager(tmp_path: Path) -> None:

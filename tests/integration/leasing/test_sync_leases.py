@@ -13,14 +13,13 @@ import sqlalchemy as sa
 from allocator.etcd.client import EtcdClient, EtcdConfig
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.errors import InvalidStateError
-from consumer.leasing.core import rules
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import HashRange, LeaseRecord
+from consumer.leasing import rules
 from consumer.leasing.etcd.store import EtcdRecordStore
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.facades.kcl import LeaseManager, SyncLeaseManager
+from consumer.leasing.position import Position
+from consumer.leasing.record import HashRange, LeaseRecord
 from consumer.leasing.sql.store import SqlRecordStore
 from consumer.leasing.store import RecordStore
-from consumer.leasing.sync_manager import SyncLeaseManager
 from tests.support.stepping_clock import SteppingClock
 
 

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from consumer.errors import SourceDataLossError
-from consumer.leasing.core.position import TRIM_HORIZON, Position
+from consumer.leasing.position import TRIM_HORIZON, Position
 from consumer.message.types import JsonType
 from consumer.sources.kafka.places import AtOffsets
 from consumer.sources.kafka.source import KafkaSource

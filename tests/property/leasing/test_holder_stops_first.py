@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumer.leasing.core import rules
-from consumer.leasing.core.record import LeaseRecord, Version, Versioned
-from consumer.leasing.core.sighting import Sighting
+from consumer.leasing import rules
+from consumer.leasing.expiry import Sighting
+from consumer.leasing.record import LeaseRecord, Version, Versioned
 from consumer.leasing.worker.core.outlook import Look, Memory, Observer, outlook
 
 LEASE_SECONDS = 2.0

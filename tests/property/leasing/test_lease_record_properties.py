@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumer.errors import LeasingError
-from consumer.leasing.core import rules
-from consumer.leasing.core.codec import decode, encode
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord, Version, Versioned
-from consumer.leasing.core.sighting import Sighting, is_free, sighted
-from consumer.leasing.writing import stamped
+from consumer.leasing import rules
+from consumer.leasing.codec import decode, encode
+from consumer.leasing.compare_and_swap import stamped
+from consumer.leasing.expiry import Sighting, is_free, sighted
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord, Version, Versioned
 from tests.support.lease_strategies import positions, records
 
 WORKERS = ("w1", "w2", "w3")

@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Callable
 
 from allocator.simulation.virtual_loop import run_virtual
-from consumer.leasing.core import rules
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing import rules
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord
 from consumer.leasing.worker.settings import Balancing, WorkerSettings
 from tests.support.memory_records import MemoryRecordStore
 from tests.support.scripted_processor import Script

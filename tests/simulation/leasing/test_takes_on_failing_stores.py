@@ -15,12 +15,11 @@ import pytest
 from allocator.runtime.task_group import TaskGroup
 from allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
 from consumer.errors import DependencyError, InvalidStateError, ThrottlingError
-from consumer.leasing.core import rules
-from consumer.leasing.core.conflict import RecordConflictError
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord, Versioned
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing import rules
+from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.metrics import LeaseMetrics
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
 from consumer.leasing.worker.attempts import ATTEMPTS, BACK_OFF_RATIO, Attempts
 from consumer.leasing.worker.discoverer import Discoverer
 from consumer.leasing.worker.metrics import WorkerMetrics

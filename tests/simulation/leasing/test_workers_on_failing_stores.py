@@ -11,8 +11,8 @@ from random import Random
 from allocator.runtime.task_group import TaskGroup
 from allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
 from consumer.errors import DependencyError, ThrottlingError
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord
 from consumer.leasing.worker.settings import WorkerSettings
 from consumer.leasing.worker.worker import LeaseWorker
 from tests.support.eventually import eventually

@@ -39,7 +39,7 @@ from consumer.errors import (
     ThrottlingError,
     UnauthenticatedError,
 )
-from consumer.leasing.core.conflict import RecordConflictError
+from consumer.leasing.record import RecordConflictError
 from consumer.protocol.journal_pb2 import Header
 from consumer.protocol.shard_pb2 import Status
 from consumer.rpc.grpc_status import DETAILS_CHARACTERS_MAX, status_code_of, status_details_of

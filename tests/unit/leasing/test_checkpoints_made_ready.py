@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from consumer.errors import DependencyError, InvalidStateError, LeasingError, ThrottlingError
-from consumer.leasing.checkpoint_manager import START_ATTEMPTS, CheckpointManager
+from consumer.leasing.facades.eph import START_ATTEMPTS, CheckpointManager
 from tests.support.failing_records import FailingRecords
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore
 

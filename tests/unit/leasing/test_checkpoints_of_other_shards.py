@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from consumer.errors import InvalidPositionError
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord
 from consumer.leasing.record_processor.checkpointer import Change, LeaseCheckpointer
 from consumer.leasing.record_processor.records import ProcessorRecord
 from consumer.leasing.record_processor.shard_progress import ShardProgress

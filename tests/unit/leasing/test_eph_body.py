@@ -13,8 +13,8 @@ from consumer.leasing.azure_blob.eph_body import (
     metadata_of,
     read_body,
 )
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord
 
 NAME = "$default/0"
 

@@ -20,8 +20,8 @@ from consumer.leasing.azure_blob.event_hubs_blobs import (
     merged,
     ownership_content,
 )
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord
 from consumer.leasing.store import reading_row
 
 HELD = LeaseRecord(

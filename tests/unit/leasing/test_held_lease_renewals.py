@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 
 from consumer.errors import ShutdownError
-from consumer.leasing.core import rules
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing import rules
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord
 from consumer.leasing.record_processor.held_lease import HeldLease
 from tests.support.leases_at_hand import held_lease, lease_now, taken_lease
 from tests.support.lost_answers import LostAnswers

@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from consumer.errors import DependencyError, ShutdownError
-from consumer.leasing.core import rules
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord, Versioned
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing import rules
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord, Versioned
 from consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
 from consumer.leasing.store import RecordStore
 from tests.support.lost_answers import LostAnswers

@@ -15,7 +15,7 @@ from consumer.errors import (
     ShutdownError,
     ThrottlingError,
 )
-from consumer.leasing.core.position import Position
+from consumer.leasing.position import Position
 from consumer.leasing.record_processor.kclpy import CheckpointError, KclpyProcessor
 from consumer.leasing.record_processor.records import (
     InitializeInput,

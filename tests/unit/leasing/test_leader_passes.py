@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 
 from consumer.errors import DependencyError, InvalidStateError
-from consumer.leasing.core import rules
-from consumer.leasing.core.position import SHARD_END, Position
-from consumer.leasing.core.record import LeaseRecord
-from consumer.leasing.foreign_leader import ForeignLeader
+from consumer.leasing import rules
+from consumer.leasing.position import SHARD_END, Position
+from consumer.leasing.record import LeaseRecord
+from consumer.leasing.store import ForeignLeader
 from consumer.leasing.worker.leader.rows import LEADER_KEY, worker_key
 from tests.support.leading import LeadWorker, LeadWorld
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from consumer.errors import InvalidStateError
+from consumer.leasing.codec import decode, encode
 from consumer.leasing.conformance.subject import full_record
-from consumer.leasing.core.codec import decode, encode
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord
 
 
 def test_record_is_short_and_readable() -> None:

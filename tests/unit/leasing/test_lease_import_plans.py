@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from consumer.leasing.core.position import LATEST, SHARD_END, TRIM_HORIZON, Position
-from consumer.leasing.core.record import HashRange, LeaseRecord, Version, Versioned
 from consumer.leasing.migration.layouts import LAYOUTS
 from consumer.leasing.migration.plan import Action, Step, plan_import
+from consumer.leasing.position import LATEST, SHARD_END, TRIM_HORIZON, Position
+from consumer.leasing.record import HashRange, LeaseRecord, Version, Versioned
 
 WANTED = LeaseRecord(
     key="shard-1",

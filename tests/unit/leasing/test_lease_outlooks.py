@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from consumer.leasing.core import rules
-from consumer.leasing.core.position import SHARD_END, Position
-from consumer.leasing.core.record import LeaseRecord, Version, Versioned
+from consumer.leasing import rules
+from consumer.leasing.position import SHARD_END, Position
+from consumer.leasing.record import LeaseRecord, Version, Versioned
 from consumer.leasing.worker.core.outlook import Look, Memory, Observer, Outlook, outlook
 
 D = 10.0

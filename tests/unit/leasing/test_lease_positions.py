@@ -10,7 +10,7 @@ import itertools
 import pytest
 
 from consumer.errors import InvalidPositionError
-from consumer.leasing.core.position import (
+from consumer.leasing.position import (
     AT_TIMESTAMP,
     LATEST,
     SHARD_END,

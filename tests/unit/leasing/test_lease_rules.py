@@ -13,10 +13,10 @@ from consumer.errors import (
     LeaseNotAcquiredError,
     ShardClaimedError,
 )
+from consumer.leasing import rules
 from consumer.leasing.conformance.subject import full_record
-from consumer.leasing.core import rules
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import HashRange, LeaseRecord
+from consumer.leasing.position import Position
+from consumer.leasing.record import HashRange, LeaseRecord
 
 BEFORE = replace(
     full_record(owner="w1"), claim="w3", checkpoint=Position("10"), pending=Position("20")

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from consumer.leasing.core import rules
-from consumer.leasing.core.record import LeaseRecord, Version, Versioned
-from consumer.leasing.core.verdict import (
+from consumer.leasing import rules
+from consumer.leasing.compare_and_swap import (
     Attempt,
     Verdict,
     verdict_of_anybody,
@@ -17,6 +16,7 @@ from consumer.leasing.core.verdict import (
     verdict_of_overseer,
     verdict_of_taker,
 )
+from consumer.leasing.record import LeaseRecord, Version, Versioned
 
 HELD = LeaseRecord(key="a", owner="w1", epoch=2, counter=5, write_id="before")
 SEEN = Versioned(record=HELD, version=Version("10"), fence=7)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from consumer.errors import InvalidPositionError, ShutdownError, ThrottlingError
-from consumer.leasing.core.position import Position
+from consumer.leasing.position import Position
 from consumer.leasing.record_processor.processor import Place
 from consumer.leasing.record_processor.records import ProcessorRecord
 from tests.support.checkpointing import CheckpointedShard, record_at

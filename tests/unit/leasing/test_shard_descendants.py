@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.leasing.core.position import Position
+from consumer.leasing.position import Position
 from consumer.leasing.worker.core.lineage import missing_leases
 from consumer.leasing.worker.source import SourceShard
 

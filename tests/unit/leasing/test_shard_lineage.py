@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord
-from consumer.leasing.core.rules import blocking_parents
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord
+from consumer.leasing.rules import blocking_parents
 from consumer.leasing.worker.core.lineage import (
     children_of,
     deletable,

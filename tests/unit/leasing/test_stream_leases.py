@@ -10,10 +10,10 @@ import pytest
 
 from allocator.runtime.clock import SystemClock
 from consumer.errors import BlockedOnParentError, UnreadableLeaseError
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.metrics import LeaseMetrics
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord
 from consumer.leasing.worker.metrics import WorkerMetrics
 from consumer.leasing.worker.stream_sync import StreamSync
 from tests.support.leases_at_hand import lease_now, taken_lease

@@ -20,8 +20,6 @@ from dataclasses import replace
 from typing import Final
 
 from consumer.errors import InvalidStateError
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import HashRange, LeaseRecord
 from consumer.leasing.dynamodb.core.layout import EPOCH, REV
 from consumer.leasing.dynamodb.core.remainder import (
     REMAINDER,
@@ -45,6 +43,8 @@ from consumer.leasing.dynamodb.core.values import (
     text_set,
     text_set_of,
 )
+from consumer.leasing.position import Position
+from consumer.leasing.record import HashRange, LeaseRecord
 
 KEY: Final = "leaseKey"
 COUNTER: Final = "leaseCounter"

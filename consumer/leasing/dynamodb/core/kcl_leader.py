@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Final
 
 from consumer.leasing.dynamodb.core.values import Item
-from consumer.leasing.foreign_leader import ForeignLeader
+from consumer.leasing.store import ForeignLeader
 
 LEADER_KEYS: Final = ("Leader", "DeployingLeader")
 """Of the leader, and of the one that its newer versions have besides while a fleet is replaced."""

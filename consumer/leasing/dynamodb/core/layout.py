@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from consumer.leasing.core.record import LeaseRecord
 from consumer.leasing.dynamodb.core.values import Item, Value
+from consumer.leasing.record import LeaseRecord
 
 REV: Final = "rev"
 """N: counts our writes to a row, whatever its layout. Another program's write of the whole row drops it."""

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from consumer.leasing.core.codec import decode, encode
-from consumer.leasing.core.record import LeaseRecord
+from consumer.leasing.codec import decode, encode
 from consumer.leasing.dynamodb.core.layout import EPOCH, REV
 from consumer.leasing.dynamodb.core.remainder import reading
 from consumer.leasing.dynamodb.core.values import Item, Value, number, text, text_of
+from consumer.leasing.record import LeaseRecord
 
 KEY: Final = "key"
 OWNER: Final = "owner"

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from typing import Final
 
 from consumer.errors import InvalidStateError
-from consumer.leasing.core.codec import decode, encode
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord
+from consumer.leasing.codec import decode, encode
 from consumer.leasing.dynamodb.core.values import Item, Value, from_json, text, text_of, to_json
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord
 
 REMAINDER: Final = "broadsheet"
 """S: the rest of the record, as JSON."""

@@ -25,8 +25,6 @@ from dataclasses import replace
 from typing import Final
 
 from allocator.errors import ValidationError
-from consumer.leasing.core.position import SHARD_END, Position
-from consumer.leasing.core.record import LeaseRecord
 from consumer.leasing.dynamodb.core.layout import EPOCH, REV
 from consumer.leasing.dynamodb.core.remainder import (
     REMAINDER,
@@ -39,6 +37,8 @@ from consumer.leasing.dynamodb.core.remainder import (
 )
 from consumer.leasing.dynamodb.core.timestamps import NANOSECONDS, moment_of, nanoseconds_of
 from consumer.leasing.dynamodb.core.values import Item, Value, number, number_of, text, text_of
+from consumer.leasing.position import SHARD_END, Position
+from consumer.leasing.record import LeaseRecord
 
 KEY: Final = "ShardID"
 OWNER: Final = "AssignedTo"

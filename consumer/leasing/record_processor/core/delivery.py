@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from consumer.errors import InvalidPositionError
-from consumer.leasing.core.position import SHARD_END, Position
+from consumer.leasing.position import SHARD_END, Position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

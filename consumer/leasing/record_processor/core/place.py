@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from consumer.errors import InvalidPositionError
-from consumer.leasing.core.position import Position
+from consumer.leasing.position import Position
 from consumer.leasing.record_processor.processor import Place
 from consumer.leasing.record_processor.records import ProcessorRecord
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from consumer.leasing.core.record import LeaseRecord
+from consumer.leasing.record import LeaseRecord
 from consumer.leasing.worker.core.outlook import Look, Observer, Outlook, has_lapsed
 from consumer.leasing.worker.core.shares import LeaseView
 

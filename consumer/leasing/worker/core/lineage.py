@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from consumer.leasing.core.position import LATEST, Position
-from consumer.leasing.core.record import LeaseRecord
+from consumer.leasing.position import LATEST, Position
+from consumer.leasing.record import LeaseRecord
 from consumer.leasing.worker.source import SourceShard
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from consumer.leasing.core.record import LeaseRecord, Versioned
-from consumer.leasing.core.sighting import Sighting, is_free, sighted
+from consumer.leasing.expiry import Sighting, is_free, sighted
+from consumer.leasing.record import LeaseRecord, Versioned
 from consumer.leasing.worker.core.shares import LeaseView
 
 

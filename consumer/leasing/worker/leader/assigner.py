@@ -16,10 +16,10 @@ import structlog
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
 from consumer.errors import LeasingError
-from consumer.leasing.core import rules
-from consumer.leasing.core.record import Versioned
-from consumer.leasing.core.verdict import verdict_of_taker
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing import rules
+from consumer.leasing.compare_and_swap import swap, verdict_of_taker
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.record import Versioned
 from consumer.leasing.store import RecordStore
 from consumer.leasing.worker.core.assignments import (
     Assignment,
@@ -33,7 +33,6 @@ from consumer.leasing.worker.leader.roster import Roster
 from consumer.leasing.worker.leader.watching import StoreWatch
 from consumer.leasing.worker.metrics import WorkerMetrics
 from consumer.leasing.worker.settings import WorkerSettings
-from consumer.leasing.writing import swap
 
 _log = structlog.get_logger()
 

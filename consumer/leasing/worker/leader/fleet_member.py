@@ -12,7 +12,7 @@ from random import Random
 
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.metrics import LeaseMetrics
 from consumer.leasing.store import RecordStore
 from consumer.leasing.worker.leader.assigner import Assigner

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from allocator.runtime.clock import Clock
-from consumer.leasing.foreign_leader import ForeignLeader, TellsForeignLeader
-from consumer.leasing.store import RecordStore
+from consumer.leasing.store import ForeignLeader, RecordStore, TellsForeignLeader
 
 
 class ForeignWatch:

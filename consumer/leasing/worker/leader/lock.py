@@ -10,9 +10,9 @@ Source: awslabs/amazon-kinesis-client coordinator.DynamoDBLockBasedLeaderDecider
 from __future__ import annotations
 
 from allocator.runtime.clock import Clock
-from consumer.leasing.core.record import LeaseRecord, Versioned
-from consumer.leasing.core.sighting import Sighting, is_free, sighted
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.expiry import Sighting, is_free, sighted
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.record import LeaseRecord, Versioned
 from consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
 from consumer.leasing.store import RecordStore
 from consumer.leasing.worker.leader.rows import LEADER_KEY

@@ -8,9 +8,8 @@ from __future__ import annotations
 import structlog
 
 from allocator.runtime.clock import Clock
-from consumer.leasing.core.conflict import RecordConflictError
-from consumer.leasing.core.record import Versioned
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.record import RecordConflictError, Versioned
 from consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
 from consumer.leasing.store import RecordStore
 from consumer.leasing.worker.leader.rows import WORKER_PREFIX, check_rows, taken_row, worker_key

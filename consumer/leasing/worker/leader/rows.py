@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Final
 
 from consumer.errors import InvalidStateError
-from consumer.leasing.core.record import LeaseRecord, Versioned
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.record import LeaseRecord, Versioned
 
 LEADER_KEY: Final = "leader"
 WORKER_PREFIX: Final = "worker-"

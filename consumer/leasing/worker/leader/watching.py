@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from allocator.runtime.clock import Clock
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.store import RecordStore
 from consumer.leasing.worker.core.outlook import Look, Memory, Observer, Outlook, outlook
 

@@ -15,14 +15,13 @@ from consumer.errors import (
     SequenceIdNotFoundError,
     ShutdownError,
 )
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord
 from consumer.leasing.dynamodb.core.vmware_go import VmwareGoLayout
 from consumer.leasing.dynamodb.store import DynamoRecordStore
 from consumer.leasing.dynamodb.wall_clock import WallClockExpiry
-from consumer.leasing.manager import LeaseManager
-from consumer.leasing.shard_checkpointer import ShardCheckpointer
-from consumer.leasing.sync_shard_checkpointer import SyncShardCheckpointer
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.facades.vmware_go import ShardCheckpointer, SyncShardCheckpointer
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord
 from tests.support.dynamodb_stores import DynamoSubject
 from tests.support.lease_histories import run_history
 from tests.support.stepping_clock import SteppingClock

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from typing import NewType
 
 from allocator.errors import ValidationError
-from consumer.leasing.core.position import Position
+from consumer.errors import LeasingError
+from consumer.leasing.position import Position
 
 KEY_CHARACTERS_MAX = 255
 """Longest lease key or worker name: what an indexed SQL column holds everywhere."""
-
 Version = NewType("Version", str)
 """Which state of a record was read; only its store knows what it says, and versions have no order."""
 
@@ -115,3 +115,16 @@ def _check_name(field_path: str, text: str) -> None:
             field_path,
             f"expected 1 to {KEY_CHARACTERS_MAX} characters and no NUL, got {text!r:.80}",
         )
+
+
+# The answer of a record store to a writer that came too late.
+
+
+class RecordConflictError(LeasingError):
+    """A compare-and-swap found another record than expected; `current` is the one that is there, None if it is gone."""
+
+    def __init__(self, key: str, current: Versioned | None) -> None:
+        now = "is gone" if current is None else f"is at version {current.version}"
+        super().__init__(f"lease {key} was changed by another writer: it {now}")
+        self.key = key
+        self.current = current

@@ -25,14 +25,14 @@ from consumer.errors import (
     ShardNotAssignedError,
     ShutdownError,
 )
-from consumer.leasing.core import rules
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord, Versioned
-from consumer.leasing.core.verdict import verdict_of_claimant
+from consumer.leasing import rules
+from consumer.leasing.blocking import OnStoreThread, OpenStore, blocking
+from consumer.leasing.compare_and_swap import swap, verdict_of_claimant
 from consumer.leasing.expiry import Expiry, ObservedExpiry, Standing
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord, Versioned
 from consumer.leasing.store import RecordStore
-from consumer.leasing.writing import swap
 
 CLAIM_TIMEOUT_SECONDS = 120.0
 LISTING_SECONDS = 60.0
@@ -231,3 +231,44 @@ def _not_held(held: Versioned) -> ShutdownError:
     return ShutdownError(
         f"lease {held.record.key} is not held by {held.record.holder} any more: stop processing"
     )
+
+
+class SyncShardCheckpointer(OnStoreThread[ShardCheckpointer]):
+    """A `ShardCheckpointer` on a loop thread of its own; each method blocks until its answer, and raises the same."""
+
+    def __init__(
+        self,
+        open_store: OpenStore,
+        *,
+        expiry: Expiry | None = None,
+        stealing: bool = True,
+        claim_timeout_seconds: float = CLAIM_TIMEOUT_SECONDS,
+    ) -> None:
+        """Open the store on the thread.
+
+        Args:
+            open_store: Called there once; e.g. `lambda: nullcontext(DynamoRecordStore(client, "my-application"))`.
+            expiry: See `ShardCheckpointer`; used on the thread only.
+            stealing: See `ShardCheckpointer`.
+            claim_timeout_seconds: See `ShardCheckpointer`.
+        """
+        super().__init__(
+            open_store,
+            lambda store: ShardCheckpointer(
+                store,
+                expiry=expiry,
+                stealing=stealing,
+                claim_timeout_seconds=claim_timeout_seconds,
+            ),
+            name="shard checkpointer",
+        )
+
+    init = blocking(ShardCheckpointer.init)
+    get_lease = blocking(ShardCheckpointer.get_lease)
+    checkpoint_sequence = blocking(ShardCheckpointer.checkpoint_sequence)
+    fetch_checkpoint = blocking(ShardCheckpointer.fetch_checkpoint)
+    remove_lease_info = blocking(ShardCheckpointer.remove_lease_info)
+    remove_lease_owner = blocking(ShardCheckpointer.remove_lease_owner)
+    get_lease_owner = blocking(ShardCheckpointer.get_lease_owner)
+    list_active_workers = blocking(ShardCheckpointer.list_active_workers)
+    claim_shard = blocking(ShardCheckpointer.claim_shard)

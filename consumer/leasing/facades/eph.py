@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from consumer.errors import InvalidPositionError, LeasingError, ShutdownError
-from consumer.leasing.core import rules
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import LeaseRecord, Versioned
-from consumer.leasing.core.verdict import verdict_of_anybody
-from consumer.leasing.manager import LeaseManager
+from consumer.leasing import rules
+from consumer.leasing.blocking import OnStoreThread, OpenStore, blocking
+from consumer.leasing.compare_and_swap import swap, verdict_of_anybody
+from consumer.leasing.facades.kcl import LeaseManager
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord, Versioned
 from consumer.leasing.store import RecordStore
-from consumer.leasing.writing import swap
 
 START_ATTEMPTS = 5
 """How often a host tries each step of its start."""
@@ -127,3 +127,33 @@ async def _tried(step: Callable[[], Awaitable[None]], attempts: int) -> None:
                 raise
         else:
             return
+
+
+class SyncCheckpointManager(OnStoreThread[CheckpointManager]):
+    """A `CheckpointManager` on a loop thread of its own; each method blocks until its answer, and raises the same."""
+
+    def __init__(self, open_store: OpenStore, *, refuse_repeated: bool = False) -> None:
+        """Open the store on the thread.
+
+        Args:
+            open_store: Called there once; e.g. `lambda: nullcontext(SqlRecordStore(engine))`.
+            refuse_repeated: See `CheckpointManager`.
+        """
+        super().__init__(
+            open_store,
+            lambda store: CheckpointManager(store, refuse_repeated=refuse_repeated),
+            name="checkpoint manager",
+        )
+
+    checkpoint_store_exists = blocking(CheckpointManager.checkpoint_store_exists)
+    create_checkpoint_store_if_not_exists = blocking(
+        CheckpointManager.create_checkpoint_store_if_not_exists
+    )
+    delete_checkpoint_store = blocking(CheckpointManager.delete_checkpoint_store)
+    create_all_checkpoints_if_not_exists = blocking(
+        CheckpointManager.create_all_checkpoints_if_not_exists
+    )
+    make_ready = blocking(CheckpointManager.make_ready)
+    get_checkpoint = blocking(CheckpointManager.get_checkpoint)
+    update_checkpoint = blocking(CheckpointManager.update_checkpoint)
+    delete_checkpoint = blocking(CheckpointManager.delete_checkpoint)

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from consumer.errors import UnreadableLeaseError
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import HashRange, LeaseRecord
+from consumer.leasing.position import Position
+from consumer.leasing.record import HashRange, LeaseRecord
 
 T = TypeVar("T")
 

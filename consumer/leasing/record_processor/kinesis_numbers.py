@@ -12,7 +12,7 @@ import re
 from typing import Final
 
 from consumer.errors import InvalidPositionError
-from consumer.leasing.core.position import Position
+from consumer.leasing.position import Position
 
 _BITS: Final = 186
 """The length of every number of the one version that is known."""

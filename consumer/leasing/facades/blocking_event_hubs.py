@@ -7,9 +7,8 @@ from typing import Any
 
 from azure.eventhub import CheckpointStore
 
-from consumer.leasing.core.event_hubs import Ownership
-from consumer.leasing.event_hubs import RecordCheckpointStore
-from consumer.leasing.store_thread import OnStoreThread, OpenStore
+from consumer.leasing.blocking import OnStoreThread, OpenStore
+from consumer.leasing.facades.event_hubs import Ownership, RecordCheckpointStore
 
 
 class SyncRecordCheckpointStore(OnStoreThread[RecordCheckpointStore], CheckpointStore):

@@ -29,8 +29,8 @@ from consumer.errors import (
     LeaseNotAcquiredError,
     ShardClaimedError,
 )
-from consumer.leasing.core.position import Position
-from consumer.leasing.core.record import HashRange, LeaseRecord
+from consumer.leasing.position import Position
+from consumer.leasing.record import HashRange, LeaseRecord
 
 
 def take(record: LeaseRecord, owner: str) -> LeaseRecord:

@@ -15,18 +15,18 @@ from uuid import uuid4
 
 from allocator.runtime.clock import Clock, SystemClock
 from consumer.errors import DependencyError, UnreadableLeaseError
-from consumer.leasing.core import rules
-from consumer.leasing.core.conflict import RecordConflictError
-from consumer.leasing.core.record import HashRange, LeaseRecord, Versioned
-from consumer.leasing.core.verdict import (
+from consumer.leasing import rules
+from consumer.leasing.blocking import OnStoreThread, OpenStore, blocking
+from consumer.leasing.compare_and_swap import (
+    swap,
     verdict_of_anybody,
     verdict_of_holder,
     verdict_of_overseer,
     verdict_of_taker,
 )
 from consumer.leasing.metrics import LeaseMetrics, metered
+from consumer.leasing.record import HashRange, LeaseRecord, RecordConflictError, Versioned
 from consumer.leasing.store import RecordStore, log_unreadable
-from consumer.leasing.writing import swap
 
 POLL_SECONDS = 10.0
 TIMEOUT_SECONDS = 600.0
@@ -268,3 +268,38 @@ class LeaseManager:
 
 def _is_write(current: Versioned, written: LeaseRecord) -> bool:
     return current.record.write_id == written.write_id
+
+
+class SyncLeaseManager(OnStoreThread[LeaseManager]):
+    """A `LeaseManager` on a loop thread of its own; each method blocks until its answer, and raises the same errors.
+
+    Threads may share it, forked processes may not. Functions that are handed to it are called on its thread.
+    """
+
+    def __init__(self, open_store: OpenStore, *, metrics: LeaseMetrics | None = None) -> None:
+        """Open the store on the thread.
+
+        Args:
+            open_store: Called there once; e.g. `lambda: nullcontext(SqlRecordStore(engine))`.
+            metrics: Where operations are counted; None: nowhere.
+        """
+        super().__init__(
+            open_store, lambda store: LeaseManager(store, metrics=metrics), name="lease manager"
+        )
+
+    create_store_if_not_exists = blocking(LeaseManager.create_store_if_not_exists)
+    store_exists = blocking(LeaseManager.store_exists)
+    wait_until_store_exists = blocking(LeaseManager.wait_until_store_exists)
+    list_leases = blocking(LeaseManager.list_leases)
+    list_leases_of = blocking(LeaseManager.list_leases_of)
+    create_lease = blocking(LeaseManager.create_lease)
+    get_lease = blocking(LeaseManager.get_lease)
+    renew = blocking(LeaseManager.renew)
+    take = blocking(LeaseManager.take)
+    assign = blocking(LeaseManager.assign)
+    evict = blocking(LeaseManager.evict)
+    update = blocking(LeaseManager.update)
+    note_children = blocking(LeaseManager.note_children)
+    delete = blocking(LeaseManager.delete)
+    delete_all = blocking(LeaseManager.delete_all)
+    is_empty = blocking(LeaseManager.is_empty)

@@ -16,8 +16,8 @@ import structlog
 
 from bench.leasing.places import Place, lease_keys, opened
 from consumer.leasing.position import Position
-from consumer.leasing.record_processor.processor import AsyncRecordProcessorCheckpointer
-from consumer.leasing.record_processor.records import (
+from consumer.leasing.record_processor.processor import (
+    AsyncRecordProcessorCheckpointer,
     InitializeInput,
     LeaseLostInput,
     ProcessRecordsInput,

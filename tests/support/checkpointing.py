@@ -12,14 +12,11 @@ from consumer.leasing.record_processor.checkpointer import (
     Change,
     LeaseCheckpointer,
     LeasePreparedCheckpointer,
-)
-from consumer.leasing.record_processor.processor import Place
-from consumer.leasing.record_processor.records import ProcessorRecord
-from consumer.leasing.record_processor.shard_progress import ShardProgress
-from consumer.leasing.record_processor.sync_checkpointer import (
     SyncLeaseCheckpointer,
     SyncPreparedCheckpointer,
 )
+from consumer.leasing.record_processor.processor import Place, ProcessorRecord
+from consumer.leasing.record_processor.shard_progress import ShardProgress
 
 
 def record_at(seq: int | str, sub: int = 0) -> ProcessorRecord:

@@ -14,15 +14,15 @@ import sqlalchemy as sa
 from allocator.runtime.task_group import TaskGroup
 from consumer.application import Shard
 from consumer.leasing.record_processor.application import RecordProcessorApplication
-from consumer.leasing.record_processor.processor import RecordProcessorCheckpointer
-from consumer.leasing.record_processor.processor_store import ProcessorContext
-from consumer.leasing.record_processor.records import (
+from consumer.leasing.record_processor.processor import (
     InitializeInput,
     LeaseLostInput,
     ProcessRecordsInput,
+    RecordProcessorCheckpointer,
     ShardEndedInput,
     ShutdownRequestedInput,
 )
+from consumer.leasing.record_processor.processor_store import ProcessorContext
 from consumer.member.service import Service
 from consumer.message.types import JsonType
 from tests.support.members import Cluster

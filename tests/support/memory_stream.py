@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from consumer.leasing.position import AT_TIMESTAMP, LATEST, Position
-from consumer.leasing.record_processor.records import ProcessorRecord
+from consumer.leasing.record_processor.processor import ProcessorRecord
 from consumer.leasing.worker.source import RecordBatch, SourceShard
 
 POLL_SECONDS = 1.0

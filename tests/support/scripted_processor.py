@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 
 from consumer.leasing.record_processor.processor import (
     AsyncRecordProcessorCheckpointer,
-    RecordProcessorCheckpointer,
-)
-from consumer.leasing.record_processor.records import (
     InitializeInput,
     LeaseLostInput,
     ProcessRecordsInput,
+    RecordProcessorCheckpointer,
     ShardEndedInput,
     ShutdownRequestedInput,
 )

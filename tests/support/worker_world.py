@@ -13,8 +13,8 @@ from allocator.runtime.task_group import TaskGroup
 from allocator.simulation.virtual_loop import Process, VirtualClock, running_loop
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord
-from consumer.leasing.record_processor.processor import AsyncRecordProcessorCheckpointer
-from consumer.leasing.record_processor.records import (
+from consumer.leasing.record_processor.processor import (
+    AsyncRecordProcessorCheckpointer,
     InitializeInput,
     LeaseLostInput,
     ProcessRecordsInput,

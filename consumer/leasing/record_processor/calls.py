@@ -9,18 +9,22 @@ from concurrent.futures import Executor
 from typing import Protocol, TypeVar, cast
 
 from consumer.leasing.record import LeaseRecord
-from consumer.leasing.record_processor.checkpointer import Change, LeaseCheckpointer
-from consumer.leasing.record_processor.processor import AsyncRecordProcessor, RecordProcessor
-from consumer.leasing.record_processor.records import (
+from consumer.leasing.record_processor.checkpointer import (
+    Change,
+    LeaseCheckpointer,
+    SyncLeaseCheckpointer,
+)
+from consumer.leasing.record_processor.processor import (
+    AsyncRecordProcessor,
     InitializeInput,
     LeaseLostInput,
     ProcessorRecord,
     ProcessRecordsInput,
+    RecordProcessor,
     ShardEndedInput,
     ShutdownRequestedInput,
 )
 from consumer.leasing.record_processor.shard_progress import ShardProgress
-from consumer.leasing.record_processor.sync_checkpointer import SyncLeaseCheckpointer
 
 AnyProcessor = RecordProcessor | AsyncRecordProcessor
 InputT = TypeVar("InputT")

@@ -20,11 +20,11 @@ from consumer.errors import (
     ShutdownError,
     ThrottlingError,
 )
-from consumer.leasing.record_processor.processor import RecordProcessorCheckpointer
-from consumer.leasing.record_processor.records import (
+from consumer.leasing.record_processor.processor import (
     InitializeInput,
     LeaseLostInput,
     ProcessRecordsInput,
+    RecordProcessorCheckpointer,
     ShardEndedInput,
     ShutdownRequestedInput,
 )

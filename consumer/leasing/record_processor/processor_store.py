@@ -11,9 +11,12 @@ from sqlalchemy.engine import Connection, Engine
 
 from consumer.application import Shard
 from consumer.leasing.record import Versioned
-from consumer.leasing.record_processor.journal_assignment import JournalAssignment, LeaseTables
+from consumer.leasing.record_processor.journal_assignment import (
+    JournalAssignment,
+    LeaseTables,
+    RetainedRecords,
+)
 from consumer.leasing.record_processor.processor import RecordProcessor
-from consumer.leasing.record_processor.retained import RetainedRecords
 from consumer.leasing.sql.records import SqlRecords
 from consumer.message.publisher import Publisher
 from consumer.op_future import OpFuture

@@ -12,7 +12,7 @@ from prometheus_client import Histogram
 from allocator.runtime.clock import Clock
 from consumer.errors import LeasingError
 from consumer.leasing.metrics import DECLINED, DONE, LeaseMetrics, outcome_of
-from consumer.leasing.record_processor.records import ProcessorRecord
+from consumer.leasing.record_processor.processor import ProcessorRecord
 from consumer.leasing.worker.core.assignments import GivenHow
 from consumer.leasing.worker.core.shares import LeaseView
 

@@ -29,7 +29,7 @@ from consumer.leasing.record import LeaseRecord
 from consumer.leasing.record_processor.calls import AnyProcessor, ProcessorCalls, calls_of
 from consumer.leasing.record_processor.checkpointer import Change
 from consumer.leasing.record_processor.held_lease import HeldLease
-from consumer.leasing.record_processor.records import InitializeInput
+from consumer.leasing.record_processor.processor import InitializeInput
 from consumer.leasing.record_processor.shard_progress import ShardProgress
 from consumer.leasing.rules import blocking_parents
 from consumer.leasing.worker.metrics import LeftWhy, WorkerMetrics

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from consumer.leasing.position import Position
 from consumer.leasing.record import HashRange
-from consumer.leasing.record_processor.records import ProcessorRecord
+from consumer.leasing.record_processor.processor import ProcessorRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from contextlib import aclosing
 from typing import Protocol
 
 from consumer.leasing.position import LATEST, TRIM_HORIZON, Position
-from consumer.leasing.record_processor.records import ProcessorRecord
+from consumer.leasing.record_processor.processor import ProcessorRecord
 from consumer.leasing.worker.source import RecordSource
 
 READ_SECONDS = 20.0

@@ -17,7 +17,7 @@ from consumer.errors import DependencyError, InvalidStateError, SourceError, Sou
 from consumer.leasing import position as names
 from consumer.leasing.position import Position
 from consumer.leasing.record import HashRange
-from consumer.leasing.record_processor.records import ProcessorRecord
+from consumer.leasing.record_processor.processor import ProcessorRecord
 from consumer.leasing.worker.source import RecordBatch, SourceShard
 from consumer.sources.kinesis.calls import KinesisCalls, default_client
 from consumer.sources.kinesis.fan_out import FanOutReader

@@ -8,7 +8,7 @@ from consumer.errors import InvalidPositionError
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord
 from consumer.leasing.record_processor.checkpointer import Change, LeaseCheckpointer
-from consumer.leasing.record_processor.records import ProcessorRecord
+from consumer.leasing.record_processor.processor import ProcessorRecord
 from consumer.leasing.record_processor.shard_progress import ShardProgress
 
 SHARD_0, SHARD_1 = "shardId-000000000000", "shardId-000000000001"

@@ -16,8 +16,9 @@ from consumer.errors import (
     ThrottlingError,
 )
 from consumer.leasing.position import Position
+from consumer.leasing.record_processor.checkpointer import SyncLeaseCheckpointer
 from consumer.leasing.record_processor.kclpy import CheckpointError, KclpyProcessor
-from consumer.leasing.record_processor.records import (
+from consumer.leasing.record_processor.processor import (
     InitializeInput,
     LeaseLostInput,
     ProcessRecordsInput,
@@ -25,7 +26,6 @@ from consumer.leasing.record_processor.records import (
     ShutdownRequestedInput,
 )
 from consumer.leasing.record_processor.shard_progress import ShardProgress
-from consumer.leasing.record_processor.sync_checkpointer import SyncLeaseCheckpointer
 from tests.support.checkpointing import record_at
 
 

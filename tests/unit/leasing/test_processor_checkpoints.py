@@ -6,8 +6,7 @@ import pytest
 
 from consumer.errors import InvalidPositionError, ShutdownError, ThrottlingError
 from consumer.leasing.position import Position
-from consumer.leasing.record_processor.processor import Place
-from consumer.leasing.record_processor.records import ProcessorRecord
+from consumer.leasing.record_processor.processor import Place, ProcessorRecord
 from tests.support.checkpointing import CheckpointedShard, record_at
 
 pytestmark = pytest.mark.parametrize("blocking", [False, True], ids=["async", "sync"])

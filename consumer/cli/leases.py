@@ -27,7 +27,6 @@ from consumer.cli.output import (
 )
 from consumer.leasing.addresses import StoreAddress, is_store_address, parse_store_address
 from consumer.leasing.codec import encode
-from consumer.leasing.dynamodb.wall_clock import WallClockExpiry
 from consumer.leasing.expiry import LeaseObserver
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.migration.carrying_out import carry_out, records_of
@@ -39,6 +38,7 @@ from consumer.leasing.opening import missing_file, open_store
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord, Versioned
 from consumer.leasing.store import RecordStore
+from consumer.leasing.stores.dynamodb.vmware_go import WallClockExpiry
 
 # How leases are printed: a row for people, fields for programs.
 LEASE_COLUMNS = (

@@ -20,19 +20,8 @@ if TYPE_CHECKING:
         ThrottlingError,
     )
     from consumer.leasing.addresses import parse_store_address
-    from consumer.leasing.azure_blob.eph import EphRecordStore
-    from consumer.leasing.azure_blob.event_hubs import EventHubsRecordStore
-    from consumer.leasing.azure_blob.native import BlobRecordStore
     from consumer.leasing.blocking import StoreThread
-    from consumer.leasing.conformance.subject import RecordStoreSubject
-    from consumer.leasing.conformance.suite import RecordStoreConformance
-    from consumer.leasing.dynamodb.client import open_dynamodb_client
-    from consumer.leasing.dynamodb.core.kcl_java import KclJavaLayout
-    from consumer.leasing.dynamodb.core.native import NativeLayout
-    from consumer.leasing.dynamodb.core.vmware_go import VmwareGoLayout
-    from consumer.leasing.dynamodb.store import DynamoRecordStore
-    from consumer.leasing.dynamodb.wall_clock import WallClockExpiry
-    from consumer.leasing.etcd.store import EtcdRecordStore
+    from consumer.leasing.conformance.suite import RecordStoreConformance, RecordStoreSubject
     from consumer.leasing.expiry import LeaseObserver
     from consumer.leasing.facades.blocking_event_hubs import SyncRecordCheckpointStore
     from consumer.leasing.facades.eph import CheckpointManager, SyncCheckpointManager
@@ -47,8 +36,17 @@ if TYPE_CHECKING:
     from consumer.leasing.record_processor.kclpy import KclpyProcessor
     from consumer.leasing.record_processor.processor import AsyncRecordProcessor, RecordProcessor
     from consumer.leasing.rules import commit, prepare
-    from consumer.leasing.sql.store import SqlRecordStore
     from consumer.leasing.store import RecordStore
+    from consumer.leasing.stores.azure.eph import EphRecordStore
+    from consumer.leasing.stores.azure.event_hubs import EventHubsRecordStore
+    from consumer.leasing.stores.azure.native import BlobRecordStore
+    from consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
+    from consumer.leasing.stores.dynamodb.native import NativeLayout
+    from consumer.leasing.stores.dynamodb.store import DynamoRecordStore
+    from consumer.leasing.stores.dynamodb.table import open_dynamodb_client
+    from consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout, WallClockExpiry
+    from consumer.leasing.stores.etcd.store import EtcdRecordStore
+    from consumer.leasing.stores.sql.store import SqlRecordStore
     from consumer.leasing.worker.settings import Balancing, WorkerSettings
     from consumer.leasing.worker.source import RecordBatch, RecordSource, SourceShard
     from consumer.leasing.worker.source_conformance import (
@@ -118,16 +116,16 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
         {
             "AsyncRecordProcessor": "consumer.leasing.record_processor.processor",
             "Balancing": "consumer.leasing.worker.settings",
-            "BlobRecordStore": "consumer.leasing.azure_blob.native",
+            "BlobRecordStore": "consumer.leasing.stores.azure.native",
             "BlockedOnParentError": "consumer.errors",
             "CheckpointManager": "consumer.leasing.facades.eph",
             "DependencyError": "consumer.errors",
-            "DynamoRecordStore": "consumer.leasing.dynamodb.store",
-            "EphRecordStore": "consumer.leasing.azure_blob.eph",
-            "EtcdRecordStore": "consumer.leasing.etcd.store",
-            "EventHubsRecordStore": "consumer.leasing.azure_blob.event_hubs",
+            "DynamoRecordStore": "consumer.leasing.stores.dynamodb.store",
+            "EphRecordStore": "consumer.leasing.stores.azure.eph",
+            "EtcdRecordStore": "consumer.leasing.stores.etcd.store",
+            "EventHubsRecordStore": "consumer.leasing.stores.azure.event_hubs",
             "InvalidStateError": "consumer.errors",
-            "KclJavaLayout": "consumer.leasing.dynamodb.core.kcl_java",
+            "KclJavaLayout": "consumer.leasing.stores.dynamodb.kcl_java",
             "KclpyProcessor": "consumer.leasing.record_processor.kclpy",
             "LeaseManager": "consumer.leasing.facades.kcl",
             "LeaseMetrics": "consumer.leasing.metrics",
@@ -136,7 +134,7 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
             "LeaseRecord": "consumer.leasing.record",
             "LeaseWorker": "consumer.leasing.worker.worker",
             "LeasingError": "consumer.errors",
-            "NativeLayout": "consumer.leasing.dynamodb.core.native",
+            "NativeLayout": "consumer.leasing.stores.dynamodb.native",
             "Position": "consumer.leasing.position",
             "RecordBatch": "consumer.leasing.worker.source",
             "RecordCheckpointStore": "consumer.leasing.facades.event_hubs",
@@ -148,23 +146,23 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
             "RecordSourceSubject": "consumer.leasing.worker.source_conformance",
             "RecordStore": "consumer.leasing.store",
             "RecordStoreConformance": "consumer.leasing.conformance.suite",
-            "RecordStoreSubject": "consumer.leasing.conformance.subject",
+            "RecordStoreSubject": "consumer.leasing.conformance.suite",
             "ShardCheckpointer": "consumer.leasing.facades.vmware_go",
             "ShardClaimedError": "consumer.errors",
             "ShutdownError": "consumer.errors",
             "SourceShard": "consumer.leasing.worker.source",
-            "SqlRecordStore": "consumer.leasing.sql.store",
+            "SqlRecordStore": "consumer.leasing.stores.sql.store",
             "StoreThread": "consumer.leasing.blocking",
             "SyncCheckpointManager": "consumer.leasing.facades.eph",
             "SyncLeaseManager": "consumer.leasing.facades.kcl",
             "SyncRecordCheckpointStore": "consumer.leasing.facades.blocking_event_hubs",
             "SyncShardCheckpointer": "consumer.leasing.facades.vmware_go",
             "ThrottlingError": "consumer.errors",
-            "VmwareGoLayout": "consumer.leasing.dynamodb.core.vmware_go",
-            "WallClockExpiry": "consumer.leasing.dynamodb.wall_clock",
+            "VmwareGoLayout": "consumer.leasing.stores.dynamodb.vmware_go",
+            "WallClockExpiry": "consumer.leasing.stores.dynamodb.vmware_go",
             "WorkerSettings": "consumer.leasing.worker.settings",
             "commit": "consumer.leasing.rules",
-            "open_dynamodb_client": "consumer.leasing.dynamodb.client",
+            "open_dynamodb_client": "consumer.leasing.stores.dynamodb.table",
             "open_store": "consumer.leasing.opening",
             "parse_store_address": "consumer.leasing.addresses",
             "prepare": "consumer.leasing.rules",

@@ -19,11 +19,11 @@ from allocator.errors import ValidationError, needs_extra
 from allocator.etcd.client import EtcdClient
 from allocator.etcd.config import EtcdConfig
 from consumer.leasing.addresses import NATIVE, StoreAddress
-from consumer.leasing.dynamodb.core.layout import Layout
-from consumer.leasing.etcd.store import EtcdRecordStore
-from consumer.leasing.sql.records import TABLE_NAME
-from consumer.leasing.sql.store import SqlRecordStore
 from consumer.leasing.store import RecordStore
+from consumer.leasing.stores.dynamodb.layout import Layout
+from consumer.leasing.stores.etcd.store import EtcdRecordStore
+from consumer.leasing.stores.sql.records import TABLE_NAME
+from consumer.leasing.stores.sql.store import SqlRecordStore
 
 CONNECTION_STRING_VARIABLE: Final = "AZURE_STORAGE_CONNECTION_STRING"
 """Where Azure's own tools read it; an address may name another by `connection_env`."""
@@ -102,11 +102,11 @@ async def _dynamodb_store(
     with _needing("aws", "boto3"):
         from botocore.exceptions import BotoCoreError
 
-        from consumer.leasing.dynamodb.client import open_dynamodb_client
-        from consumer.leasing.dynamodb.core.kcl_java import KclJavaLayout
-        from consumer.leasing.dynamodb.core.native import NativeLayout
-        from consumer.leasing.dynamodb.core.vmware_go import VmwareGoLayout
-        from consumer.leasing.dynamodb.store import DynamoRecordStore
+        from consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
+        from consumer.leasing.stores.dynamodb.native import NativeLayout
+        from consumer.leasing.stores.dynamodb.store import DynamoRecordStore
+        from consumer.leasing.stores.dynamodb.table import open_dynamodb_client
+        from consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout
     layouts: dict[str, Callable[[], Layout]] = {
         NATIVE: NativeLayout,
         "kcl-java": KclJavaLayout,
@@ -132,9 +132,9 @@ async def _azure_store(
         import aiohttp  # noqa: F401  # Azure's client imports it later, without saying why.
         from azure.storage.blob.aio import ContainerClient
 
-        from consumer.leasing.azure_blob.eph import EphRecordStore
-        from consumer.leasing.azure_blob.event_hubs import EventHubsRecordStore
-        from consumer.leasing.azure_blob.native import BlobRecordStore
+        from consumer.leasing.stores.azure.eph import EphRecordStore
+        from consumer.leasing.stores.azure.event_hubs import EventHubsRecordStore
+        from consumer.leasing.stores.azure.native import BlobRecordStore
     variable = address.options.get("connection_env", CONNECTION_STRING_VARIABLE)
     options = address.options
     try:

@@ -1,6 +1,6 @@
 """What a lease manager asks of the place that holds the records: compare-and-swap, one record at a time.
 
-`consumer.leasing.etcd.store.EtcdRecordStore` and `consumer.leasing.sql.store.SqlRecordStore` implement it, and
+`consumer.leasing.stores.etcd.store.EtcdRecordStore` and `consumer.leasing.stores.sql.store.SqlRecordStore` implement it, and
 `consumer.leasing.conformance` holds any implementation to it.
 
 Every method may raise `ThrottlingError` (nothing was done, back off), `DependencyError` (the store did not answer; it

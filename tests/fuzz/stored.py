@@ -39,16 +39,16 @@ from consumer.journal.append_stream import (
 from consumer.journal.wire import decode_read, parse_append
 from consumer.key_space import ShardDecoder
 from consumer.leasing import codec
-from consumer.leasing.azure_blob.container import Blob
-from consumer.leasing.azure_blob.eph_body import body_of, read_body
-from consumer.leasing.azure_blob.event_hubs_blobs import merged
-from consumer.leasing.dynamodb.core.kcl_java import KclJavaLayout
-from consumer.leasing.dynamodb.core.layout import Layout
-from consumer.leasing.dynamodb.core.native import NativeLayout
-from consumer.leasing.dynamodb.core.vmware_go import VmwareGoLayout
 from consumer.leasing.migration.export_file import export_lines, read_export
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord
+from consumer.leasing.stores.azure.container import Blob
+from consumer.leasing.stores.azure.eph import body_of, read_body
+from consumer.leasing.stores.azure.event_hubs_blobs import merged
+from consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
+from consumer.leasing.stores.dynamodb.layout import Layout
+from consumer.leasing.stores.dynamodb.native import NativeLayout
+from consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout
 from consumer.load_report import decode_report
 from consumer.message.producer_segment import packed_segment, segment_id, unpacked_segment
 from consumer.message.sequencer import Sequencer

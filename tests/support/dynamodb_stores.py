@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from allocator.runtime.clock import Clock
-from consumer.leasing.dynamodb.core.kcl_java import KclJavaLayout
-from consumer.leasing.dynamodb.core.layout import Layout
-from consumer.leasing.dynamodb.core.native import NativeLayout
-from consumer.leasing.dynamodb.core.vmware_go import VmwareGoLayout
-from consumer.leasing.dynamodb.store import DynamoRecordStore
+from consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
+from consumer.leasing.stores.dynamodb.layout import Layout
+from consumer.leasing.stores.dynamodb.native import NativeLayout
+from consumer.leasing.stores.dynamodb.store import DynamoRecordStore
+from consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient

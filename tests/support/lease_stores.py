@@ -11,8 +11,8 @@ import sqlalchemy as sa
 
 from allocator.etcd.client import EtcdClient, EtcdConfig
 from allocator.ops import Put
-from consumer.leasing.etcd.store import EtcdRecordStore
-from consumer.leasing.sql.store import SqlRecordStore
+from consumer.leasing.stores.etcd.store import EtcdRecordStore
+from consumer.leasing.stores.sql.store import SqlRecordStore
 from tests.support.azure_stores import AzureSubject
 from tests.support.dynamodb_stores import DynamoSubject
 

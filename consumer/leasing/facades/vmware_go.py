@@ -57,7 +57,7 @@ class ShardCheckpointer:
         Args:
             store: The records; stays the caller's.
             expiry: Tells which leases are over, where the store itself does not. None: by watching. In a table that
-                workers of vmware-go-kcl use as well: `consumer.leasing.dynamodb.wall_clock.WallClockExpiry`.
+                workers of vmware-go-kcl use as well: `consumer.leasing.stores.dynamodb.vmware_go.WallClockExpiry`.
             stealing: Whether claims are heeded; all workers must agree.
             claim_timeout_seconds: For how long after a lease ended the claim on it keeps others away.
             listing_seconds: For how long `list_active_workers` goes on with what it read.

@@ -11,11 +11,11 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from consumer.errors import InvalidStateError
-from consumer.leasing.dynamodb.core.kcl_java import KclJavaLayout
-from consumer.leasing.dynamodb.core.vmware_go import VmwareGoLayout
 from consumer.leasing.migration.merge import said
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord
+from consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
+from consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout
 
 _FIELDS: Final = frozenset(each.name for each in fields(LeaseRecord)) - {"attrs"}
 """Names that an attribute of another system must not have where records are our own JSON."""

@@ -27,7 +27,7 @@ from consumer.leasing.record_processor.processor import (
     RecordProcessor,
 )
 from consumer.leasing.record_processor.shard_progress import ShardProgress
-from consumer.leasing.sql.records import SqlRecords
+from consumer.leasing.stores.sql.records import SqlRecords
 from consumer.message.batch import MessageBatch
 from consumer.message.uuid import Flags, unix_seconds_of
 

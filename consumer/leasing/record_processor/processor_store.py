@@ -17,7 +17,7 @@ from consumer.leasing.record_processor.journal_assignment import (
     RetainedRecords,
 )
 from consumer.leasing.record_processor.processor import RecordProcessor
-from consumer.leasing.sql.records import SqlRecords
+from consumer.leasing.stores.sql.records import SqlRecords
 from consumer.message.publisher import Publisher
 from consumer.op_future import OpFuture
 from consumer.protocol.shard_pb2 import Checkpoint

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from allocator.runtime.task_group import TaskGroup
 from consumer.errors import InvalidStateError
 from consumer.leasing.position import AT_TIMESTAMP, SHARD_END, TRIM_HORIZON, Position
-from consumer.leasing.sql.store import SqlRecordStore
+from consumer.leasing.stores.sql.store import SqlRecordStore
 from consumer.leasing.worker.settings import WorkerSettings
 from consumer.leasing.worker.source_conformance import RecordSourceConformance
 from consumer.leasing.worker.worker import LeaseWorker

@@ -14,11 +14,11 @@ from azure.storage.blob.aio import BlobLeaseClient
 from allocator.errors import ValidationError
 from consumer.errors import DependencyError, InvalidStateError, ShutdownError
 from consumer.leasing import rules
-from consumer.leasing.azure_blob.eph import EphRecordStore
 from consumer.leasing.facades.eph import CheckpointManager
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord, Versioned
+from consumer.leasing.stores.azure.eph import EphRecordStore
 from tests.support.azure_stores import AzureSubject, eph_subject
 from tests.support.eph_host import EphHost
 

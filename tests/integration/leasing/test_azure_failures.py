@@ -12,13 +12,13 @@ from azure.storage.blob.aio import ContainerClient
 
 from consumer.errors import DependencyError, InvalidStateError, ThrottlingError
 from consumer.leasing import rules
-from consumer.leasing.azure_blob.eph import EphRecordStore
-from consumer.leasing.azure_blob.event_hubs import EventHubsRecordStore
-from consumer.leasing.azure_blob.native import BlobRecordStore
 from consumer.leasing.facades.eph import CheckpointManager
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord
+from consumer.leasing.stores.azure.eph import EphRecordStore
+from consumer.leasing.stores.azure.event_hubs import EventHubsRecordStore
+from consumer.leasing.stores.azure.native import BlobRecordStore
 from tests.support.azure_faults import FaultPolicy, faulty_container, writes
 from tests.support.azure_stores import SCOPE
 

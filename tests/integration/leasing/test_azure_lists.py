@@ -9,12 +9,12 @@ from __future__ import annotations
 import pytest
 
 from consumer.errors import InvalidStateError
-from consumer.leasing.azure_blob.eph import EphRecordStore
-from consumer.leasing.azure_blob.event_hubs import EventHubsRecordStore
-from consumer.leasing.azure_blob.native import BlobRecordStore
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.position import Position
 from consumer.leasing.store import RecordStore
+from consumer.leasing.stores.azure.eph import EphRecordStore
+from consumer.leasing.stores.azure.event_hubs import EventHubsRecordStore
+from consumer.leasing.stores.azure.native import BlobRecordStore
 from tests.support.azure_stores import azure_containers
 
 pytestmark = pytest.mark.azurite

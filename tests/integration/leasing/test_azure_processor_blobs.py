@@ -12,11 +12,11 @@ from azure.storage.blob.aio import ContainerClient
 
 from consumer.errors import ShutdownError
 from consumer.leasing import rules
-from consumer.leasing.azure_blob.event_hubs import EventHubsRecordStore
 from consumer.leasing.facades.event_hubs import RecordCheckpointStore
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord, Versioned
+from consumer.leasing.stores.azure.event_hubs import EventHubsRecordStore
 from tests.support.azure_faults import FaultPolicy, faulty_container
 from tests.support.azure_stores import SCOPE, AzureSubject, event_hubs_subject, native_subject
 

@@ -10,15 +10,18 @@ import pytest
 
 from consumer.errors import DependencyError, InvalidStateError, ThrottlingError
 from consumer.leasing import rules
-from consumer.leasing.dynamodb.client import ANSWER_SECONDS_MAX, open_dynamodb_client
-from consumer.leasing.dynamodb.core.kcl_java import KclJavaLayout
-from consumer.leasing.dynamodb.core.vmware_go import VmwareGoLayout
-from consumer.leasing.dynamodb.store import DynamoRecordStore
-from consumer.leasing.dynamodb.table import TableOptions
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.facades.vmware_go import ShardCheckpointer
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord, Versioned
+from consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
+from consumer.leasing.stores.dynamodb.store import DynamoRecordStore
+from consumer.leasing.stores.dynamodb.table import (
+    ANSWER_SECONDS_MAX,
+    TableOptions,
+    open_dynamodb_client,
+)
+from consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout
 from tests.support.aws_faults import AwsFaults, aws_faults
 from tests.support.dynamodb_stores import DynamoSubject, dynamodb_subject
 from tests.support.moto import aws_settings

@@ -11,10 +11,10 @@ from allocator.ops import LeaseId
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.errors import DependencyError
 from consumer.leasing import rules
-from consumer.leasing.etcd.store import EtcdRecordStore
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord, Versioned
+from consumer.leasing.stores.etcd.store import EtcdRecordStore
 from tests.support.eventually import eventually
 from tests.support.lease_stores import EtcdSubject, etcd_subject
 

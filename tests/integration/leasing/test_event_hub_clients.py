@@ -17,11 +17,11 @@ from azure.eventhub.aio import PartitionContext
 
 from allocator.runtime.task_group import TaskGroup
 from consumer.errors import InvalidPositionError, ShutdownError
-from consumer.leasing.azure_blob.event_hubs import EventHubsRecordStore
 from consumer.leasing.facades.blocking_event_hubs import SyncRecordCheckpointStore
 from consumer.leasing.facades.event_hubs import RecordCheckpointStore
-from consumer.leasing.sql.store import SqlRecordStore
 from consumer.leasing.store import RecordStore
+from consumer.leasing.stores.azure.event_hubs import EventHubsRecordStore
+from consumer.leasing.stores.sql.store import SqlRecordStore
 from tests.support.azure_stores import azure_containers
 from tests.support.eventually import eventually
 from tests.support.offline_hub import GROUP, HUB, NAMESPACE, OfflineConsumerClient, OfflineHub

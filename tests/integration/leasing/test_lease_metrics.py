@@ -14,7 +14,7 @@ from consumer.leasing.metrics import LeaseMetrics
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord
 from consumer.leasing.rules import commit
-from consumer.leasing.sql.store import SqlRecordStore
+from consumer.leasing.stores.sql.store import SqlRecordStore
 from consumer.leasing.worker.settings import StealWay, WorkerSettings
 from consumer.leasing.worker.worker import LeaseWorker
 from tests.support.eventually import eventually

@@ -15,7 +15,7 @@ from consumer.leasing import rules
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
-from consumer.leasing.sql.store import SqlRecordStore
+from consumer.leasing.stores.sql.store import SqlRecordStore
 from tests.support.lease_stores import SqlSubject, sql_subject
 
 

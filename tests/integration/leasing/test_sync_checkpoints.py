@@ -12,7 +12,7 @@ from consumer.errors import InvalidPositionError
 from consumer.leasing.facades.eph import SyncCheckpointManager
 from consumer.leasing.facades.kcl import SyncLeaseManager
 from consumer.leasing.position import Position
-from consumer.leasing.sql.store import SqlRecordStore
+from consumer.leasing.stores.sql.store import SqlRecordStore
 
 
 def test_sync_checkpoint_manager(tmp_path: Path) -> None:

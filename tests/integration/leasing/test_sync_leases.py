@@ -14,12 +14,12 @@ from allocator.etcd.client import EtcdClient, EtcdConfig
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.errors import InvalidStateError
 from consumer.leasing import rules
-from consumer.leasing.etcd.store import EtcdRecordStore
 from consumer.leasing.facades.kcl import LeaseManager, SyncLeaseManager
 from consumer.leasing.position import Position
 from consumer.leasing.record import HashRange, LeaseRecord
-from consumer.leasing.sql.store import SqlRecordStore
 from consumer.leasing.store import RecordStore
+from consumer.leasing.stores.etcd.store import EtcdRecordStore
+from consumer.leasing.stores.sql.store import SqlRecordStore
 from tests.support.stepping_clock import SteppingClock
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from consumer.leasing.dynamodb.core.expressions import changes_between
-from consumer.leasing.dynamodb.core.timestamps import moment_of, nanoseconds_of
-from consumer.leasing.dynamodb.core.values import (
+from consumer.leasing.record import LeaseRecord
+from consumer.leasing.stores.dynamodb.expressions import changes_between
+from consumer.leasing.stores.dynamodb.values import (
     Item,
     Value,
     from_json,
@@ -20,7 +20,7 @@ from consumer.leasing.dynamodb.core.values import (
     to_json,
     to_plain,
 )
-from consumer.leasing.record import LeaseRecord
+from consumer.leasing.stores.dynamodb.vmware_go import moment_of, nanoseconds_of
 from tests.support.dynamodb_stores import LAYOUTS
 from tests.support.lease_strategies import records
 

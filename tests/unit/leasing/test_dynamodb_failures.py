@@ -8,7 +8,7 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 
 from consumer.errors import DependencyError, InvalidStateError, LeasingError, ThrottlingError
-from consumer.leasing.dynamodb.failures import CONDITION_FAILED, RefusedError, translated
+from consumer.leasing.stores.dynamodb.table import CONDITION_FAILED, RefusedError, translated
 
 
 def _error(code: str, *, status: int = 400, retries: int = 0, **more: Any) -> ClientError:

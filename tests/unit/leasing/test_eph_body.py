@@ -7,14 +7,14 @@ import json
 import pytest
 
 from consumer.errors import InvalidStateError
-from consumer.leasing.azure_blob.eph_body import (
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord
+from consumer.leasing.stores.azure.eph import (
     SEQUENCE_NUMBER_MAX,
     body_of,
     metadata_of,
     read_body,
 )
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord
 
 NAME = "$default/0"
 

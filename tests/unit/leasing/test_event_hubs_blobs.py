@@ -12,17 +12,17 @@ import pytest
 
 from allocator.errors import ValidationError
 from consumer.errors import InvalidStateError, UnreadableLeaseError
-from consumer.leasing.azure_blob.container import Blob, Content
-from consumer.leasing.azure_blob.event_hubs_blobs import (
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord
+from consumer.leasing.store import reading_row
+from consumer.leasing.stores.azure.container import Blob, Content
+from consumer.leasing.stores.azure.event_hubs_blobs import (
     HubNames,
     checkpoint_content,
     commit_of,
     merged,
     ownership_content,
 )
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord
-from consumer.leasing.store import reading_row
 
 HELD = LeaseRecord(
     key="0",

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from consumer.errors import InvalidStateError
-from consumer.leasing.dynamodb.core.kcl_java import KclJavaLayout
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord
+from consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
 
 LAYOUT = KclJavaLayout()
 ROW: dict[str, Any] = {  # Any: values of attributes.

@@ -6,7 +6,7 @@ import pytest
 
 from consumer.errors import InvalidStateError
 from consumer.leasing.codec import decode, encode
-from consumer.leasing.conformance.subject import full_record
+from consumer.leasing.conformance.suite import full_record
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord
 

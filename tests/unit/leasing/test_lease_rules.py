@@ -14,7 +14,7 @@ from consumer.errors import (
     ShardClaimedError,
 )
 from consumer.leasing import rules
-from consumer.leasing.conformance.subject import full_record
+from consumer.leasing.conformance.suite import full_record
 from consumer.leasing.position import Position
 from consumer.leasing.record import HashRange, LeaseRecord
 

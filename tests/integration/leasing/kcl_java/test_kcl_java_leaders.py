@@ -14,13 +14,13 @@ import pytest
 
 from consumer.errors import DependencyError
 from consumer.leasing import rules
-from consumer.leasing.dynamodb.core.kcl_leader import state_table
-from consumer.leasing.dynamodb.core.native import NativeLayout
-from consumer.leasing.dynamodb.store import DynamoRecordStore
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.metrics import LeaseMetrics
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord, Versioned
+from consumer.leasing.stores.dynamodb.kcl_java import state_table
+from consumer.leasing.stores.dynamodb.native import NativeLayout
+from consumer.leasing.stores.dynamodb.store import DynamoRecordStore
 from consumer.leasing.worker.attempts import Attempts
 from consumer.leasing.worker.discoverer import Discoverer
 from consumer.leasing.worker.leader.foreign_watch import ForeignWatch

@@ -11,11 +11,11 @@ import pytest
 
 from consumer.errors import InvalidStateError
 from consumer.leasing import rules
-from consumer.leasing.dynamodb.core.kcl_java import KclJavaLayout
-from consumer.leasing.dynamodb.store import DynamoRecordStore
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.position import Position
 from consumer.leasing.record import HashRange, LeaseRecord
+from consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
+from consumer.leasing.stores.dynamodb.store import DynamoRecordStore
 from tests.support.dynamodb_stores import DynamoSubject
 from tests.support.kcl_peer import KclPeer
 from tests.support.leases_at_hand import lease_now, taken_lease

@@ -14,13 +14,12 @@ from consumer.errors import (
     ShutdownError,
 )
 from consumer.leasing import rules
-from consumer.leasing.dynamodb.core.vmware_go import VmwareGoLayout
-from consumer.leasing.dynamodb.store import DynamoRecordStore
-from consumer.leasing.dynamodb.wall_clock import SKEW_SECONDS
 from consumer.leasing.expiry import LeaseObserver
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.facades.vmware_go import CLAIM_TIMEOUT_SECONDS, ShardCheckpointer
 from consumer.leasing.position import Position
+from consumer.leasing.stores.dynamodb.store import DynamoRecordStore
+from consumer.leasing.stores.dynamodb.vmware_go import SKEW_SECONDS, VmwareGoLayout
 from tests.support.dynamodb_stores import DynamoSubject
 from tests.support.stepping_clock import SteppingClock
 from tests.support.vmware_go_peer import VmwareGoPeer, vmware_moment

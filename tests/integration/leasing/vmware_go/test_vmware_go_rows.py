@@ -15,13 +15,12 @@ from consumer.errors import (
     SequenceIdNotFoundError,
     ShutdownError,
 )
-from consumer.leasing.dynamodb.core.vmware_go import VmwareGoLayout
-from consumer.leasing.dynamodb.store import DynamoRecordStore
-from consumer.leasing.dynamodb.wall_clock import WallClockExpiry
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.facades.vmware_go import ShardCheckpointer, SyncShardCheckpointer
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord
+from consumer.leasing.stores.dynamodb.store import DynamoRecordStore
+from consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout, WallClockExpiry
 from tests.support.dynamodb_stores import DynamoSubject
 from tests.support.lease_histories import run_history
 from tests.support.stepping_clock import SteppingClock

@@ -12,10 +12,10 @@ import pytest
 
 from allocator.errors import ValidationError
 from allocator.runtime.task_group import TaskGroup
-from consumer.leasing.dynamodb.core.vmware_go import VmwareGoLayout
-from consumer.leasing.dynamodb.store import DynamoRecordStore
 from consumer.leasing.facades.vmware_go import ShardCheckpointer
 from consumer.leasing.store import RecordStore
+from consumer.leasing.stores.dynamodb.store import DynamoRecordStore
+from consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout
 from consumer.leasing.worker.settings import WorkerSettings
 from consumer.leasing.worker.worker import LeaseWorker
 from tests.support.dynamodb_stores import DynamoSubject

@@ -16,28 +16,6 @@ from typing import TYPE_CHECKING, Final
 
 from allocator.runtime.clock import Clock, SystemClock
 from consumer.errors import InvalidStateError, UnreadableLeaseError
-from consumer.leasing.dynamodb.core.expressions import (
-    Changes,
-    changes_between,
-    condition_of,
-    creation_of,
-    update_of,
-)
-from consumer.leasing.dynamodb.core.kcl_java import KclJavaLayout
-from consumer.leasing.dynamodb.core.kcl_leader import LEADER_KEYS, STATE_KEY, leader_in, state_table
-from consumer.leasing.dynamodb.core.layout import EPOCH, REV, Layout
-from consumer.leasing.dynamodb.core.native import NativeLayout
-from consumer.leasing.dynamodb.core.timestamps import NANOSECONDS
-from consumer.leasing.dynamodb.core.values import (
-    Item,
-    Value,
-    from_plain,
-    number,
-    number_of,
-    to_plain,
-)
-from consumer.leasing.dynamodb.failures import RefusedError
-from consumer.leasing.dynamodb.table import USABLE, LeaseTable, TableKeys, TableOptions
 from consumer.leasing.record import LeaseRecord, RecordConflictError, Version, Versioned
 from consumer.leasing.store import (
     ForeignLeader,
@@ -46,6 +24,38 @@ from consumer.leasing.store import (
     log_unreadable,
     reading_row,
 )
+from consumer.leasing.stores.dynamodb.expressions import (
+    Changes,
+    changes_between,
+    condition_of,
+    creation_of,
+    update_of,
+)
+from consumer.leasing.stores.dynamodb.kcl_java import (
+    LEADER_KEYS,
+    STATE_KEY,
+    KclJavaLayout,
+    leader_in,
+    state_table,
+)
+from consumer.leasing.stores.dynamodb.layout import EPOCH, REV, Layout
+from consumer.leasing.stores.dynamodb.native import NativeLayout
+from consumer.leasing.stores.dynamodb.table import (
+    USABLE,
+    LeaseTable,
+    RefusedError,
+    TableKeys,
+    TableOptions,
+)
+from consumer.leasing.stores.dynamodb.values import (
+    Item,
+    Value,
+    from_plain,
+    number,
+    number_of,
+    to_plain,
+)
+from consumer.leasing.stores.dynamodb.vmware_go import NANOSECONDS
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient

@@ -14,8 +14,18 @@ import structlog
 from azure.storage.blob.aio import ContainerClient
 
 from consumer.errors import LeasingError, UnreadableLeaseError
-from consumer.leasing.azure_blob.container import Blob, BlobContainer, Content
-from consumer.leasing.azure_blob.event_hubs_blobs import (
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
+from consumer.leasing.store import OnUnreadable, log_unreadable, reading_row
+from consumer.leasing.stores.azure.container import (
+    Blob,
+    BlobContainer,
+    Content,
+    FencedVersion,
+    ObservedContainer,
+    RefusedError,
+)
+from consumer.leasing.stores.azure.event_hubs_blobs import (
     CHECKPOINT,
     OWNERSHIP,
     HubNames,
@@ -28,12 +38,6 @@ from consumer.leasing.azure_blob.event_hubs_blobs import (
     ownership_content,
     versioned,
 )
-from consumer.leasing.azure_blob.failures import RefusedError
-from consumer.leasing.azure_blob.observed import ObservedContainer
-from consumer.leasing.azure_blob.versions import FencedVersion
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
-from consumer.leasing.store import OnUnreadable, log_unreadable, reading_row
 
 REPEATS_MAX: Final = 3
 """How often a checkpoint is written over that of a rival, which may be a paused one of our own."""

@@ -21,13 +21,20 @@ Source: vmware/vmware-go-kcl-v2 clientlibrary/checkpoint (attributes, types, mea
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Final
 
 from allocator.errors import ValidationError
-from consumer.leasing.dynamodb.core.layout import EPOCH, REV
-from consumer.leasing.dynamodb.core.remainder import (
+from allocator.runtime.clock import Clock, SystemClock
+from consumer.leasing.expiry import Standing
+from consumer.leasing.position import SHARD_END, Position
+from consumer.leasing.record import LeaseRecord, Versioned
+from consumer.leasing.stores.dynamodb.layout import (
+    EPOCH,
     REMAINDER,
+    REV,
     attrs_in,
     attrs_of_rest,
     attrs_of_row,
@@ -35,10 +42,7 @@ from consumer.leasing.dynamodb.core.remainder import (
     remainder,
     remainder_of,
 )
-from consumer.leasing.dynamodb.core.timestamps import NANOSECONDS, moment_of, nanoseconds_of
-from consumer.leasing.dynamodb.core.values import Item, Value, number, number_of, text, text_of
-from consumer.leasing.position import SHARD_END, Position
-from consumer.leasing.record import LeaseRecord
+from consumer.leasing.stores.dynamodb.values import Item, Value, number, number_of, text, text_of
 
 KEY: Final = "ShardID"
 OWNER: Final = "AssignedTo"
@@ -46,16 +50,55 @@ TIMEOUT: Final = "LeaseTimeout"
 CHECKPOINT: Final = "Checkpoint"
 PARENT: Final = "ParentShardId"
 CLAIM: Final = "ClaimRequest"
-
 LEASE_SECONDS: Final = 10.0
 """How long a lease of vmware-go-kcl lasts, unless it is told otherwise."""
-
 _KNOWN: Final = frozenset({KEY, OWNER, CHECKPOINT, PARENT, CLAIM, EPOCH, REV, REMAINDER})
 _NANOSECONDS_PER_MILLISECOND: Final = 1_000_000
 
+# Moments in the notation of vmware-go-kcl: RFC 3339 in UTC, with up to nine digits of fractional
+# seconds.
+#
+# `datetime` keeps six digits, so moments are whole nanoseconds since the Unix epoch here. What a
+# store compares is always the text that was read: one moment has many texts.
+#
+# Source: RFC 3339 §5.6; Go's `time.RFC3339Nano` drops trailing zeros.
+NANOSECONDS: Final = 1_000_000_000
+"""In a second."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MOMENT: Final = re.compile(
+    r"(?P<date>\d{4}-\d\d-\d\d)[Tt](?P<time>\d\d:\d\d:\d\d)"
+    r"(?:\.(?P<fraction>\d{1,9}))?(?P<zone>[Zz]|[+-]\d\d:\d\d)",
+    re.ASCII,
+)
+
+
+def nanoseconds_of(moment: str) -> int:
+    """Return nanoseconds since the Unix epoch; less than 0 before it.
+
+    Raises:
+        ValueError: this is no moment.
+    """
+    match = _MOMENT.fullmatch(moment)
+    if match is None:
+        raise ValueError(
+            f"expected a moment such as 2026-01-31T12:00:00.5Z (RFC 3339), got {moment!r:.80}"
+        )
+    zone = match["zone"].upper().replace("Z", "+00:00")
+    whole = datetime.fromisoformat(f"{match['date']}T{match['time']}{zone}") - _EPOCH
+    seconds = whole.days * 86_400 + whole.seconds
+    return seconds * NANOSECONDS + int((match["fraction"] or "").ljust(9, "0"))
+
+
+def moment_of(nanoseconds: int) -> str:
+    """Return the moment in UTC."""
+    seconds, fraction = divmod(nanoseconds, NANOSECONDS)
+    whole = datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    digits = f".{fraction:09}".rstrip("0") if fraction else ""
+    return f"{whole}{digits}Z"
+
 
 class VmwareGoLayout:
-    """Implements `consumer.leasing.dynamodb.core.layout.Layout`."""
+    """Implements `consumer.leasing.stores.dynamodb.layout.Layout`."""
 
     key_name = KEY
     owner_name = OWNER
@@ -212,3 +255,33 @@ def _is_renewed(before: LeaseRecord | None, after: LeaseRecord) -> bool:
     if before is None or before.counter == after.counter:
         return False
     return replace(after, counter=before.counter, write_id=before.write_id) == before
+
+
+# When a lease in a table of vmware-go-kcl ended: it says so itself, by the clock of the machine
+# that wrote it.
+
+SKEW_SECONDS = 2.0
+"""How far clocks of machines with NTP may be apart, generously."""
+
+
+class WallClockExpiry:
+    """Implements `consumer.leasing.expiry.Expiry`. All machines must keep their clocks with NTP."""
+
+    def __init__(self, *, skew_seconds: float = SKEW_SECONDS, clock: Clock | None = None) -> None:
+        """Judge by a clock.
+
+        Args:
+            skew_seconds: Longer than any two machines' clocks are apart: a lease lasts so much longer for others.
+            clock: Its wall clock is compared with the moments in the table.
+        """
+        self._skew_seconds = skew_seconds
+        self._clock = clock or SystemClock()
+
+    def standing(self, found: Versioned, *, asked_monotonic_seconds: float) -> Standing:
+        """Judge a lease by the moment in it. An owner without a moment has none that it could renew, and is gone."""
+        ends = ends_at_nanoseconds(found.record)
+        if ends is None:
+            return Standing(is_free=True, overdue_seconds=0.0)
+        overdue_seconds = self._clock.wall_seconds() - ends / NANOSECONDS - self._skew_seconds
+        is_free = found.record.holder is None or overdue_seconds > 0
+        return Standing(is_free=is_free, overdue_seconds=overdue_seconds)

@@ -7,11 +7,20 @@ rival, can write nothing more under it. Renewing is the process's keep-alive; it
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
+from urllib.parse import quote
 
-from allocator.errors import LeaseNotFoundError
+from allocator.errors import (
+    EtcdError,
+    EtcdLimitError,
+    EtcdUnavailableError,
+    LeaseNotFoundError,
+    RevisionCompactedError,
+    ValidationError,
+)
 from allocator.etcd.api import Etcd, TxnResult
 from allocator.ops import (
     Compare,
@@ -25,18 +34,108 @@ from allocator.ops import (
     prefix_range_end,
 )
 from allocator.runtime.clock import Clock, SystemClock
-from consumer.errors import DependencyError, InvalidStateError, UnreadableLeaseError
+from consumer.errors import (
+    DependencyError,
+    InvalidStateError,
+    ThrottlingError,
+    UnreadableLeaseError,
+)
 from consumer.leasing.codec import decode, encode
-from consumer.leasing.etcd.failures import answer_of
-from consumer.leasing.etcd.keys import LeaseKeys
-from consumer.leasing.etcd.process_lease import ProcessLease
 from consumer.leasing.record import LeaseRecord, RecordConflictError, Version, Versioned
 from consumer.leasing.store import OnUnreadable, log_unreadable
+from consumer.leasing.stores.etcd.process_lease import ProcessLease
 
 LEASE_SECONDS = 10.0
 """Default life of an etcd lease that is not renewed; that of a lease in the Kinesis Client Library."""
-
 _MARK = b'{"layout":"native"}'
+
+# What a failure of etcd means for a lease: the one place that turns its errors into those of
+# leasing.
+
+T = TypeVar("T")
+_BUSY_TEXT = "too many requests"
+
+
+async def answer_of(request: Awaitable[T], *, writes: bool = False) -> T:
+    """Return etcd's answer.
+
+    Args:
+        request: To etcd.
+        writes: It may have been applied if no answer comes.
+
+    Raises:
+        DependencyError: no answer came, or the etcd lease that the request names has ended; then nothing was written.
+        ThrottlingError: etcd has too much to do.
+        InvalidStateError: it refuses the request, and always will.
+    """
+    try:
+        return await request
+    except EtcdUnavailableError as error:
+        raise DependencyError(str(error), outcome_unknown=writes) from error
+    except (LeaseNotFoundError, RevisionCompactedError) as error:
+        raise DependencyError(str(error)) from error
+    except EtcdLimitError as error:
+        if _BUSY_TEXT in error.detail:
+            raise ThrottlingError(str(error)) from error
+        raise InvalidStateError(str(error)) from error
+    except EtcdError as error:
+        raise InvalidStateError(str(error)) from error
+
+
+# Where etcd has what.
+#
+#     {root}/store                      there is a store
+#     {root}/leases/{key}               the record, which lasts
+#     {root}/owners/{key}#{epoch}       its holder, alive: on the etcd lease of the holder's process; 16 hex digits
+#     {root}/workers/{name}             a worker, alive: on the same, so that others can put owner keys there for it
+#
+# The epoch is in an owner key's name because an etcd key that is written again keeps its create
+# revision, which is the fence: each acquisition has a key of its own. There is at most one of them
+# for a record, that of the record's epoch, because every transaction that writes one compares the
+# record and the one before it. Lease keys are percent-encoded in them, so that no other key's begin
+# alike.
+@dataclass(frozen=True, slots=True)
+class LeaseKeys:
+    """The keys below one root."""
+
+    root: str
+
+    def __post_init__(self) -> None:
+        if not self.root.startswith("/") or self.root.endswith("/"):
+            raise ValidationError(
+                "root", f"expected /a/path without a slash at its end, got {self.root!r}"
+            )
+
+    @property
+    def prefix(self) -> bytes:
+        """What all keys begin with."""
+        return f"{self.root}/".encode()
+
+    @property
+    def store(self) -> bytes:
+        """The mark of a store."""
+        return f"{self.root}/store".encode()
+
+    @property
+    def leases(self) -> bytes:
+        """What the keys of records begin with."""
+        return f"{self.root}/leases/".encode()
+
+    def lease(self, key: str) -> bytes:
+        """Return the key of a record."""
+        return self.leases + key.encode()
+
+    def owner(self, key: str, epoch: int) -> bytes:
+        """Return the key of a holder."""
+        return self.owners_of(key) + f"{epoch:016x}".encode()
+
+    def owners_of(self, key: str) -> bytes:
+        """Return what the owner keys of a record begin with, and those of no other."""
+        return f"{self.root}/owners/{quote(key, safe=':')}#".encode()
+
+    def worker(self, name: str) -> bytes:
+        """Return the key of a worker."""
+        return f"{self.root}/workers/{name}".encode()
 
 
 class EtcdRecordStore:

@@ -15,14 +15,21 @@ from azure.storage.blob.aio import ContainerClient
 
 from allocator.errors import ValidationError
 from consumer.errors import UnreadableLeaseError
-from consumer.leasing.azure_blob.container import PAGE_BLOBS, Blob, BlobContainer, Content
-from consumer.leasing.azure_blob.failures import RefusedError
-from consumer.leasing.azure_blob.naming import NAME_CHARACTERS_MAX, decoded, encoded
-from consumer.leasing.azure_blob.observed import ObservedContainer
-from consumer.leasing.azure_blob.versions import FencedVersion
 from consumer.leasing.codec import decode, encode
 from consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
 from consumer.leasing.store import OnUnreadable, log_unreadable
+from consumer.leasing.stores.azure.container import (
+    NAME_CHARACTERS_MAX,
+    PAGE_BLOBS,
+    Blob,
+    BlobContainer,
+    Content,
+    FencedVersion,
+    ObservedContainer,
+    RefusedError,
+    decoded,
+    encoded,
+)
 
 RECORD_METADATA: Final = "record"
 RECORD_METADATA_BYTES_MAX: Final = 6_000

@@ -24,18 +24,23 @@ from typing import Final
 
 from allocator.errors import ValidationError
 from consumer.errors import InvalidPositionError, InvalidStateError
-from consumer.leasing.azure_blob.container import Blob, Content
-from consumer.leasing.azure_blob.naming import decoded, encoded, header_value
-from consumer.leasing.azure_blob.native import (
+from consumer.leasing.codec import decode, encode
+from consumer.leasing.position import Position
+from consumer.leasing.record import LeaseRecord, Versioned
+from consumer.leasing.stores.azure.container import (
+    Blob,
+    Content,
+    FencedVersion,
+    decoded,
+    encoded,
+    header_value,
+)
+from consumer.leasing.stores.azure.native import (
     IN_BODY,
     RECORD_METADATA,
     record_in,
     record_metadata,
 )
-from consumer.leasing.azure_blob.versions import FencedVersion
-from consumer.leasing.codec import decode, encode
-from consumer.leasing.position import Position
-from consumer.leasing.record import LeaseRecord, Versioned
 
 OWNER_METADATA: Final = "ownerid"
 OFFSET_METADATA: Final = "offset"

@@ -15,10 +15,9 @@ from __future__ import annotations
 from typing import Final
 
 from consumer.leasing.codec import decode, encode
-from consumer.leasing.dynamodb.core.layout import EPOCH, REV
-from consumer.leasing.dynamodb.core.remainder import reading
-from consumer.leasing.dynamodb.core.values import Item, Value, number, text, text_of
 from consumer.leasing.record import LeaseRecord
+from consumer.leasing.stores.dynamodb.layout import EPOCH, REV, reading
+from consumer.leasing.stores.dynamodb.values import Item, Value, number, text, text_of
 
 KEY: Final = "key"
 OWNER: Final = "owner"
@@ -27,7 +26,7 @@ OWNER_INDEX: Final = "owner-key"
 
 
 class NativeLayout:
-    """Implements `consumer.leasing.dynamodb.core.layout.Layout`."""
+    """Implements `consumer.leasing.stores.dynamodb.layout.Layout`."""
 
     key_name = KEY
     owner_name = OWNER

@@ -1,7 +1,7 @@
 """Records in an SQL database: PostgreSQL, or a SQLite file that processes of one machine share.
 
 The database does not know who lives: observers watch the counters that holders move. Its own gift is that a checkpoint
-can be part of another transaction (`consumer.leasing.sql.records.SqlRecords`).
+can be part of another transaction (`consumer.leasing.stores.sql.records.SqlRecords`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from sqlalchemy.engine import Connection, Engine
 
 from consumer.errors import ThrottlingError, UnreadableLeaseError
 from consumer.leasing.record import LeaseRecord, Versioned
-from consumer.leasing.sql.failures import translated
-from consumer.leasing.sql.records import TABLE_NAME, SqlRecords
 from consumer.leasing.store import OnUnreadable, log_unreadable
+from consumer.leasing.stores.sql.records import TABLE_NAME, SqlRecords, translated
 from consumer.stores.sql_dialect import dialect_of
 
 T = TypeVar("T")

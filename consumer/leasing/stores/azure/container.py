@@ -2,19 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import string
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from http import HTTPStatus
+from typing import Any, Final, Self, TypeVar
+from urllib.parse import quote, unquote
 
 from azure.core import MatchConditions
+from azure.core.exceptions import (
+    AzureError,
+    ClientAuthenticationError,
+    HttpResponseError,
+    ServiceRequestError,
+    ServiceResponseError,
+)
 from azure.storage.blob import BlobProperties
 from azure.storage.blob.aio import BlobLeaseClient, ContainerClient
 
-from consumer.leasing.azure_blob.failures import BLOB_NOT_FOUND, RefusedError, answer_of
+from consumer.errors import DependencyError, InvalidStateError, LeasingError, ThrottlingError
+from consumer.leasing.record import Version
 
 PAGE_BLOBS: Final = 5_000
 """Most blobs that Azure lists at a time."""
+
+# What a failure of Azure means for a lease: the one place that reads its errors.
+T = TypeVar("T")
+BLOB_NOT_FOUND = "BlobNotFound"
+LEASE_ID_MISSING = "LeaseIdMissing"
+_CONTAINER_NOT_FOUND = "ContainerNotFound"
+_BEING_DELETED = "ContainerBeingDeleted"
+_CONDITION_STATUSES = (HTTPStatus.CONFLICT, HTTPStatus.PRECONDITION_FAILED)
+_BUSY_STATUSES = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+class RefusedError(Exception):
+    """Azure did not do what was asked, for a condition of the request does not hold. Never leaves this package."""
+
+    def __init__(self, code: str) -> None:
+        """Say which.
+
+        Args:
+            code: Azure's, e.g. `ConditionNotMet`, `LeaseIdMissing`.
+        """
+        super().__init__(code)
+        self.code = code
+
+
+async def answer_of(request: Awaitable[T], *, writes: bool = False) -> T:
+    """Return Azure's answer.
+
+    Args:
+        request: To Azure; its client may have sent it more than once.
+        writes: It may have been applied if no answer comes.
+
+    Raises:
+        RefusedError: a condition does not hold, or there is no such blob.
+        DependencyError: no answer came.
+        ThrottlingError: Azure has too much to do, or still deletes a container of that name.
+        InvalidStateError: there is no container, or Azure refuses the request and always will.
+    """
+    try:
+        return await request
+    except HttpResponseError as error:
+        raise _error_for(error, writes=writes) from error
+    except (ServiceRequestError, ServiceResponseError) as error:
+        # One that could not be sent may be the second attempt at one whose answer was lost.
+        raise DependencyError(_text(error), outcome_unknown=writes) from error
+    except AzureError as error:
+        raise DependencyError(_text(error), outcome_unknown=writes) from error
+
+
+def _error_for(error: HttpResponseError, *, writes: bool) -> LeasingError | RefusedError:
+    code = _code_of(error)
+    status = error.status_code or 0
+    if code == _CONTAINER_NOT_FOUND:
+        return InvalidStateError("no lease store: the container is not there; create it")
+    if code == _BEING_DELETED or status in _BUSY_STATUSES:
+        return ThrottlingError(_text(error))
+    if code == BLOB_NOT_FOUND or status in _CONDITION_STATUSES:
+        return RefusedError(code)
+    if isinstance(error, ClientAuthenticationError) or (
+        HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
+    ):
+        return InvalidStateError(f"Azure refuses the request ({code or status}): {_text(error)}")
+    return DependencyError(_text(error), outcome_unknown=writes)
+
+
+def _code_of(error: HttpResponseError) -> str:
+    """Return Azure's code for an error; its clients know it as text or as a member of an enumeration."""
+    code: object = getattr(error, "error_code", None) or ""
+    return str(getattr(code, "value", code))
+
+
+def _text(error: AzureError) -> str:
+    return str(error.message or error).partition("\n")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +126,7 @@ class Content:
 
 
 class BlobContainer:
-    """A container, in the words of `consumer.leasing.azure_blob.failures`."""
+    """A container, in the words of `consumer.leasing.stores.azure.container`."""
 
     def __init__(self, client: ContainerClient, *, page_blobs: int = PAGE_BLOBS) -> None:
         """Use a client.
@@ -230,3 +313,113 @@ def _leased(lease_id: str | None) -> dict[str, Any]:  # Any: as above.
 def _plain(etag: str) -> str:
     """Return an etag as listings show it: without quotes."""
     return etag.strip('"')
+
+
+# What a version of a record in blobs says: which blobs were read, and under which fence.
+#
+# The fence is part of it because Azure compares ETags only: a record's version tells whether the
+# fence that a writer claims to have is that of the record that it read.
+_SEPARATOR: Final = " "
+"""In no ETag and no lease id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FencedVersion:
+    """A version, taken apart."""
+
+    etag: str
+    """Of the record's blob; empty: there is none, the record stands in its checkpoint's."""
+    fence: int
+    token: str = ""
+    """The id of the native lease on the blob, where there is one."""
+    checkpoint_etag: str = ""
+    """Of its checkpoint's own blob, where there is one."""
+
+    @classmethod
+    def parsed(cls, version: Version) -> Self:
+        """Take a version apart."""
+        etag, fence, token, checkpoint_etag = version.split(_SEPARATOR)
+        return cls(etag=etag, fence=int(fence), token=token, checkpoint_etag=checkpoint_etag)
+
+    def text(self) -> Version:
+        """Return the version."""
+        parts = (self.etag, str(self.fence), self.token, self.checkpoint_etag)
+        return Version(_SEPARATOR.join(parts))
+
+
+# How keys are written in names of blobs and in their metadata, which are parts of URLs and of HTTP
+# headers.
+#
+# Letters of other scripts stay; of ASCII, what a path could read as more than a letter is percent-
+# encoded: `a/b` is `a%2Fb`. Ids of Event Hubs' partitions are digits, and written as they are.
+NAME_CHARACTERS_MAX: Final = 1_024
+"""Longest name of a blob."""
+_PLAIN: Final = frozenset(f"{string.ascii_letters}{string.digits}-_~:@+=,!$*()'&; ")
+_PLAIN_LOWER: Final = _PLAIN - frozenset(string.ascii_uppercase)
+_HEADER: Final = frozenset(map(chr, range(0x21, 0x7F))) - {"%"}
+
+
+def encoded(key: str, *, lower: bool = False) -> str:
+    """Return a key as a segment of a blob's name, different for each key.
+
+    Args:
+        key: Any text.
+        lower: Encode upper-case letters too, for names that others write in lower case.
+    """
+    plain = _PLAIN_LOWER if lower else _PLAIN
+    return "".join(
+        char if char in plain or _is_letter_beyond_ascii(char, lower=lower) else _quoted(char)
+        for char in key
+    )
+
+
+def decoded(segment: str) -> str:
+    """Return the key of a segment."""
+    return unquote(segment)
+
+
+def header_value(text: str) -> str:
+    """Return a text as the value of a header; those that are none are percent-encoded."""
+    return "".join(char if char in _HEADER else _quoted(char) for char in text)
+
+
+def _is_letter_beyond_ascii(char: str, *, lower: bool) -> bool:
+    return not char.isascii() and char.isprintable() and (not lower or char == char.lower())
+
+
+def _quoted(char: str) -> str:
+    """Return a character percent-encoded, also those that `quote` takes for harmless."""
+    quoted = quote(char, safe="")
+    return quoted if quoted != char else f"%{ord(char):02X}"
+
+
+# What stores have in common that are one container, and do not know who lives: observers watch
+# counters there.
+
+
+class ObservedContainer:
+    """The part of `consumer.leasing.store.RecordStore` that is about the store as a whole."""
+
+    def __init__(self, container: BlobContainer) -> None:
+        """Be the container."""
+        self._container = container
+
+    @property
+    def tells_who_lives(self) -> bool:
+        """A blob does not know whether its owner lives."""
+        return False
+
+    async def exists(self) -> bool:
+        """Return whether the container is there."""
+        return await self._container.exists()
+
+    async def create_store(self) -> bool:
+        """Create the container. False if it is there."""
+        return await self._container.create()
+
+    async def delete_store(self) -> None:
+        """Delete the container. Azure takes about half a minute, during which it cannot be created again."""
+        await self._container.delete()
+
+    async def join(self, worker: str) -> None:
+        """Do nothing: a worker is alive while its counters move."""

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
 from allocator.runtime.task_group import TaskGroup
-from consumer.errors import DependencyError, InvalidStateError, ThrottlingError
-from consumer.leasing.dynamodb.core.expressions import Condition, Update
-from consumer.leasing.dynamodb.core.values import Item
-from consumer.leasing.dynamodb.failures import (
-    CONDITION_FAILED,
-    IN_USE,
-    NOT_FOUND,
-    RefusedError,
-    translated,
-)
+from consumer.errors import DependencyError, InvalidStateError, LeasingError, ThrottlingError
+from consumer.leasing.stores.dynamodb.expressions import Condition, Update
+from consumer.leasing.stores.dynamodb.values import Item
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
 
 T = TypeVar("T")
-
 USABLE: Final = ("ACTIVE", "UPDATING")
 """What DynamoDB calls a table that can be read and written."""
 BATCH_KEYS_MAX: Final = 100
@@ -35,6 +33,97 @@ BATCH_PAUSE_SECONDS: Final = 0.05
 STATUS_POLL_SECONDS: Final = 1.0
 STATUS_TIMEOUT_SECONDS: Final = 600.0
 """How often, and for how long, a table is looked at that is being made or deleted; it takes some 10 seconds."""
+
+# What a failure of DynamoDB means for a lease: the one place that reads botocore's errors.
+
+CONDITION_FAILED: Final = "ConditionalCheckFailedException"
+NOT_FOUND: Final = "ResourceNotFoundException"
+"""No such table; with moto, no such index either."""
+IN_USE: Final = "ResourceInUseException"
+"""There is such a table, or it is being made or deleted."""
+_INVALID: Final = "ValidationException"
+_TRANSACTION_CONFLICT: Final = "TransactionConflictException"
+_THROTTLED: Final = frozenset(
+    {
+        "ProvisionedThroughputExceededException",
+        "ThrottlingException",
+        "Throttling",
+        "RequestLimitExceeded",
+        "LimitExceededException",
+    }
+)
+_PASSING: Final = frozenset({"ExpiredTokenException", "ExpiredToken", "RequestTimeoutException"})
+"""Refusals that end by themselves, e.g. once the client has new credentials."""
+
+
+class RefusedError(Exception):
+    """DynamoDB did not do what was asked, for a reason that its caller expects. Never leaves this package."""
+
+    def __init__(self, code: str, item: Item | None = None) -> None:
+        """Say why.
+
+        Args:
+            code: AWS' own.
+            item: Of a condition that does not hold: the row as it is; None: there is none.
+        """
+        super().__init__(code)
+        self.code = code
+        self.item = item
+
+
+@contextmanager
+def translated(*, expected: tuple[str, ...] = (), writes: bool = False) -> Iterator[None]:
+    """Turn what a client raises into errors of leasing.
+
+    Args:
+        expected: Codes that the caller knows what to do about.
+        writes: The call may have been applied if no answer comes.
+
+    Raises:
+        RefusedError: DynamoDB answered with an expected code.
+        ThrottlingError: there is no capacity; nothing was written.
+        DependencyError: no answer came, or one of an outage.
+        InvalidStateError: there is no table, or DynamoDB refuses the call and always will.
+    """
+    try:
+        yield
+    except ClientError as error:
+        raise _error_for(error, expected=expected, writes=writes) from error
+    except BotoCoreError as error:
+        # One that could not be sent may be the second attempt at one whose answer was lost.
+        raise DependencyError(_text(error), outcome_unknown=writes) from error
+
+
+def _error_for(
+    error: ClientError, *, expected: tuple[str, ...], writes: bool
+) -> LeasingError | RefusedError:
+    # Any: what the answer has besides, by the kind of error.
+    response: Any = error.response
+    code = str(response.get("Error", {}).get("Code", ""))
+    if code in expected:
+        return RefusedError(code, response.get("Item"))
+    metadata = response.get("ResponseMetadata", {})
+    if code in _THROTTLED:
+        if writes and metadata.get("RetryAttempts", 0):
+            # The client tried before, and may have been heard.
+            return DependencyError(_text(error), outcome_unknown=True)
+        return ThrottlingError(_text(error))
+    if code == NOT_FOUND:
+        return InvalidStateError(f"no lease store: the table is not there; create it ({code})")
+    if code == _INVALID:
+        return InvalidStateError(
+            f"DynamoDB refuses the call; is the table one of this layout? {_text(error)}"
+        )
+    if code == _TRANSACTION_CONFLICT or code in _PASSING:
+        return DependencyError(_text(error))
+    status = metadata.get("HTTPStatusCode", HTTPStatus.INTERNAL_SERVER_ERROR)
+    if status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        return InvalidStateError(f"DynamoDB refuses the call ({code}): {_text(error)}")
+    return DependencyError(_text(error), outcome_unknown=writes)
+
+
+def _text(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +149,7 @@ class TableKeys:
 
 
 class LeaseTable:
-    """Calls for one table, in the words of `consumer.leasing.dynamodb.failures`."""
+    """Calls for one table, in the words of `consumer.leasing.stores.dynamodb.table`."""
 
     def __init__(
         self,
@@ -327,3 +416,34 @@ def _capacity_of(options: TableOptions) -> dict[str, Any]:  # Any: arguments of 
         "BillingMode": "PROVISIONED",
         "ProvisionedThroughput": {"ReadCapacityUnits": reads, "WriteCapacityUnits": writes},
     }
+
+
+# A client of DynamoDB as a record store wants it: it gives up soon, and does not try again by
+# itself.
+#
+# A call that boto3 repeats in secret cannot say whether it was throttled or merely not heard; a
+# lease manager that repeats it can, and looks for its own write first.
+CONNECT_SECONDS_MAX = 3.0
+ANSWER_SECONDS_MAX = 5.0
+"""Longest waits for a connection and for an answer: together less than the length of a lease."""
+CONNECTIONS_MAX = 32
+"""As many as asyncio has threads at most."""
+
+
+def open_dynamodb_client(**settings: Any) -> DynamoDBClient:
+    """Open a client; close it when the stores that use it are no longer used.
+
+    Args:
+        settings: As of `boto3.client`, e.g. `region_name`, `endpoint_url`; a `config` is merged over this one's.
+            Any: of different types.
+    """
+    config = Config(
+        connect_timeout=CONNECT_SECONDS_MAX,
+        read_timeout=ANSWER_SECONDS_MAX,
+        retries={"total_max_attempts": 1},
+        max_pool_connections=CONNECTIONS_MAX,
+    )
+    given = settings.pop("config", None)
+    return boto3.client(
+        "dynamodb", config=config if given is None else config.merge(given), **settings
+    )

@@ -14,8 +14,7 @@ import structlog
 
 from allocator.runtime.clock import Clock
 from consumer.errors import LeasingError
-from consumer.leasing.azure_blob.container import BlobContainer
-from consumer.leasing.azure_blob.failures import RefusedError
+from consumer.leasing.stores.azure.container import BlobContainer, RefusedError
 
 RENEWALS_AT_ONCE = 16
 """Requests at a time; a hub has up to some thousand partitions."""

@@ -1,7 +1,6 @@
 """What a lease manager asks of the place that holds the records: compare-and-swap, one record at a time.
 
-`consumer.leasing.stores.etcd.store.EtcdRecordStore` and `consumer.leasing.stores.sql.store.SqlRecordStore` implement it, and
-`consumer.leasing.conformance` holds any implementation to it.
+Implementations are in `consumer.leasing.stores`; `consumer.leasing.conformance` holds any implementation to it.
 
 Every method may raise `ThrottlingError` (nothing was done, back off), `DependencyError` (the store did not answer; it
 says whether a write may have been applied) and, but for the first three, `InvalidStateError` (there is no store).

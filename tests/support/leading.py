@@ -13,8 +13,7 @@ from consumer.leasing.metrics import LeaseMetrics
 from consumer.leasing.record import LeaseRecord, Versioned
 from consumer.leasing.store import ForeignLeader, OnUnreadable, log_unreadable
 from consumer.leasing.worker.leader.assigner import Assigner
-from consumer.leasing.worker.leader.foreign_watch import ForeignWatch
-from consumer.leasing.worker.leader.lock import LeaderLock
+from consumer.leasing.worker.leader.lock import ForeignWatch, LeaderLock
 from consumer.leasing.worker.leader.roster import Presence, Roster
 from consumer.leasing.worker.leader.term import Leadership
 from consumer.leasing.worker.metrics import WorkerMetrics

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from allocator.runtime.clock import Clock
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.record import Versioned
-from consumer.leasing.worker.attempts import Attempts, OnTaken
+from consumer.leasing.worker.acquirer import Attempts, OnTaken
 from consumer.leasing.worker.metrics import TakenHow
 
 

@@ -13,8 +13,8 @@ from allocator.runtime.clock import Clock
 from consumer.errors import LeasingError
 from consumer.leasing.metrics import DECLINED, DONE, LeaseMetrics, outcome_of
 from consumer.leasing.record_processor.processor import ProcessorRecord
-from consumer.leasing.worker.core.assignments import GivenHow
-from consumer.leasing.worker.core.shares import LeaseView
+from consumer.leasing.worker.assignments import GivenHow
+from consumer.leasing.worker.fair_share import LeaseView
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from consumer.leasing.facades.kcl import LeaseListing, LeaseManager
 from consumer.leasing.position import TRIM_HORIZON, Position
 from consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
 from consumer.leasing.store import RecordStore, log_unreadable
-from consumer.leasing.worker.core.lineage import (
+from consumer.leasing.worker.lineage import (
     children_of,
     deletable,
     lease_of,

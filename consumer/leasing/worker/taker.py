@@ -13,10 +13,9 @@ from allocator.runtime.clock import Clock
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.record import Versioned
 from consumer.leasing.store import RecordStore
-from consumer.leasing.worker.asking import ask_for
-from consumer.leasing.worker.attempts import Attempts, OnTaken
-from consumer.leasing.worker.core.outlook import Look, Memory, Observer, Outlook, outlook
-from consumer.leasing.worker.core.shares import ShareLimits, plan_shares
+from consumer.leasing.worker.acquirer import Attempts, OnTaken, ask_for
+from consumer.leasing.worker.fair_share import ShareLimits, plan_shares
+from consumer.leasing.worker.lease_view import Look, Memory, Observer, Outlook, outlook
 from consumer.leasing.worker.metrics import TakenHow, WorkerMetrics
 from consumer.leasing.worker.settings import StealWay, WorkerSettings
 

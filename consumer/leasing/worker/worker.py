@@ -27,7 +27,7 @@ from consumer.leasing.record import Versioned
 from consumer.leasing.record_processor.calls import AnyProcessor
 from consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
 from consumer.leasing.store import RecordStore, WritesLeaseLength
-from consumer.leasing.worker.attempts import Attempts
+from consumer.leasing.worker.acquirer import Attempts
 from consumer.leasing.worker.discoverer import Discoverer
 from consumer.leasing.worker.leader.fleet_member import FleetMember
 from consumer.leasing.worker.metrics import WorkerMetrics

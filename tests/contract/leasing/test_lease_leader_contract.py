@@ -19,9 +19,8 @@ from consumer.leasing.metrics import LeaseMetrics
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord
 from consumer.leasing.store import RecordStore
-from consumer.leasing.worker.leader.lock import LeaderLock
+from consumer.leasing.worker.leader.lock import LEADER_KEY, LeaderLock, taken_row
 from consumer.leasing.worker.leader.roster import Presence, Roster
-from consumer.leasing.worker.leader.rows import LEADER_KEY, taken_row
 from consumer.leasing.worker.settings import Balancing, WorkerSettings
 from consumer.leasing.worker.worker import LeaseWorker
 from tests.support.dynamodb_stores import dynamodb_subject

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from consumer.leasing import rules
 from consumer.leasing.expiry import Sighting
 from consumer.leasing.record import LeaseRecord, Version, Versioned
-from consumer.leasing.worker.core.outlook import Look, Memory, Observer, outlook
+from consumer.leasing.worker.lease_view import Look, Memory, Observer, outlook
 
 LEASE_SECONDS = 2.0
 OBSERVER = Observer(

@@ -20,7 +20,7 @@ from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.metrics import LeaseMetrics
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
-from consumer.leasing.worker.attempts import ATTEMPTS, BACK_OFF_RATIO, Attempts
+from consumer.leasing.worker.acquirer import ATTEMPTS, BACK_OFF_RATIO, Attempts
 from consumer.leasing.worker.discoverer import Discoverer
 from consumer.leasing.worker.metrics import WorkerMetrics
 from consumer.leasing.worker.pacing import Pacing

@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from consumer.leasing.worker.core.assignments import (
+from consumer.leasing.worker.assignments import (
     Assignment,
     AssignmentLimits,
     GivenHow,

@@ -12,7 +12,7 @@ from consumer.leasing import rules
 from consumer.leasing.position import SHARD_END, Position
 from consumer.leasing.record import LeaseRecord
 from consumer.leasing.store import ForeignLeader
-from consumer.leasing.worker.leader.rows import LEADER_KEY, worker_key
+from consumer.leasing.worker.leader.lock import LEADER_KEY, worker_key
 from tests.support.leading import LeadWorker, LeadWorld
 
 PASS = 20.0

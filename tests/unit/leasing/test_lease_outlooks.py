@@ -13,7 +13,7 @@ import pytest
 from consumer.leasing import rules
 from consumer.leasing.position import SHARD_END, Position
 from consumer.leasing.record import LeaseRecord, Version, Versioned
-from consumer.leasing.worker.core.outlook import Look, Memory, Observer, Outlook, outlook
+from consumer.leasing.worker.lease_view import Look, Memory, Observer, Outlook, outlook
 
 D = 10.0
 ASKING = 40.0

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from consumer.leasing.worker.core.shares import LeaseView, ShareLimits, Shares, plan_shares
+from consumer.leasing.worker.fair_share import LeaseView, ShareLimits, Shares, plan_shares
 
 D = 10.0
 

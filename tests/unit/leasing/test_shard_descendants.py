@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from consumer.leasing.position import Position
-from consumer.leasing.worker.core.lineage import missing_leases
+from consumer.leasing.worker.lineage import missing_leases
 from consumer.leasing.worker.source import SourceShard
 
 STARTS = ("TRIM_HORIZON", "AT_TIMESTAMP", "LATEST")

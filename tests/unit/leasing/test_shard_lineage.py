@@ -9,7 +9,7 @@ import pytest
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord
 from consumer.leasing.rules import blocking_parents
-from consumer.leasing.worker.core.lineage import (
+from consumer.leasing.worker.lineage import (
     children_of,
     deletable,
     lone_parents,

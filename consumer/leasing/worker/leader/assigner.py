@@ -21,16 +21,15 @@ from consumer.leasing.compare_and_swap import swap, verdict_of_taker
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.record import Versioned
 from consumer.leasing.store import RecordStore
-from consumer.leasing.worker.core.assignments import (
+from consumer.leasing.worker.assignments import (
     Assignment,
     AssignmentLimits,
     GivenHow,
     plan_assignments,
     standings,
 )
-from consumer.leasing.worker.core.outlook import Look
-from consumer.leasing.worker.leader.roster import Roster
-from consumer.leasing.worker.leader.watching import StoreWatch
+from consumer.leasing.worker.leader.roster import Roster, StoreWatch
+from consumer.leasing.worker.lease_view import Look
 from consumer.leasing.worker.metrics import WorkerMetrics
 from consumer.leasing.worker.settings import WorkerSettings
 

@@ -16,8 +16,7 @@ from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.metrics import LeaseMetrics
 from consumer.leasing.store import RecordStore
 from consumer.leasing.worker.leader.assigner import Assigner
-from consumer.leasing.worker.leader.foreign_watch import ForeignWatch
-from consumer.leasing.worker.leader.lock import LeaderLock
+from consumer.leasing.worker.leader.lock import ForeignWatch, LeaderLock
 from consumer.leasing.worker.leader.roster import Presence, Roster
 from consumer.leasing.worker.leader.term import Leadership
 from consumer.leasing.worker.metrics import WorkerMetrics

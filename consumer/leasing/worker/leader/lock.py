@@ -9,13 +9,56 @@ Source: awslabs/amazon-kinesis-client coordinator.DynamoDBLockBasedLeaderDecider
 
 from __future__ import annotations
 
+from typing import Final
+
 from allocator.runtime.clock import Clock
+from consumer.errors import InvalidStateError
 from consumer.leasing.expiry import Sighting, is_free, sighted
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.record import LeaseRecord, Versioned
 from consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
-from consumer.leasing.store import RecordStore
-from consumer.leasing.worker.leader.rows import LEADER_KEY
+from consumer.leasing.store import ForeignLeader, RecordStore, TellsForeignLeader
+
+# What is in the store of a fleet, beside which its leases are elsewhere: who leads, and who is
+# there.
+#
+#     leader           held by the worker that leads
+#     worker-{name}    held by the worker, as long as it lives: so that one without a lease is known too
+#
+# Rows are lease records, so any record store will do, and those that know who lives are believed.
+# They are never in the store of the leases: whoever reads those, also programs of others, finds
+# leases only.
+LEADER_KEY: Final = "leader"
+WORKER_PREFIX: Final = "worker-"
+
+
+def worker_key(name: str) -> str:
+    """Return the key of a worker's row."""
+    return f"{WORKER_PREFIX}{name}"
+
+
+def check_rows(found: tuple[Versioned, ...]) -> None:
+    """Find out early if this is no store of a fleet.
+
+    Raises:
+        InvalidStateError: there is something else in it.
+    """
+    for each in found:
+        key = each.record.key
+        if key != LEADER_KEY and not key.startswith(WORKER_PREFIX):
+            raise InvalidStateError(
+                f"the fleet's store holds {key}: expected {LEADER_KEY} and {WORKER_PREFIX}… only; give workers a store"
+                " for their fleet that is not that of the leases"
+            )
+
+
+async def taken_row(manager: LeaseManager, key: str, worker: str) -> Versioned | None:
+    """Make a row a worker's, whoever had it; None if another was faster."""
+    seen = await manager.get_lease(key)
+    if seen is None:
+        await manager.create_lease(LeaseRecord(key=key))
+        seen = await manager.get_lease(key)
+    return None if seen is None else await manager.take(seen, worker)
 
 
 class LeaderLock:
@@ -117,3 +160,40 @@ class LeaderLock:
         return self._sighting is not None and is_free(
             seen, self._sighting, now_seconds=asked_seconds, lease_seconds=self._lease_seconds
         )
+
+
+# Sees whether another program's leader lives: its row changes, by this worker's clock.
+
+
+class ForeignWatch:
+    """Remembers when each leader's row was seen to change."""
+
+    def __init__(self, leases: RecordStore, clock: Clock) -> None:
+        """Have seen nothing yet: a row that is there at the first look counts as one of the living.
+
+        Args:
+            leases: Their store.
+            clock: Measures it.
+        """
+        self._leases = leases if isinstance(leases, TellsForeignLeader) else None
+        self._clock = clock
+        self._changed_seconds: dict[ForeignLeader, float] = {}
+
+    async def living(self) -> ForeignLeader | None:
+        """Return a leader that lives; None if there is none, or the store has no other programs' leases.
+
+        Raises:
+            LeasingError: the store failed.
+        """
+        if self._leases is None:
+            return None
+        asked_seconds = self._clock.monotonic_seconds()
+        found = await self._leases.foreign_leaders()
+        now_seconds = self._clock.monotonic_seconds()
+        self._changed_seconds = {
+            leader: self._changed_seconds.get(leader, now_seconds) for leader in found
+        }
+        for leader, changed_seconds in self._changed_seconds.items():
+            if asked_seconds - changed_seconds <= leader.lease_seconds:
+                return leader
+        return None

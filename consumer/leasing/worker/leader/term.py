@@ -16,8 +16,7 @@ import structlog
 from allocator.runtime.clock import Clock
 from consumer.errors import DependencyError, LeasingError
 from consumer.leasing.worker.leader.assigner import Assigner
-from consumer.leasing.worker.leader.foreign_watch import ForeignWatch
-from consumer.leasing.worker.leader.lock import LeaderLock
+from consumer.leasing.worker.leader.lock import ForeignWatch, LeaderLock
 from consumer.leasing.worker.metrics import WorkerMetrics
 
 _log = structlog.get_logger()

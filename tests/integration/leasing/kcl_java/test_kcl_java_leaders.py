@@ -21,9 +21,9 @@ from consumer.leasing.record import LeaseRecord, Versioned
 from consumer.leasing.stores.dynamodb.kcl_java import state_table
 from consumer.leasing.stores.dynamodb.native import NativeLayout
 from consumer.leasing.stores.dynamodb.store import DynamoRecordStore
-from consumer.leasing.worker.attempts import Attempts
+from consumer.leasing.worker.acquirer import Attempts
 from consumer.leasing.worker.discoverer import Discoverer
-from consumer.leasing.worker.leader.foreign_watch import ForeignWatch
+from consumer.leasing.worker.leader.lock import ForeignWatch
 from consumer.leasing.worker.metrics import WorkerMetrics
 from consumer.leasing.worker.pacing import Pacing
 from tests.support.aws_faults import aws_faults

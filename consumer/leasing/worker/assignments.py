@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from consumer.leasing.record import LeaseRecord
-from consumer.leasing.worker.core.outlook import Look, Observer, Outlook, has_lapsed
-from consumer.leasing.worker.core.shares import LeaseView
+from consumer.leasing.worker.fair_share import LeaseView
+from consumer.leasing.worker.lease_view import Look, Observer, Outlook, has_lapsed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

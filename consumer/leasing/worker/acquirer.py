@@ -15,20 +15,22 @@ from typing import TypeAlias
 import structlog
 
 from allocator.runtime.clock import Clock
-from consumer.errors import LeasingError, ThrottlingError
+from consumer.errors import LeaseNotAcquiredError, LeasingError, ThrottlingError
+from consumer.leasing import rules
+from consumer.leasing.compare_and_swap import swap, verdict_of_claimant
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.record import Versioned
+from consumer.leasing.store import RecordStore
 from consumer.leasing.worker.metrics import TakenHow, WorkerMetrics
 from consumer.leasing.worker.pacing import Pacing
+from consumer.leasing.worker.settings import StealWay
 
 ATTEMPTS = 3
 """How often a take, or a request, that the store throttles is made in a round; the Kinesis Client Library's number."""
 BACK_OFF_RATIO = 0.02
 """The longest pause between two attempts, in lengths of a lease: 0.2 s of 10 s."""
-
 OnTaken: TypeAlias = Callable[[Versioned, float], None]
 """Called with each lease as it is taken, and the time at which taking it was sent, by the clock."""
-
 _log = structlog.get_logger()
 
 
@@ -128,3 +130,29 @@ class Attempts:
         longest_seconds = self._lease_seconds * BACK_OFF_RATIO
         jitter = (1 + self._dice()) / 2
         await self._pacing.wait(longest_seconds * jitter * attempt / (ATTEMPTS - 1))
+
+
+# Asks a holder for its lease, in the way that all workers of the application agreed on.
+
+
+async def claim(store: RecordStore, seen: Versioned, worker: str) -> Versioned | None:
+    """Put a worker's claim on a lease.
+
+    Returns:
+        The lease; None if it changed hands, was claimed by another, or is free or finished.
+    """
+    try:
+        return await swap(
+            store, seen, lambda record: rules.claim(record, worker), verdict_of_claimant
+        )
+    except LeaseNotAcquiredError:
+        return None
+
+
+async def ask_for(
+    store: RecordStore, seen: Versioned, worker: str, way: StealWay
+) -> Versioned | None:
+    """Ask for a lease. None if there is nobody to ask, or another asked before."""
+    if way is StealWay.HAND_OFF:
+        return await LeaseManager(store).assign(seen, worker, graceful=True)
+    return await claim(store, seen, worker)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from consumer.leasing.expiry import Sighting, is_free, sighted
 from consumer.leasing.record import LeaseRecord, Versioned
-from consumer.leasing.worker.core.shares import LeaseView
+from consumer.leasing.worker.fair_share import LeaseView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
 from consumer.message.types import JsonType
 from consumer.protocol.journal_pb2 import JournalSpec
+from consumer.simulation.history_checker import Witness, output_of
 from consumer.simulation.stores import FencedRowStore, RecordedStore
-from consumer.simulation.witness import Witness, output_of
 
 NumberStore = RecordedStore | FencedRowStore
 

@@ -32,11 +32,10 @@ from consumer.protocol.shard_pb2 import ShardSpec
 from consumer.shard.environment import ShardConfig
 from consumer.simulation.application import NumberKeeper, NumberStore
 from consumer.simulation.broker import MemoryBroker
+from consumer.simulation.history_checker import INPUTS, LOG, OUTPUTS, Witness
 from consumer.simulation.member import SimulatedMember, Surroundings, new_member
 from consumer.simulation.scenario import Scenario
-from consumer.simulation.stores import FencedRowStore, RecordedStore, Table
-from consumer.simulation.table_way import FaultyWay
-from consumer.simulation.witness import INPUTS, LOG, OUTPUTS, Witness
+from consumer.simulation.stores import FaultyWay, FencedRowStore, RecordedStore, Table
 
 ROOT: Final = "/simulated"
 SHARD: Final = ItemId("shard-1")

@@ -10,9 +10,9 @@ from typing import Final
 from allocator.simulation.network import Link
 from consumer.protocol.journal_pb2 import Status
 from consumer.simulation.cluster import Cluster
+from consumer.simulation.history_checker import LOG
 from consumer.simulation.member import SimulatedMember
 from consumer.simulation.scenario import Fault
-from consumer.simulation.witness import LOG
 
 LOSS_MAX: Final = 0.35
 LATE_MAX: Final = 0.25

@@ -21,9 +21,9 @@ from allocator.simulation.world import describe
 from consumer.protocol.journal_pb2 import Status
 from consumer.simulation.cluster import CONFIG, ROOT, Cluster
 from consumer.simulation.faults import Faults
+from consumer.simulation.history_checker import Witness
 from consumer.simulation.scenario import Report, Scenario
 from consumer.simulation.statuses import Statuses
-from consumer.simulation.witness import Witness
 from consumer.simulation.writers import Writers, writers_of_outputs
 
 POLL_SECONDS = 1.0

@@ -12,7 +12,7 @@ from allocator.simulation.store import Commit
 from consumer.failure_kind import FailureKind
 from consumer.protocol.shard_pb2 import ReplicaStatus
 from consumer.simulation.application import BROKEN_ON_PURPOSE
-from consumer.simulation.witness import Witness
+from consumer.simulation.history_checker import Witness
 
 ALLOCATOR: Final = "allocator"
 _FORESEEN: Final = (FailureKind.TRANSIENT, FailureKind.FENCED)

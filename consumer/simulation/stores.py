@@ -6,16 +6,19 @@ they wait for is done: so they run on a virtual loop, where nothing may block.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import CancelledError, Future
+from contextvars import Context
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
+from allocator.simulation.network import Link
 from consumer.application import Shard
-from consumer.errors import CommitFencedError, StoreClosedError
+from consumer.errors import CommitFencedError, StoreClosedError, StoreUnavailableError
 from consumer.local_state import local_state_of
 from consumer.message.producer_segment import (
     EncodedCheckpoint,
@@ -27,15 +30,59 @@ from consumer.message.producer_segment import (
 from consumer.op_future import OpFuture, TurnFuture
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.recoverylog.recorder import FileRecorder
-from consumer.simulation.piecewise import PiecewiseRecorder
 from consumer.stores.json_document import decode_documents, encode_documents
 from consumer.stores.recorded_files import remove_if_there
 from consumer.stores.state_file import RecordedStateFile, Segments
 
 State = dict[str, int]
 T = TypeVar("T")
-
 _NEXT = "next.json"
+
+
+# A recorder whose operations reach the log one by one, so that a crash may come between any two of
+# a commit.
+class PiecewiseRecorder:
+    """Implements `consumer.recoverylog.recorder.FileRecorder`: sends each operation by itself."""
+
+    def __init__(self, recorder: FileRecorder) -> None:
+        """Take the recorder that does the work."""
+        self._recorder = recorder
+
+    def create(self, path: str) -> None:
+        """Record a new, empty file."""
+        self._recorder.create(path)
+        self._recorder.barrier()
+
+    def write(self, path: str, offset: int, content: bytes) -> None:
+        """Record a write in two halves."""
+        half = len(content) // 2
+        self._recorder.write(path, offset, content[:half])
+        self._recorder.barrier()
+        self._recorder.write(path, offset + half, content[half:])
+        self._recorder.barrier()
+
+    def rename(self, path: str, to: str) -> None:
+        """Record another name."""
+        self._recorder.rename(path, to)
+        self._recorder.barrier()
+
+    def remove(self, path: str) -> None:
+        """Record that a file is gone."""
+        self._recorder.remove(path)
+        self._recorder.barrier()
+
+    def set_property(self, path: str, content: str) -> None:
+        """Record a small file."""
+        self._recorder.set_property(path, content)
+        self._recorder.barrier()
+
+    def after(self, futures: Collection[Future[object]]) -> None:
+        """Let what comes wait."""
+        self._recorder.after(futures)
+
+    def barrier(self) -> Future[None]:
+        """Return what resolves when everything recorded before is durable."""
+        return self._recorder.barrier()
 
 
 class StoreObserver(Protocol):
@@ -345,3 +392,64 @@ class FencedRowStore:
         self._committed = state
         self._observer.on_believed(state)
         commit.set_result(None)
+
+
+# One process's way to the table of a `FencedRowStore`: late, lost, cut, as its way to everything
+# else.
+
+IMPATIENCE_SECONDS: Final = 2.0
+
+
+class FaultyWay:
+    """Implements `consumer.simulation.stores.Way` over a `Link`."""
+
+    def __init__(self, link: Link) -> None:
+        """Take what is in between."""
+        self._link = link
+
+    def check(self) -> None:
+        """Fail if nothing gets through."""
+        if self._link.cut:
+            raise _unavailable()
+
+    def send(self, action: Callable[[], None], answer: Answer) -> None:
+        """Have `action` done when the request arrives; give up waiting for the answer after a while."""
+        answered = False
+
+        def settle(failure: BaseException | None) -> None:
+            nonlocal answered
+            if not answered:
+                answered = True
+                answer(failure)
+
+        loop = asyncio.get_running_loop()
+        # In the process's own time, and so in its own context.
+        settled: asyncio.Future[BaseException | None] = loop.create_future()
+        settled.add_done_callback(lambda done: settle(done.result()))
+        loop.call_later(IMPATIENCE_SECONDS, settle, _unavailable())
+
+        def on_answer(failure: BaseException | None) -> None:
+            if not settled.done():
+                settled.set_result(failure)
+
+        self._carry(lambda: self._perform(action, on_answer))
+
+    def _perform(self, action: Callable[[], None], on_answer: Answer) -> None:
+        failure = raised_by(action)
+        self._carry(lambda: on_answer(failure))
+
+    def _carry(self, arrive: Callable[[], None]) -> None:
+        seconds = self._link.travel_seconds()
+        if seconds is None or self._link.cut:
+            return
+
+        def on_arrival() -> None:
+            if not self._link.cut:
+                arrive()
+
+        # Outside of any process: the network does not stop with those who use it.
+        asyncio.get_running_loop().call_later(seconds, on_arrival, context=Context())
+
+
+def _unavailable() -> StoreUnavailableError:
+    return StoreUnavailableError("simulated", "the table does not answer")

@@ -17,7 +17,7 @@ from consumer.message.types import JsonType
 from consumer.message.uuid import MessageClock, new_producer_id
 from consumer.protocol.journal_pb2 import AppendRequest, Status
 from consumer.simulation.broker import MemoryBroker
-from consumer.simulation.witness import FOREIGN, INPUTS, OUTPUTS
+from consumer.simulation.history_checker import FOREIGN, INPUTS, OUTPUTS
 
 OUTSIDE, ENDED, ROLLED_BACK, ABANDONED = 0.2, 0.3, 0.08, 0.04
 """Shares of what a writer does that are a message by itself, the end of its transaction, its rollback, its death."""

@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -36,7 +36,6 @@ from consumer.state_tables import TableScan, picked, require_table
 from consumer.stores.arrow_rows import row_batches
 from consumer.stores.commit_thread import CommitThread
 from consumer.stores.json_document import decode_documents, encode_documents
-from consumer.stores.json_table import STATE_TABLE, rows_of, state_schema
 from consumer.stores.state_file import KeptStateFile, RecordedStateFile, Segments, StateFile
 from consumer.stores.stored_checkpoint import whole_checkpoint
 
@@ -44,6 +43,42 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 StateT = TypeVar("StateT")
+
+# A JSON state as a table: an entry of an object, or an element of an array, a row; its value as
+# JSON.
+
+STATE_TABLE: Final = "state"
+
+
+def state_schema() -> pa.Schema:
+    """Return the columns: the entry's name, or the element's index; empty for any other state."""
+    import pyarrow as pa
+
+    return pa.schema([("key", pa.string()), ("value", pa.string())])
+
+
+def rows_of(state: bytes, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of a state, with those columns.
+
+    Args:
+        state: As JSON. Values are passed on as they stand there.
+        columns: Of `state_schema`.
+    """
+    for key, value in _entries(state):
+        entry = {"key": key, "value": value}
+        yield tuple(entry[column] for column in columns)
+
+
+def _entries(state: bytes) -> Iterator[tuple[str, str]]:
+    first = state.lstrip()[:1]
+    if first == b"{":
+        entries = msgspec.json.decode(state, type=dict[str, msgspec.Raw])
+        yield from ((key, bytes(value).decode()) for key, value in entries.items())
+    elif first == b"[":
+        elements = msgspec.json.decode(state, type=list[msgspec.Raw])
+        yield from ((str(index), bytes(each).decode()) for index, each in enumerate(elements))
+    else:
+        yield "", state.decode()
 
 
 class JsonFileStore(Generic[StateT]):

@@ -26,8 +26,7 @@ from consumer.message.batch import MessageBatch, MessageType
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.sources.kafka.partitions import PartitionReader, checked_config
 from consumer.sources.kafka.places import Earliest, Start
-from consumer.sources.kafka.reading import ReadingSettings, TopicsReading
-from consumer.sources.kafka.replay import replayed
+from consumer.sources.kafka.reading import ReadingSettings, TopicsReading, replayed
 from consumer.sources.metrics import SourceMetrics
 from consumer.sources.part import part_of
 

@@ -21,9 +21,14 @@ from allocator.runtime.clock import Clock, SystemClock
 from consumer.errors import SourceError, SourceUnavailableError
 from consumer.sources.kinesis.calls import KinesisCalls, told_apart
 from consumer.sources.kinesis.lineage import StreamShard
-from consumer.sources.kinesis.page import Page, page_of
-from consumer.sources.kinesis.page_counts import PageCounts
-from consumer.sources.kinesis.pages import PageReader, may_try_again, place_again
+from consumer.sources.kinesis.pages import (
+    Page,
+    PageCounts,
+    PageReader,
+    may_try_again,
+    page_of,
+    place_again,
+)
 from consumer.sources.kinesis.places import AfterSequence, Place, place_arguments
 from consumer.sources.metrics import SourceMetrics
 

@@ -7,10 +7,10 @@ again only while it is behind, and backs off when it is refused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -19,10 +19,9 @@ from allocator.runtime.clock import Clock, SystemClock
 from consumer.errors import SourceError, SourceUnavailableError
 from consumer.sources.kinesis.calls import ExpiredIteratorError, KinesisCalls, ThrottledError
 from consumer.sources.kinesis.lineage import StreamShard
-from consumer.sources.kinesis.page import Page, page_of
-from consumer.sources.kinesis.page_counts import PageCounts
 from consumer.sources.kinesis.places import AfterSequence, Place, time_of
-from consumer.sources.metrics import SourceMetrics
+from consumer.sources.kinesis.records import KinesisMetadata, StreamRecord, user_records
+from consumer.sources.metrics import SourceMetrics, kind_of
 from consumer.sources.starts import AtTimestamp, Latest
 
 READ_INTERVAL_SECONDS = 0.25
@@ -33,6 +32,108 @@ RECORDS_MAX = 2_000
 """Records of the stream in a page; Kinesis gives 10,000 at most, and 10 MiB."""
 OUTAGE_ATTEMPTS_MAX = 8
 """Attempts, with pauses of up to five seconds, before an outage fails the reader."""
+
+
+# What readers of a stream's shards count: `consumer.sources.metrics` in words of Kinesis.
+
+
+class PageCounts:
+    """Counts for one stream."""
+
+    def __init__(self, metrics: SourceMetrics | None, stream: str) -> None:
+        """Count under the stream's name.
+
+        Args:
+            metrics: Of the process; None: of its own.
+            stream: Its name.
+        """
+        self._metrics = metrics or SourceMetrics()
+        self._stream = stream
+
+    @contextmanager
+    def reading(self, shard: StreamShard) -> Iterator[None]:
+        """Show how far a shard is behind as long as it is read."""
+        try:
+            yield
+        finally:
+            self._metrics.on_left(self._name(shard))
+
+    def on_begun(self, shard: StreamShard) -> None:
+        """Count an iterator, or a subscription."""
+        self._metrics.on_begun(self._name(shard))
+
+    def on_answered(self, shard: StreamShard, seconds: float) -> None:
+        """Count a question for records, and how long its answer took."""
+        self._metrics.on_answered(self._name(shard), seconds)
+
+    def on_page(self, shard: StreamShard, page: Page) -> None:
+        """Count what a page holds."""
+        name = self._name(shard)
+        self._metrics.on_read(
+            name,
+            records=len(page.records),
+            record_bytes=sum(len(record.data) for record in page.records),
+        )
+        if page.behind_ms is not None:
+            self._metrics.on_behind(name, page.behind_ms / 1000)
+
+    def on_error(self, shard: StreamShard, error: SourceError) -> None:
+        """Count a refusal, or a failure."""
+        self._metrics.on_error(self._name(shard), _kind_of(error))
+
+    def _name(self, shard: StreamShard) -> str:
+        return f"kinesis/{self._stream}/{shard.id}"
+
+
+def _kind_of(error: SourceError) -> str:
+    if isinstance(error, ThrottledError):
+        return "throttled"
+    if isinstance(error, ExpiredIteratorError):
+        return "expired"
+    return kind_of(error)
+
+
+# A page: what one reading of a shard brought.
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some records of a shard; may be none."""
+
+    records: tuple[StreamRecord, ...]
+    """As their producers meant them."""
+    first: str = ""
+    """Number of the first record of the stream; empty: there was none."""
+    last: str = ""
+    """Number of its last."""
+    behind_ms: int | None = None
+    """How old the end of the page is, compared with the end of the shard."""
+    ended: bool = False
+    """No page will follow: the shard is closed, and was read to its end."""
+
+
+def page_of(shard: StreamShard, records: list[Any], *, behind_ms: int | None, ended: bool) -> Page:
+    """Return records as boto3 gives them as a page, aggregates taken apart."""
+    found: list[StreamRecord] = []
+    for record in records:
+        metadata = KinesisMetadata(
+            shard_id=shard.id,
+            sequence_number=record["SequenceNumber"],
+            partition_key=record["PartitionKey"],
+            arrived_at=record.get("ApproximateArrivalTimestamp"),
+        )
+        parts = user_records(metadata, record["Data"], shard.hashes)
+        if not parts:
+            _log.warning(
+                "kinesis.misplaced_aggregate", shard=shard.id, sequence=record["SequenceNumber"]
+            )
+        found += parts
+    return Page(
+        tuple(found),
+        first=records[0]["SequenceNumber"] if records else "",
+        last=records[-1]["SequenceNumber"] if records else "",
+        behind_ms=behind_ms,
+        ended=ended,
+    )
+
 
 _log = structlog.get_logger()
 

@@ -8,8 +8,7 @@ from contextlib import aclosing
 from consumer.errors import SourceDataLossError
 from consumer.message.batch import MessageBatch, MessageType
 from consumer.sources.kinesis.lineage import StreamShard
-from consumer.sources.kinesis.page import Page
-from consumer.sources.kinesis.pages import PageReader
+from consumer.sources.kinesis.pages import Page, PageReader
 from consumer.sources.kinesis.places import Beginning, Resume
 from consumer.sources.kinesis.records import StreamRecord
 from consumer.sources.received import Payload

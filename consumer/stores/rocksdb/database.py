@@ -6,23 +6,109 @@ referred to. They are therefore referred to here only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
-from rocksdict import Options, Rdict, ReadOptions, WriteBatch, WriteOptions
+from rocksdict import DBRecoveryMode, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from consumer.stores.rocksdb.committed_view import DEFAULT_FAMILY, CommittedView, first_key
-from consumer.stores.rocksdb.options import fix_options, new_options
-from consumer.stores.rocksdb.pending import PendingWrites
 
 CHECKPOINT_KEY = b"\x00\x12checkpoint\x00\x01"
 """An ordered encoding of (null, "checkpoint"); Gazette's store keeps its checkpoint there too."""
-
 SEGMENT_PREFIX = b"\x00\x12producers\x00"
 """Before the ids of segments that the checkpoint rests on."""
-
 Tune = Callable[[str, Options], None]
+
+# How a store's RocksDB is set up: whatever else is tuned, its files may only be added, appended to
+# and removed.
+MANIFEST_BYTES_MAX = 128 << 10
+"""The manifest begins anew after so much, so that the recovery log need not keep the changes of old times."""
+
+# Changes that are not in the database yet, laid over what is there: so that a transaction reads its
+# own writes.
+
+Changes = dict[bytes, bytes | None]
+"""New values by key; None is a deletion."""
+
+
+class PendingWrites:
+    """The changes of one transaction, by column family."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.families: dict[str, Changes] = {}
+
+    def of(self, family: str) -> Changes:
+        """Return the changes of a family, to be added to."""
+        changes = self.families.get(family)
+        if changes is None:
+            changes = self.families[family] = {}
+        return changes
+
+
+def changes_between(
+    layers: Iterable[PendingWrites], family: str, begin: bytes, end: bytes | None
+) -> Changes:
+    """Return the changes of keys in [begin, end) that `layers`, oldest first, make together; in order of keys."""
+    changes: Changes = {}
+    for layer in layers:
+        for key, value in layer.families.get(family, {}).items():
+            if key >= begin and (end is None or key < end):
+                changes[key] = value
+    return dict(sorted(changes.items()))
+
+
+def overlaid(
+    stored: Iterator[tuple[bytes, bytes]], changes: Changes
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield `stored` with `changes` made to it. Both are in order of keys; so is the result."""
+    following = iter(changes.items())
+    changed = next(following, None)
+    for key, value in stored:
+        while changed is not None and changed[0] < key:
+            if changed[1] is not None:
+                yield changed[0], changed[1]
+            changed = next(following, None)
+        if changed is not None and changed[0] == key:
+            continue  # Its turn comes before the next stored key.
+        yield key, value
+    while changed is not None:
+        if changed[1] is not None:
+            yield changed[0], changed[1]
+        changed = next(following, None)
+
+
+def new_options(write_buffer_bytes: int) -> Options:
+    """Return the options of the database and of each column family, to be tuned and then fixed (`fix_options`).
+
+    Args:
+        write_buffer_bytes: Size of the memory table of each family: also what opening replays from the log, at most.
+    """
+    options = Options(raw_mode=True)
+    options.set_write_buffer_size(write_buffer_bytes)
+    options.set_max_total_wal_size(4 * write_buffer_bytes)
+    options.set_target_file_size_base(write_buffer_bytes)
+    options.set_max_bytes_for_level_base(8 * write_buffer_bytes)
+    options.set_max_background_jobs(2)
+    return options
+
+
+def fix_options(options: Options) -> None:
+    """Set what the recording and the commit rest on."""
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    # A commit that is cut off at the end of the write-ahead log did not happen; nothing behind it is believed.
+    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
+    options.set_recycle_log_file_num(0)
+    options.set_allow_mmap_writes(False)
+    options.set_use_direct_io_for_flush_and_compaction(False)
+    options.set_max_manifest_file_size(MANIFEST_BYTES_MAX)
+    # Text logs of its own doings: local, not recorded, one small file.
+    options.set_keep_log_file_num(1)
+    options.set_max_log_file_size(1 << 20)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
 
 
 class Database:

@@ -11,10 +11,11 @@ Source: gazette/core consumer/store-rocksdb (one batch, the checkpoint's key, a 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from allocator.errors import ValidationError
@@ -25,7 +26,7 @@ from consumer.message.producer_segment import EncodedCheckpoint, encoded
 from consumer.op_future import OpFuture
 from consumer.private_directory import make_private
 from consumer.protocol.shard_pb2 import Checkpoint
-from consumer.state_tables import TableScan, picked, require_table
+from consumer.state_tables import ROWS_PER_BATCH, TableScan, picked, require_table
 from consumer.stores.commit_thread import CommitThread
 from consumer.stores.directory_lock import DirectoryLock
 from consumer.stores.rocksdb.committed_view import (
@@ -34,19 +35,47 @@ from consumer.stores.rocksdb.committed_view import (
     CommittedView,
     first_key,
 )
-from consumer.stores.rocksdb.database import CHECKPOINT_KEY, Database, Tune
-from consumer.stores.rocksdb.pending import PendingWrites, changes_between, overlaid
+from consumer.stores.rocksdb.database import (
+    CHECKPOINT_KEY,
+    Database,
+    PendingWrites,
+    Tune,
+    changes_between,
+    overlaid,
+)
 from consumer.stores.rocksdb.recording import RocksDbRecording
-from consumer.stores.rocksdb.tables import family_batches, family_schema
 from consumer.stores.stored_checkpoint import stored_checkpoint, whole_checkpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 ResultT = TypeVar("ResultT")
-
 WRITE_BUFFER_BYTES = 16 << 20
 """Memory table of each family; opening after a crash replays so much of the write-ahead log, in tenths of a second."""
+
+
+# Column families as Arrow shows them.
+
+
+def family_schema() -> pa.Schema:
+    """Return the columns of every column family."""
+    import pyarrow as pa
+
+    return pa.schema([("key", pa.binary()), ("value", pa.binary())])
+
+
+def family_batches(
+    view: CommittedView, family: str, schema: pa.Schema
+) -> Generator[pa.RecordBatch, None, None]:
+    """Yield the items of a family, in order of keys, with the columns of `schema`."""
+    import pyarrow as pa
+
+    items = view.items(family=family)
+    while part := list(islice(items, ROWS_PER_BATCH)):
+        keys, values = zip(*part, strict=True)
+        by_name = {"key": keys, "value": values}
+        arrays = [pa.array(by_name[name], type=pa.binary()) for name in schema.names]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class RocksDbStore:

@@ -36,21 +36,9 @@ from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.state_tables import TableScan, picked, require_table
 from consumer.stores.commit_thread import CommitThread
 from consumer.stores.directory_lock import DirectoryLock
-from consumer.stores.sqlite.connections import (
-    BEGIN,
-    COMMIT,
-    ROLLBACK,
-    TxnConnection,
-    open_writer,
-)
+from consumer.stores.sqlite.connections import BEGIN, COMMIT, ROLLBACK, TxnConnection, open_writer
 from consumer.stores.sqlite.readers import CommittedReaders
-from consumer.stores.sqlite.recording import (
-    DATABASE,
-    REWRITE_BYTES_MIN,
-    WAL,
-    SqliteRecording,
-)
-from consumer.stores.sqlite.script import statements_of
+from consumer.stores.sqlite.recording import DATABASE, REWRITE_BYTES_MIN, WAL, SqliteRecording
 from consumer.stores.sqlite.tables import rows_in, tables_in
 from consumer.stores.stored_checkpoint import whole_checkpoint
 
@@ -58,7 +46,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ResultT = TypeVar("ResultT")
-
 _CREATE_CHECKPOINT = (
     "CREATE TABLE IF NOT EXISTS gazette_checkpoint "
     "(id INTEGER PRIMARY KEY CHECK (id = 0), checkpoint BLOB NOT NULL)"
@@ -71,16 +58,31 @@ _WRITE_SEGMENT = "INSERT OR REPLACE INTO gazette_producers VALUES (?, ?)"
 _DELETE_SEGMENT = "DELETE FROM gazette_producers WHERE id = ?"
 _READ_CHECKPOINT = "SELECT checkpoint FROM gazette_checkpoint"
 _WRITE_CHECKPOINT = "INSERT OR REPLACE INTO gazette_checkpoint VALUES (0, ?)"
-
 WAL_BYTES_MAX = 16 << 20
 """Length of the write-ahead log from which it is checkpointed. The longer, the fewer pages are copied, and recorded, a
 second time; the shorter, the sooner a file opens after a crash or a hand-over: 16 MiB take some 10 ms, and where no
 recovery log keeps them for the next life, they are copied back first."""
-
 _WAL_HARD_RATIO = 8
 """A log so many times longer than that ends the queries which hold it back."""
 _QUIET_SECONDS = 0.05
 """Longest wait of a checkpoint for queries under way; the next commit tries again."""
+
+
+# SQL scripts: an application's schema, statement by statement.
+
+
+def statements_of(script: str) -> list[str]:
+    """Return the statements of a script, in order."""
+    statements: list[str] = []
+    pending = ""
+    for part in script.split(";"):
+        pending += part + ";"
+        if sqlite3.complete_statement(pending):
+            statements.append(pending)
+            pending = ""
+    if pending.rstrip(";").strip():
+        statements.append(pending)
+    return [statement for statement in statements if statement.strip(" \n\t;")]
 
 
 class SqliteStore:

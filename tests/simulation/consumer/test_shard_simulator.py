@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from allocator.simulation.many import run_seed
 from consumer.simulation.__main__ import main
+from consumer.simulation.history_checker import Witness
 from consumer.simulation.run import shards, simulate
 from consumer.simulation.scenario import Scenario
-from consumer.simulation.witness import Witness
 
 SEEDS = (3, 5, 11)
 _PRINT_HASHES = f"""

@@ -32,10 +32,10 @@ from consumer.shard.rollback.keeper import Rollbacks
 from consumer.shard.transaction_loop import TransactionLoop
 from consumer.shard.transaction_machine import TransactionMachine
 from consumer.simulation import broker
+from consumer.simulation.history_checker import Violation
 from consumer.simulation.run import simulate
 from consumer.simulation.scenario import Fault, Scenario
 from consumer.simulation.stores import Row, State, Table
-from consumer.simulation.witness import Violation
 
 # Many runs a test: on a busy machine they take their time.
 pytestmark = pytest.mark.timeout(240)

@@ -13,7 +13,7 @@ from botocore.exceptions import (
 from confluent_kafka import KafkaError
 
 from consumer.failure_kind import FailureKind, failure_kind
-from consumer.sources.kafka import failures as kafka
+from consumer.sources.kafka import partitions as kafka
 from consumer.sources.kinesis.calls import ExpiredIteratorError, ThrottledError, told_apart
 
 

@@ -12,18 +12,112 @@ number, or not. So numbers written and committed, numbers noted, and numbers vis
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
+import msgspec
+
+from consumer.message.batch import batch_of
+from consumer.message.framing import NDJSON, framing_for
+from consumer.message.sequence_rules import Outcome
+from consumer.message.sequencer import Sequencer
+from consumer.message.types import JsonType
+from consumer.message.uuid import Flags
+from consumer.protocol.recorded_op_pb2 import FSMHints
+from consumer.recoverylog.playback import CreateFile, Playback, RemoveFile
 from consumer.simulation.broker import Appended
-from consumer.simulation.committed_view import CommittedView
-from consumer.simulation.recovered_view import RecoveredView
+from consumer.simulation.stores import State
+from consumer.stores.json_document import decode_documents
 
 INPUTS = ("in/a", "in/b")
 OUTPUTS = ("out/a", "out/b")
 LOG = "logs/shard-1"
 FOREIGN = 1_000_000
 """Numbers from here on are other producers' messages in the outputs."""
+
+# What a reader of committed messages sees of one journal, as it grows.
+ENDLESS: Final = 1 << 30
+"""Messages and bytes that its memory takes: it never reads twice."""
+
+# What whoever recovers a log finds in it, as it grows: played from its beginning, apart from what
+# is under test.
+
+_STATE = "/state.json"
+
+
+class RecoveredView:
+    """Follows one recovery log of a `RecordedStore`."""
+
+    def __init__(self, log: str) -> None:
+        """Begin with nothing."""
+        self._playback = Playback(FSMHints(log=log))
+        self._files: dict[int, bytearray] = {}
+        self._decoded_fnode = 0
+        self.state: Mapping[str, int] = {}
+        """As of the last commit that is whole."""
+
+    def feed(self, appended: Appended) -> bool:
+        """Play an append; return whether the state is another one."""
+        for change in self._playback.feed(appended.begin, appended.content):
+            if isinstance(change, CreateFile):
+                self._files[change.fnode] = bytearray()
+            elif isinstance(change, RemoveFile):
+                del self._files[change.fnode]
+            else:
+                file = self._files[change.fnode]
+                file[change.offset : change.offset + len(change.content)] = change.content
+        fnode = self._playback.fsm.links.get(_STATE, 0)
+        if fnode == self._decoded_fnode or fnode == 0:
+            return False
+        self._decoded_fnode = fnode
+        document, _ = decode_documents(bytes(self._files[fnode]))
+        self.state = msgspec.json.decode(document, type=State)
+        return True
+
+
+class CommittedView:
+    """Follows one journal from its beginning. Messages are JSON with a number at `id`."""
+
+    def __init__(self, journal: str) -> None:
+        """Begin with nothing."""
+        self._unframer = framing_for(NDJSON, journal=journal).unframer(journal=journal, offset=0)
+        self._sequencer = Sequencer({}, ring_messages=ENDLESS, ring_bytes=ENDLESS)
+        self._type = JsonType()
+        self.outcomes: Counter[Outcome] = Counter()
+        """Messages by what became of them."""
+
+    def feed(self, appended: Appended) -> list[int]:
+        """Return the numbers of messages that an append makes visible, in order."""
+        frames = self._unframer.feed(appended.content)
+        batch, error = batch_of(appended.journal, frames, self._type)
+        assert error is None, f"{appended} is no message: {error}"
+        seen: list[int] = []
+        index = 0
+        while index < len(batch):
+            queued = self._sequencer.queue(batch, index)
+            index = queued.next_index
+            self.outcomes.update(queued.outcomes)
+            while self._sequencer.emitting:
+                run = self._sequencer.peek(ENDLESS)
+                assert run is not None, "everything is in memory"
+                seen += [
+                    envelope.message["id"]
+                    for envelope, flags in zip(run.envelopes(), run.flags, strict=True)
+                    if flags != Flags.ACK_TXN
+                ]
+                self._sequencer.consume(len(run))
+        return seen
+
+    def pending(self) -> list[int]:
+        """Return the producers whose messages were neither committed nor rolled back."""
+        return [
+            int.from_bytes(entry.id, "big")
+            for source in self._sequencer.take_checkpoint().values()
+            for entry in source.producers
+            if entry.state.begin >= 0
+        ]
 
 
 def output_of(number: int) -> str | None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from allocator.runtime.door import lazy_names
 
 if TYPE_CHECKING:
+    from spark_bridge.cluster.cluster_conf import MemberSettings
     from spark_bridge.cluster.membership import MemberInfo
-    from spark_bridge.cluster.settings import MemberSettings
-    from spark_bridge.cluster.shard_cluster import ShardCluster
+    from spark_bridge.cluster.shard_cluster import Services, ShardCluster
     from spark_bridge.conf import recommended_conf
     from spark_bridge.errors import (
         ClusterStartError,
@@ -23,14 +23,12 @@ if TYPE_CHECKING:
     )
     from spark_bridge.format_options import OptionError
     from spark_bridge.formats import register_formats
-    from spark_bridge.member.arguments import Arguments
+    from spark_bridge.member.application import Arguments
     from spark_bridge.publish import PublishTarget, publish_dataframe
     from spark_bridge.routing.heads import token_of_heads
-    from spark_bridge.routing.tokens import token_accumulator
-    from spark_bridge.services import Services
     from spark_bridge.session import start_session
     from spark_bridge.standalone import StandaloneCluster
-    from spark_bridge.task_resolver import TaskResolver
+    from spark_bridge.task_resolver import TaskResolver, token_accumulator
 
 __all__ = [
     "Arguments",
@@ -61,17 +59,17 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "Arguments": "spark_bridge.member.arguments",
+            "Arguments": "spark_bridge.member.application",
             "ClusterStartError": "spark_bridge.errors",
             "ClusterStoppedError": "spark_bridge.errors",
             "MemberInfo": "spark_bridge.cluster.membership",
-            "MemberSettings": "spark_bridge.cluster.settings",
+            "MemberSettings": "spark_bridge.cluster.cluster_conf",
             "NoMemberError": "spark_bridge.errors",
             "OptionError": "spark_bridge.format_options",
             "PublishError": "spark_bridge.errors",
             "PublishTarget": "spark_bridge.publish",
             "ScaleTimeoutError": "spark_bridge.errors",
-            "Services": "spark_bridge.services",
+            "Services": "spark_bridge.cluster.shard_cluster",
             "ShardCluster": "spark_bridge.cluster.shard_cluster",
             "ShardNotServedError": "spark_bridge.errors",
             "SparkBridgeError": "spark_bridge.errors",
@@ -81,7 +79,7 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
             "recommended_conf": "spark_bridge.conf",
             "register_formats": "spark_bridge.formats",
             "start_session": "spark_bridge.session",
-            "token_accumulator": "spark_bridge.routing.tokens",
+            "token_accumulator": "spark_bridge.task_resolver",
             "token_of_heads": "spark_bridge.routing.heads",
         },
     )

@@ -17,7 +17,7 @@ journals' offsets along: `resolver.reading(token)`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc
 
@@ -31,15 +31,39 @@ from spark_bridge.routing.lookup import CAPABILITY_READ
 from spark_bridge.routing.plan import ResolverPlan
 from spark_bridge.routing.routed_channel import RoutedChannel
 from spark_bridge.routing.survey import survey
-from spark_bridge.routing.tokens import token_accumulator
 from spark_bridge.routing.worker import this_worker
 
-__all__ = ["TaskResolver", "close_connections", "token_accumulator", "token_of_heads"]
+if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
+    from pyspark.sql import SparkSession
 
+__all__ = ["TaskResolver", "close_connections", "token_accumulator", "token_of_heads"]
 DEADLINE_SECONDS = 30.0
 """Of each call, retries included: a hand-over takes less than a second, a lost machine a lease's 20 seconds."""
-
 StubT = TypeVar("StubT")
+
+
+# Offsets of journals on their way between tasks: what one wrote, another wants to see reflected.
+
+
+def token_accumulator(spark: SparkSession) -> Accumulator[dict[str, int]]:
+    """Return what tasks add their tokens to, and the driver takes the merged one from: `accumulator.value`.
+
+    A task that is run again adds its token once more, which changes nothing: of two offsets the greater counts.
+    """
+    from pyspark.accumulators import AccumulatorParam
+
+    class MergedTokens(AccumulatorParam[dict[str, int]]):
+        def zero(self, value: dict[str, int]) -> dict[str, int]:
+            del value
+            return {}
+
+        def addInPlace(  # noqa: N802 - Spark's name
+            self, value1: dict[str, int], value2: Token
+        ) -> dict[str, int]:
+            return merge_tokens(value1, value2)
+
+    return spark.sparkContext.accumulator({}, MergedTokens())
 
 
 class _Member(Protocol):

@@ -44,8 +44,8 @@ from consumer.embedded.broker import EmbeddedBrokerProcess
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.errors import ConsumerError
 from consumer.protocol.shard_pb2 import ApplyRequest, ReplicaStatus, ShardSpec
-from spark_bridge.cluster.member_client import MemberClient
 from spark_bridge.cluster.membership import Membership
+from spark_bridge.cluster.shards import MemberClient
 from spark_bridge.errors import NoMemberError
 from spark_bridge.standalone import StandaloneCluster
 

@@ -17,19 +17,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from allocator.errors import ValidationError
 from allocator.etcd.config import EtcdConfig
-from spark_bridge.cluster.settings import MemberSettings
+from allocator.policy import AllocationPolicy
+from consumer.rpc.call_limits import CallBounds
+from consumer.shard.environment import ShardConfig
 from spark_bridge.errors import ClusterConfError
-from spark_bridge.member.arguments import Arguments
+from spark_bridge.member.application import Arguments
 
 PREFIX = "spark.broadsheet."
 _APP = f"{PREFIX}app."
 _ETCD = f"{PREFIX}etcd."
 _SECRET = f"{PREFIX}secret."
 _SECRET_APP = f"{_SECRET}app."
-
 ENDPOINTS = f"{_ETCD}endpoints"
 USER = f"{_ETCD}user"
 CA_FILE = f"{_ETCD}caFile"
@@ -41,11 +43,39 @@ ZONE = f"{PREFIX}zone"
 PASSWORD = f"{_SECRET}etcd.password"
 AUTH_KEYS = f"{_SECRET}authKeys"
 BROKER_AUTH_KEYS = f"{_SECRET}brokerAuthKeys"
-
 _SECRETS = (PASSWORD, AUTH_KEYS, BROKER_AUTH_KEYS)
 _KNOWN = frozenset((ENDPOINTS, USER, CA_FILE, CERT_FILE, KEY_FILE, SERVER_NAME, *_SECRETS))
 _CHECKED_PREFIXES = (_ETCD, _SECRET)
 """A name misspelt below these would turn protection off without a word."""
+
+
+# What may be set for every member of a cluster.
+
+
+class MemberSettings(TypedDict, total=False):
+    """What may be set for every member; see `consumer.config.MemberConfig`."""
+
+    bind_host: str
+    state_dir: str
+    shard_limit: int
+    capacity: int
+    hot_standbys_max: int
+    lease_ttl_seconds: float
+    watch_delay_seconds: float
+    auth_keys: str
+    broker_auth_keys: str
+    allow_unauthenticated: bool
+    announce_seconds_max: float
+    watch_peers: bool
+    suspicion_phi: float
+    drain_seconds_max: float
+    drain_alone_seconds_max: float
+    drain_covered_seconds_max: float
+    stop_seconds_max: float
+    request_bytes_max: int
+    calls: CallBounds
+    shards: ShardConfig
+    allocation: AllocationPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

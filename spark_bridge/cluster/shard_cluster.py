@@ -12,8 +12,9 @@ last resort.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Container, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack
@@ -31,15 +32,12 @@ from consumer.client import SyncShardClient
 from consumer.config import MemberConfig
 from consumer.protocol.auth import KeyedAuth
 from consumer.protocol.shard_pb2 import ShardSpec
-from spark_bridge.cluster.cluster_conf import read_cluster_conf
+from spark_bridge.cluster.cluster_conf import MemberSettings, read_cluster_conf
 from spark_bridge.cluster.elasticity import Elasticity, wait_until
-from spark_bridge.cluster.executor_watch import ExecutorWatch
-from spark_bridge.cluster.executors import Executors
-from spark_bridge.cluster.member_client import MemberClient
+from spark_bridge.cluster.executors import Executors, ExecutorWatch
 from spark_bridge.cluster.member_jobs import MemberJobs
 from spark_bridge.cluster.membership import MemberInfo, Membership
-from spark_bridge.cluster.settings import MemberSettings
-from spark_bridge.cluster.shards import Shards
+from spark_bridge.cluster.shards import MemberClient, Shards
 from spark_bridge.conf import check_session
 from spark_bridge.errors import (
     ClusterStartError,
@@ -47,14 +45,11 @@ from spark_bridge.errors import (
     NotInClusterError,
     ScaleTimeoutError,
 )
-from spark_bridge.member.application import ApplicationFactory
-from spark_bridge.member.arguments import Arguments
+from spark_bridge.member.application import ApplicationFactory, Arguments
 from spark_bridge.member.serving import MemberPlan
 from spark_bridge.member.task import MemberTask
-from spark_bridge.services import Services, find_or_start
 
 log = structlog.get_logger()
-
 START_SECONDS_MAX = 90.0
 """Executors of a fresh session take some seconds to come up, on a busy machine many."""
 SCALE_SECONDS_MAX = 120.0
@@ -71,6 +66,44 @@ DRAIN_ALONE_SECONDS_MAX = 1.0
 """Members that all leave together have nobody to hand over to; it covers the time until the last has said so."""
 DRAIN_COVERED_SECONDS_MAX = 5.0
 """For shards that have a ready replica elsewhere: Spark starts nobody in a member's place before it has left."""
+
+
+# The etcd and the broker that a cluster uses: the user's, or embedded ones on this machine.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """How to reach both."""
+
+    etcd: EtcdConfig
+    broker_address: str
+
+
+@contextmanager
+def find_or_start(
+    etcd: EtcdConfig | Sequence[str] | None, broker_address: str | None, *, data_dir: Path
+) -> Iterator[Services]:
+    """Give the services named, and start what is not named.
+
+    What is started listens on 127.0.0.1, so it serves only executors of this machine.
+
+    Args:
+        etcd: Endpoints of your cluster, or all that is needed to reach it; None starts one.
+        broker_address: `http://host:port` of your brokers; None starts one.
+        data_dir: Where started ones keep their data; it survives them.
+    """
+    from consumer.embedded.broker import EmbeddedBrokerProcess
+    from consumer.embedded.etcd import EmbeddedEtcdProcess
+
+    with ExitStack() as started:
+        if etcd is None:
+            server = started.enter_context(EmbeddedEtcdProcess(data_dir / "etcd", listen="tcp"))
+            etcd = (server.endpoint,)
+        if broker_address is None:
+            broker = started.enter_context(EmbeddedBrokerProcess(data_dir / "broker"))
+            broker_address = broker.address
+        config = etcd if isinstance(etcd, EtcdConfig) else EtcdConfig(endpoints=tuple(etcd))
+        yield Services(etcd=config, broker_address=broker_address)
 
 
 class ShardCluster:

@@ -2,19 +2,110 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import structlog
 
 from allocator.model import MemberId
+from consumer.client import SyncShardClient
 from consumer.errors import EndpointError
-from consumer.protocol.shard_pb2 import ApplyRequest, ShardSpec
+from consumer.protocol.auth import ClientAuth
+from consumer.protocol.shard_pb2 import ApplyRequest, ListResponse, ReplicaStatus, ShardSpec
 from spark_bridge.cluster.elasticity import wait_until
-from spark_bridge.cluster.member_client import MemberClient
-from spark_bridge.cluster.replicas import Replicas, read_replicas
+from spark_bridge.cluster.membership import MemberInfo
 from spark_bridge.errors import NoMemberError
 
 log = structlog.get_logger()
+
+
+# A client of whichever member lives: members come and go, their addresses with them.
+
+
+class MemberClient:
+    """Keeps a connection to one member for as long as it lives, and then finds another."""
+
+    def __init__(
+        self, members: Callable[[], Sequence[MemberInfo]], *, auth: ClientAuth | None
+    ) -> None:
+        """Create it, not connected.
+
+        Args:
+            members: Returns the live members.
+            auth: Signs each request; None attaches nothing.
+        """
+        self._members = members
+        self._auth = auth
+        self._connected: tuple[MemberId, SyncShardClient] | None = None
+        self._unreachable: set[MemberId] = set()
+
+    def current(self) -> SyncShardClient:
+        """Return a client of a member that etcd knows, preferably of one that was reachable.
+
+        Raises:
+            NoMemberError: there is none at the moment.
+        """
+        members = self._members()
+        if self._connected is not None:
+            held_by, client = self._connected
+            if any(member.member_id == held_by for member in members):
+                return client
+            self.close()
+        if not members:
+            raise NoMemberError("no member is alive at the moment; Spark starts lost ones again")
+        self._unreachable &= {member.member_id for member in members}
+        chosen = min(
+            members,
+            key=lambda one: (one.member_id in self._unreachable, one.exiting, one.partition),
+        )
+        client = SyncShardClient(chosen.endpoint, auth=self._auth)
+        self._connected = (chosen.member_id, client)
+        return client
+
+    def give_up(self) -> None:
+        """Let go of the member in use, which did not answer, and prefer others from now on."""
+        if self._connected is not None:
+            self._unreachable.add(self._connected[0])
+            self.close()
+
+    def close(self) -> None:
+        """Disconnect. Idempotent."""
+        if self._connected is not None:
+            connected, self._connected = self._connected, None
+            connected[1].close()
+
+
+# Who serves which shard, read from a listing.
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """The shards of a listing, by id."""
+
+    primaries: Mapping[str, MemberId] = field(default_factory=dict)
+    """Those that serve."""
+    statuses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What each replica of a shard says, for messages."""
+
+    def describe(self, shard_id: str) -> str:
+        """Tell what is known of a shard, on one line."""
+        if shard_id not in self.statuses:
+            return f"{shard_id} (no such shard)"
+        return f"{shard_id} ({', '.join(self.statuses[shard_id]) or 'assigned to nobody'})"
+
+
+def read_replicas(listing: ListResponse, *, not_on: Container[MemberId] = ()) -> Replicas:
+    """Read a listing; replicas on the members `not_on` do not count."""
+    primaries: dict[str, MemberId] = {}
+    statuses: dict[str, tuple[str, ...]] = {}
+    for shard in listing.shards:
+        said: list[str] = []
+        for process_id, status in zip(shard.route.members, shard.status, strict=True):
+            member_id = MemberId(process_id.zone, process_id.suffix)
+            errors = f": {'; '.join(status.errors)}" if status.errors else ""
+            said.append(f"{ReplicaStatus.Code.Name(status.code)} on {member_id}{errors}")
+            if status.code == ReplicaStatus.PRIMARY and member_id not in not_on:
+                primaries[shard.spec.id] = member_id
+        statuses[shard.spec.id] = tuple(said)
+    return Replicas(primaries, statuses)
 
 
 class Shards:

@@ -4,12 +4,37 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from consumer.application import Application
-from spark_bridge.errors import ApplicationLoadError
-from spark_bridge.member.arguments import Arguments
+from spark_bridge.errors import ApplicationLoadError, ArgumentMissingError
+
+# What an application is told beside its code: arguments and secrets, by name.
+
+
+class Arguments(Mapping[str, str]):
+    """A read-only mapping whose text shows names and never values, for some are secrets."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        """Copy the values."""
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> str:
+        try:
+            return self._values[name]
+        except KeyError:
+            raise ArgumentMissingError(name, given=sorted(self._values)) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Arguments({', '.join(sorted(self._values))})"
+
 
 # `Any`: the store of the user's application is its own business.
 ApplicationFactory = Callable[[], Application[Any]] | Callable[[Arguments], Application[Any]]

@@ -30,8 +30,7 @@ from consumer.config import MemberConfig
 from consumer.interpreter import serve_only, tend_memory
 from consumer.member.service import Service
 from spark_bridge.errors import MemberReleasedError
-from spark_bridge.member.application import ApplicationFactory, load_application
-from spark_bridge.member.arguments import Arguments
+from spark_bridge.member.application import ApplicationFactory, Arguments, load_application
 from spark_bridge.member.executor import executor_command, on_executor_exit, own_address, zone_of
 from spark_bridge.member.host import encode_host, host_key, host_of
 from spark_bridge.member.identity import Incarnation

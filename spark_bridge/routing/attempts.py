@@ -19,9 +19,20 @@ from allocator.runtime.backoff import Backoff
 from consumer.protocol.call_metadata import Token, request_metadata
 from spark_bridge.errors import NoMemberError
 from spark_bridge.routing.lookup import Metadata, believed_route, credentials, selecting
-from spark_bridge.routing.outcome import Moved, Outcome, of_answer, of_error, takes_token
 from spark_bridge.routing.plan import ResolverPlan
-from spark_bridge.routing.retry import Again, CallHistory, Confirm, Done, Final, Step
+from spark_bridge.routing.retry_policy import (
+    Again,
+    CallHistory,
+    Confirm,
+    Done,
+    Final,
+    Moved,
+    Outcome,
+    Step,
+    of_answer,
+    of_error,
+    takes_token,
+)
 from spark_bridge.routing.routes import ShardRoute
 from spark_bridge.routing.worker import Worker, this_worker
 

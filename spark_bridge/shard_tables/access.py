@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from allocator.errors import ValidationError
 from consumer.protocol.selector_text import parse_selector
+from spark_bridge.errors import SparkBridgeError
 from spark_bridge.format_options import FormatOptions, OptionError
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 ADDRESS: Final = "the address of a member, or of several with commas, e.g. http://127.0.0.1:8080"
 _SELECTOR: Final = "a label selector that says which shards, e.g. id:prefix=counts-"
 COMMON_OPTIONS: Final = ("address", "authKeysFile")
-
 AnswerT = TypeVar("AnswerT")
 
 
@@ -104,7 +104,6 @@ async def first_answer(
         NoMemberAnsweredError: none can.
     """
     from consumer.errors import EndpointError
-    from spark_bridge.shard_tables.errors import NoMemberAnsweredError
 
     met: dict[str, str] = {}
     for address in addresses:
@@ -113,3 +112,30 @@ async def first_answer(
         except (EndpointError, TimeoutError) as error:
             met[address] = str(error)
     raise NoMemberAnsweredError(met)
+
+
+# What a reader of tables may meet.
+#
+# SparkBridgeError
+# ├── NoMemberAnsweredError(met)      none of the members named can be reached
+# └── StateReadError(shard_id)        a shard's state cannot be read
+
+
+class NoMemberAnsweredError(SparkBridgeError):
+    """None of the members that were named can be reached."""
+
+    def __init__(self, met: Mapping[str, str]) -> None:
+        causes = "; ".join(f"{address}: {cause}" for address, cause in met.items())
+        super().__init__(
+            f"no member answers ({causes}): give option address one that lives, or several"
+        )
+        self.met = dict(met)
+
+
+class StateReadError(SparkBridgeError):
+    """A shard's state cannot be read; the message says what was met."""
+
+    def __init__(self, shard_id: str, detail: str) -> None:
+        super().__init__(f"the state of shard {shard_id} cannot be read: {detail}")
+        self.shard_id = shard_id
+        self.detail = detail

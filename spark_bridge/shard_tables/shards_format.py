@@ -9,26 +9,75 @@ reached leaves those columns empty; `option("progress", "false")` asks none.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
+from consumer.client import ShardClient, StateClient
+from consumer.errors import ConsumerError
+from consumer.key_space import member_id_of
+from consumer.protocol.labels import values_of
+from consumer.protocol.selector_text import parse_selector
+from consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
+from consumer.protocol.state_pb2 import ReplicaProgress
 from spark_bridge.shard_tables.access import (
     ClusterAccess,
     access_of,
+    first_answer,
     options_of,
     selector_of,
 )
 from spark_bridge.shard_tables.columns import batches_of, require_columns
-from spark_bridge.shard_tables.shards_columns import SHARDS_TABLE
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _KNOWN = ("selector", "progress")
+
+# The columns of the table of replicas.
+_SOURCE = StructType([StructField("journal", StringType()), StructField("min_offset", LongType())])
+_OFFSETS = MapType(StringType(), LongType())
+SHARDS_TABLE: Final = StructType(
+    [
+        StructField("shard_id", StringType()),
+        StructField("disable", BooleanType()),
+        StructField("hot_standbys", IntegerType()),
+        StructField("sources", ArrayType(_SOURCE)),
+        StructField("labels", MapType(StringType(), ArrayType(StringType()))),
+        StructField("recovery_log_prefix", StringType()),
+        StructField("hint_prefix", StringType()),
+        StructField("hint_backups", IntegerType()),
+        StructField("min_txn_seconds", DoubleType()),
+        StructField("max_txn_seconds", DoubleType()),
+        StructField("create_revision", LongType()),
+        StructField("mod_revision", LongType()),
+        StructField("zone", StringType()),
+        StructField("member", StringType()),
+        StructField("endpoint", StringType()),
+        StructField("slot", IntegerType()),
+        StructField("status", StringType()),
+        StructField("lag_seconds", DoubleType()),
+        StructField("bytes_behind", LongType()),
+        StructField("read_through", _OFFSETS),
+        StructField("publish_at", _OFFSETS),
+        StructField("last_error", StringType()),
+        StructField("errors", ArrayType(StringType())),
+        StructField("revision", LongType()),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +129,6 @@ class ShardsReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """List the shards, on the driver: what is wrong must not be tried again by every attempt of a task."""
-        from spark_bridge.shard_tables.listing import list_shards
-
         listing = asyncio.run(list_shards(self._options.access, self._options.selector))
         return [ListedPartition(listing.SerializeToString())]
 
@@ -89,8 +136,6 @@ class ShardsReader(DataSourceReader):
         """Ask members, and yield batches."""
         assert isinstance(partition, ListedPartition), "as planned"
         from consumer.protocol.shard_pb2 import ListResponse
-        from spark_bridge.shard_tables.listing import progress_of
-        from spark_bridge.shard_tables.shard_rows import shard_rows
 
         options = self._options
         listing = ListResponse.FromString(partition.listing)
@@ -102,3 +147,144 @@ class ShardsReader(DataSourceReader):
         rows = list(shard_rows(listing, progress))
         batches: Iterator[pa.RecordBatch] = batches_of(rows, self._schema)
         return batches
+
+
+# Shards as a table: one row a replica. Pure: from a listing, and from what members told of their
+# replicas.
+#
+# A shard without a replica has one row, with nothing of a replica in it: what is not served must
+# not be missing.
+ProgressKey = tuple[str, str]
+"""(shard id, member as `zone#suffix`)."""
+
+
+def shard_rows(
+    listing: ListResponse, progress: Mapping[ProgressKey, ReplicaProgress]
+) -> Iterator[dict[str, Any]]:
+    """Yield a row for each replica, in order of shards and members.
+
+    Args:
+        listing: Of shards.
+        progress: Of replicas, as far as their members told.
+    """
+    revision = listing.header.etcd.revision
+    for listed in listing.shards:
+        shard = {
+            **_spec_columns(listed.spec),
+            "create_revision": listed.create_revision,
+            "mod_revision": listed.mod_revision,
+            "revision": revision,
+        }
+        if not listed.route.members:
+            yield shard
+        for index in range(len(listed.route.members)):
+            yield shard | _replica_columns(listed, index, progress)
+
+
+def members_of(listing: ListResponse) -> dict[str, str]:
+    """Return where the members with replicas listen, by `zone#suffix`; those that are leaving are left out."""
+    return {
+        str(member_id_of(member)): endpoint
+        for listed in listing.shards
+        for member, endpoint in zip(listed.route.members, listed.route.endpoints, strict=True)
+        if endpoint
+    }
+
+
+def _spec_columns(spec: ShardSpec) -> dict[str, Any]:
+    return {
+        "shard_id": spec.id,
+        "disable": spec.disable,
+        "hot_standbys": spec.hot_standbys,
+        "sources": [
+            {"journal": source.journal, "min_offset": source.min_offset} for source in spec.sources
+        ],
+        "labels": [
+            (name, values_of(spec.labels, name))
+            for name in sorted({label.name for label in spec.labels.labels})
+        ],
+        "recovery_log_prefix": spec.recovery_log_prefix,
+        "hint_prefix": spec.hint_prefix,
+        "hint_backups": spec.hint_backups,
+        "min_txn_seconds": spec.min_txn_duration.ToTimedelta().total_seconds(),
+        "max_txn_seconds": spec.max_txn_duration.ToTimedelta().total_seconds(),
+    }
+
+
+def _replica_columns(
+    listed: ListResponse.Shard, index: int, progress: Mapping[ProgressKey, ReplicaProgress]
+) -> dict[str, Any]:
+    member = member_id_of(listed.route.members[index])
+    status = listed.status[index]
+    columns: dict[str, Any] = {
+        "zone": member.zone,
+        "member": str(member),
+        "endpoint": listed.route.endpoints[index] or None,
+        "status": ReplicaStatus.Code.Name(status.code),
+        "last_error": status.errors[0] if status.errors else None,
+        "errors": list(status.errors),
+    }
+    if index == listed.route.primary:
+        columns["slot"] = 0
+    told = progress.get((listed.spec.id, str(member)))
+    if told is not None:
+        columns |= {
+            "slot": told.slot,
+            "lag_seconds": told.behind_seconds if told.behind_seconds >= 0 else None,
+            "bytes_behind": told.behind_bytes if told.behind_bytes >= 0 else None,
+            "read_through": sorted(told.read_through.items()),
+            "publish_at": sorted(told.publish_at.items()),
+        }
+    return columns
+
+
+# Asks a cluster what it has: shards of one member, then each member for how far its replicas have
+# come.
+
+MEMBERS_AT_ONCE = 32
+"""Members asked at the same time."""
+
+
+async def list_shards(access: ClusterAccess, selector: str) -> ListResponse:
+    """Return the selected shards, as the first member tells that answers.
+
+    Raises:
+        NoMemberAnsweredError: none does.
+        ConsumerError: the token does not allow it.
+    """
+    auth = access.auth()
+
+    async def ask(address: str) -> ListResponse:
+        async with ShardClient(address, auth=auth) as client:
+            return await client.list(parse_selector(selector))
+
+    return await first_answer(access.addresses, ask)
+
+
+async def progress_of(
+    access: ClusterAccess, selector: str, listing: ListResponse
+) -> dict[ProgressKey, ReplicaProgress]:
+    """Return how far the replicas of a listing have come, as far as their members tell.
+
+    Args:
+        access: How to reach members.
+        selector: Of the listing.
+        listing: Says which members there are.
+    """
+    auth = access.auth()
+    wanted = parse_selector(selector)
+    at_once = asyncio.Semaphore(MEMBERS_AT_ONCE)
+
+    async def ask(member: str, endpoint: str) -> dict[ProgressKey, ReplicaProgress]:
+        async with at_once, StateClient(endpoint, auth=auth) as client:
+            try:
+                answer = await client.list_replicas(wanted)
+            except (ConsumerError, TimeoutError):
+                return {}  # It is leaving, or of an older version: its replicas are listed without progress.
+            return {(each.shard, member): each for each in answer.replicas}
+
+    found: dict[ProgressKey, ReplicaProgress] = {}
+    members = members_of(listing).items()
+    for told in await asyncio.gather(*(ask(member, endpoint) for member, endpoint in members)):
+        found |= told
+    return found

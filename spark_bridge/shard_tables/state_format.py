@@ -9,15 +9,22 @@ that was committed so long before. Columns are those of the first shard; `.schem
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_bridge.format_options import OptionError
-from spark_bridge.shard_tables.errors import StateReadError
+from spark_bridge.format_options import FormatOptions, OptionError
+from spark_bridge.shard_tables.access import (
+    ClusterAccess,
+    StateReadError,
+    access_of,
+    options_of,
+    selector_of,
+)
 from spark_bridge.shard_tables.state_columns import (
     chosen_table,
     fitted,
@@ -25,13 +32,63 @@ from spark_bridge.shard_tables.state_columns import (
     table_columns,
     with_metadata,
 )
-from spark_bridge.shard_tables.state_options import StateOptions, state_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from consumer.protocol.shard_pb2 import ListResponse
     from spark_bridge.shard_tables.state_scan import ScanOrder
+
+# The options of a read of shards' state. Pure.
+
+PATIENCE_SECONDS: Final = 60.0
+"""How long a shard may have nobody who answers for it, by default: a fail-over takes a second, a recovery some more."""
+_KNOWN: Final = ("selector", "table", "maxStalenessSeconds", "includeMetadata", "timeoutSeconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateOptions:
+    """What to read of which shards."""
+
+    access: ClusterAccess
+    selector: str
+    table: str
+    """Empty: the only one that stores show."""
+    max_staleness_seconds: float
+    """0: only primaries answer."""
+    include_metadata: bool
+    patience_seconds: float
+
+
+def state_options(options: Mapping[str, str]) -> StateOptions:
+    """Return the options of a read.
+
+    Raises:
+        OptionError: one is unknown, missing or wrong.
+    """
+    given = options_of(options, known=_KNOWN)
+    return StateOptions(
+        access=access_of(given),
+        selector=selector_of(given),
+        table=given.text_or_none("table") or "",
+        max_staleness_seconds=_seconds(given, "maxStalenessSeconds", default=0.0),
+        include_metadata=given.flag("includeMetadata"),
+        patience_seconds=_seconds(given, "timeoutSeconds", default=PATIENCE_SECONDS),
+    )
+
+
+def _seconds(given: FormatOptions, name: str, *, default: float) -> float:
+    text = given.text_or_none(name)
+    if text is None:
+        return default
+    expected = "a number of seconds, at least 0, e.g. 2.5"
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise OptionError(name, expected, got=text) from None
+    if not math.isfinite(seconds) or seconds < 0:
+        raise OptionError(name, expected, got=text)
+    return seconds
 
 
 class ShardStateFormat(DataSource):
@@ -108,7 +165,7 @@ def _listed(options: StateOptions) -> list[ListResponse.Shard]:
     Raises:
         StateReadError: one is disabled.
     """
-    from spark_bridge.shard_tables.listing import list_shards
+    from spark_bridge.shard_tables.shards_format import list_shards
 
     listing = asyncio.run(list_shards(options.access, options.selector))
     for listed in listing.shards:

@@ -24,9 +24,8 @@ from consumer.key_space import member_id_of
 from consumer.message.arrow_ipc import validated
 from consumer.protocol.journal_pb2 import Route
 from consumer.protocol.state_pb2 import DescribeStateResponse, ScanStateResponse
-from spark_bridge.shard_tables.access import ClusterAccess
-from spark_bridge.shard_tables.errors import NoMemberAnsweredError, StateReadError
-from spark_bridge.shard_tables.listing import list_shards
+from spark_bridge.shard_tables.access import ClusterAccess, NoMemberAnsweredError, StateReadError
+from spark_bridge.shard_tables.shards_format import list_shards
 from spark_bridge.shard_tables.state_columns import Provenance
 
 AnswerT = TypeVar("AnswerT")

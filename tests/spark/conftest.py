@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_bridge.services import Services
+    from spark_bridge.cluster.shard_cluster import Services
     from spark_bridge.standalone import StandaloneCluster
 
 
@@ -51,7 +51,7 @@ def spark(standalone: StandaloneCluster) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def services(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     """An etcd and a broker that the executors reach; after the JVM, which must be started before gRPC is used."""
-    from spark_bridge.services import find_or_start
+    from spark_bridge.cluster.shard_cluster import find_or_start
 
     del spark
     with find_or_start(None, None, data_dir=tmp_path_factory.mktemp("services")) as started:

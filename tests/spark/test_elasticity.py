@@ -16,8 +16,8 @@ from structlog.testing import capture_logs
 from allocator.model import MemberId
 from examples.flights.app import FlightsApplication
 from spark_bridge.cluster import MemberInfo, ShardCluster
+from spark_bridge.cluster.shard_cluster import Services
 from spark_bridge.errors import NotInClusterError
-from spark_bridge.services import Services
 from tests.support.eventually import eventually_sync
 from tests.support.flight_rounds import Rounds, make_flight_journals
 from tests.support.spark import executor_of, process_listening_at, shard_specs

@@ -13,8 +13,8 @@ from consumer.message.framing import ARROW_STREAM, CSV, PROTOBUF_FIXED
 from consumer.message.mapping import MappedJournal, modulo_mapping
 from consumer.message.types import ArrowType, CsvType, ProtobufType
 from consumer.protocol.shard_pb2 import Checkpoint
+from spark_bridge.cluster.shard_cluster import Services
 from spark_bridge.formats import register_formats
-from spark_bridge.services import Services
 from tests.support.published import ids_of, messages_of
 from tests.support.sink_queries import (
     SinkTopic,

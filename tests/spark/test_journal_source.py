@@ -13,7 +13,7 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from spark_bridge.services import Services
+from spark_bridge.cluster.shard_cluster import Services
 from tests.support.eventually import eventually_sync
 from tests.support.journal_writers import JournalWriter
 from tests.support.spark import executor_of, make_journals

@@ -8,8 +8,8 @@ from uuid import uuid4
 import pytest
 
 from spark_bridge.cluster import ShardCluster
+from spark_bridge.cluster.shard_cluster import Services
 from spark_bridge.errors import ScaleTimeoutError
-from spark_bridge.services import Services
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,9 +19,9 @@ from consumer.message.mapping import MappedJournal, modulo_mapping
 from consumer.message.reader import read_batches, read_committed
 from consumer.message.types import JsonType
 from consumer.message.uuid import Flags
+from spark_bridge.cluster.shard_cluster import Services
 from spark_bridge.errors import PublishError
 from spark_bridge.publish import PublishTarget, journal_index, publish_dataframe
-from spark_bridge.services import Services
 from tests.support.spark import make_journals
 
 if TYPE_CHECKING:

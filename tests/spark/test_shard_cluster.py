@@ -19,8 +19,8 @@ from examples.flights.app import FlightsApplication
 from examples.flights.messages import FLIGHT_JOURNALS
 from spark_bridge.cluster import ShardCluster
 from spark_bridge.cluster.membership import MemberInfo
+from spark_bridge.cluster.shard_cluster import Services
 from spark_bridge.errors import ClusterStartError, SparkConfError
-from spark_bridge.services import Services
 from tests.support.eventually import eventually_sync
 from tests.support.flight_rounds import (
     FLIGHTS_A_ROUND,

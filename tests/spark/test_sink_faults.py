@@ -17,8 +17,8 @@ from uuid import uuid4
 
 import pytest
 
+from spark_bridge.cluster.shard_cluster import Services
 from spark_bridge.formats import register_formats
-from spark_bridge.services import Services
 from spark_bridge.standalone import StandaloneCluster
 from tests.support.published import ids_of, messages_of
 from tests.support.sink_queries import (

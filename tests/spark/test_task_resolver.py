@@ -16,7 +16,7 @@ from consumer.journal.client import JournalClient
 from consumer.message.mapping import fnv1a_32
 from consumer.protocol.shard_pb2 import StatRequest, StatResponse
 from spark_bridge.cluster import ShardCluster
-from spark_bridge.services import Services
+from spark_bridge.cluster.shard_cluster import Services
 from spark_bridge.task_resolver import (
     TaskResolver,
     close_connections,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from spark_bridge.journal_format import JournalFormat
+from spark_bridge.formats import JournalFormat
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter

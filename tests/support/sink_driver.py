@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from spark_bridge.journal_format import JournalFormat
+from spark_bridge.formats import JournalFormat
 from tests.support.dying_format import DyingFormat
 from tests.support.sink_queries import rows_of_files, start_query
 

@@ -11,8 +11,7 @@ import pytest
 
 from consumer.journal.client import JournalClient
 from consumer.protocol.journal_pb2 import ProcessSpec, Route
-from spark_bridge.shard_tables.access import ClusterAccess
-from spark_bridge.shard_tables.errors import StateReadError
+from spark_bridge.shard_tables.access import ClusterAccess, StateReadError
 from spark_bridge.shard_tables.state_scan import ScanOrder, scan_batches
 from tests.support.eventually import eventually
 from tests.support.members import (

@@ -12,9 +12,16 @@ from allocator.errors import ValidationError
 from consumer.message.mapping import MappedJournal, modulo_mapping, rendezvous_mapping
 from consumer.protocol.journal_pb2 import Header, ProcessSpec, Route
 from spark_bridge.routing.key_mapping import key_mapping_of
-from spark_bridge.routing.outcome import Moved, Questioned
 from spark_bridge.routing.plan import ResolverPlan
-from spark_bridge.routing.retry import ASKED_MAX, FOLLOWED_MAX, Again, CallHistory, Confirm
+from spark_bridge.routing.retry_policy import (
+    ASKED_MAX,
+    FOLLOWED_MAX,
+    Again,
+    CallHistory,
+    Confirm,
+    Moved,
+    Questioned,
+)
 from spark_bridge.routing.routes import ROUTE_SECONDS, RouteTable, ShardRoute
 
 FACTORIES = {"modulo": modulo_mapping, "rendezvous": rendezvous_mapping}

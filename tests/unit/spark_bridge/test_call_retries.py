@@ -23,16 +23,20 @@ from consumer.protocol.shard_pb2 import (
     Status,
 )
 from spark_bridge.errors import TokenIgnoredError
-from spark_bridge.routing.outcome import (
+from spark_bridge.routing.retry_policy import (
+    Again,
     Answered,
+    CallHistory,
+    Confirm,
+    Done,
     Failed,
+    Final,
     Moved,
     Questioned,
     of_answer,
     of_error,
     takes_token,
 )
-from spark_bridge.routing.retry import Again, CallHistory, Confirm, Done, Final
 from spark_bridge.routing.routes import ShardRoute
 
 HERE, THERE = "http://here:1", "http://there:1"

@@ -10,11 +10,10 @@ from allocator.errors import ValidationError
 from allocator.model import MemberId
 from consumer.protocol.journal_pb2 import ProcessSpec, Route
 from consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
-from spark_bridge.cluster.replicas import read_replicas
+from spark_bridge.cluster.shards import read_replicas
 from spark_bridge.errors import ApplicationLoadError
 from spark_bridge.keys import failure_key, hosts_prefix, orders_prefix, publication_key
-from spark_bridge.member.application import load_application
-from spark_bridge.member.arguments import Arguments
+from spark_bridge.member.application import Arguments, load_application
 from spark_bridge.member.executor import own_address, zone_of
 from spark_bridge.member.identity import Incarnation, parse_suffix
 

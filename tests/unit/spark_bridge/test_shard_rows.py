@@ -13,16 +13,19 @@ from consumer.protocol.shard_pb2 import ListResponse, ReplicaStatus, ShardSpec
 from consumer.protocol.state_pb2 import ReplicaProgress
 from spark_bridge.format_options import OptionError
 from spark_bridge.shard_tables.access import (
+    NoMemberAnsweredError,
     access_of,
     first_answer,
     options_of,
     selector_of,
 )
 from spark_bridge.shard_tables.columns import batches_of, require_columns
-from spark_bridge.shard_tables.errors import NoMemberAnsweredError
-from spark_bridge.shard_tables.shard_rows import members_of, shard_rows
-from spark_bridge.shard_tables.shards_columns import SHARDS_TABLE
-from spark_bridge.shard_tables.shards_format import ShardsFormat
+from spark_bridge.shard_tables.shards_format import (
+    SHARDS_TABLE,
+    ShardsFormat,
+    members_of,
+    shard_rows,
+)
 
 
 def _listing() -> ListResponse:

@@ -22,7 +22,7 @@ from spark_bridge.shard_tables.state_columns import (
     table_columns,
     with_metadata,
 )
-from spark_bridge.shard_tables.state_options import state_options
+from spark_bridge.shard_tables.state_format import state_options
 from spark_bridge.shard_tables.state_scan import endpoints_of
 
 TABLE = StructType().add("key", StringType()).add("count", IntegerType())

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from consumer.interpreter import keep_freed_buffers
 from consumer.message.uuid import new_producer_id
+from spark_bridge.journal_sink.commit_store import Attempt
 from spark_bridge.journal_sink.key_mapping import stable_order
-from spark_bridge.journal_sink.record import Attempt
 from spark_bridge.journal_sink.stamps import UUID_CHARACTERS, Stamper
 
 if TYPE_CHECKING:

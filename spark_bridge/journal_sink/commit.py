@@ -25,8 +25,8 @@ from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
 
 from consumer.errors import AppendOutcomeUnknownError, ConsumerError
 from spark_bridge.errors import PublishError
-from spark_bridge.journal_sink import ledger
-from spark_bridge.journal_sink.record import Publication
+from spark_bridge.journal_sink import commit_store
+from spark_bridge.journal_sink.commit_store import Publication
 from spark_bridge.keys import publication_key, query_key
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ async def committed_publication(target: CommitTarget, name: str) -> Publication 
     from allocator.etcd.client import EtcdClient
 
     async with EtcdClient(target.etcd) as etcd:
-        return await ledger.load(etcd, publication_key(target.root, name))
+        return await commit_store.load(etcd, publication_key(target.root, name))
 
 
 async def committed_batch(target: CommitTarget, query: str) -> int:
@@ -87,7 +87,7 @@ async def committed_batch(target: CommitTarget, query: str) -> int:
     from allocator.etcd.client import EtcdClient
 
     async with EtcdClient(target.etcd) as etcd:
-        latest = await ledger.load(etcd, query_key(target.root, query))
+        latest = await commit_store.load(etcd, query_key(target.root, query))
     return -1 if latest is None else latest.batch
 
 
@@ -114,7 +114,7 @@ async def commit_publication(
     target.on_step(CommitStep.STARTED, record.batch)
     key = publication_key(target.root, name)
     async with EtcdClient(target.etcd) as etcd:
-        durable = await ledger.commit_once(etcd, key, record)
+        durable = await commit_store.commit_once(etcd, key, record)
         target.on_step(CommitStep.RECORDED, record.batch)
         try:
             await acknowledge(target, durable)
@@ -124,7 +124,7 @@ async def commit_publication(
                 "Write again with this option `publication` to finish it; nothing is published twice"
             ) from error
         if not keep:
-            await ledger.forget(etcd, key)
+            await commit_store.forget(etcd, key)
         await _prune(etcd, target)
     _log.info("publication.committed", publication=name, messages=durable.messages)
     target.on_step(CommitStep.FINISHED, record.batch)
@@ -142,7 +142,7 @@ async def commit_micro_batch(target: CommitTarget, query: str, record: Publicati
 
     target.on_step(CommitStep.STARTED, record.batch)
     async with EtcdClient(target.etcd) as etcd:
-        durable = await ledger.commit_batch(etcd, query_key(target.root, query), record)
+        durable = await commit_store.commit_batch(etcd, query_key(target.root, query), record)
         target.on_step(CommitStep.RECORDED, record.batch)
         if durable is not None:
             await acknowledge(target, durable)
@@ -176,7 +176,7 @@ async def finish_micro_batch(target: CommitTarget, query: str, batch: int) -> No
 
     target.on_step(CommitStep.STARTED, batch)
     async with EtcdClient(target.etcd) as etcd:
-        latest = await ledger.load(etcd, query_key(target.root, query))
+        latest = await commit_store.load(etcd, query_key(target.root, query))
     if latest is None or latest.batch < batch:
         raise PublishError(
             f"batch {batch} of query {query}: it was committed when its tasks began, and is forgotten now; "
@@ -204,7 +204,7 @@ async def acknowledge(target: CommitTarget, record: Publication) -> None:
 async def _prune(etcd: EtcdClient, target: CommitTarget) -> None:
     if target.retention_days is None:
         return
-    pruned = await ledger.prune(etcd, target.root, retention_days=target.retention_days)
+    pruned = await commit_store.prune(etcd, target.root, retention_days=target.retention_days)
     if pruned:
         _log.info("publications.pruned", root=target.root, records=pruned)
 

@@ -16,8 +16,8 @@ from consumer.errors import ContentTypeError
 from consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
 from consumer.message.types import ArrowType, CsvType, ProtobufType, json_uuid_of
 from spark_bridge.format_options import OptionError
+from spark_bridge.journal_source.byte_runs import Content
 from spark_bridge.journal_source.columns import Columns
-from spark_bridge.journal_source.content import Content
 from spark_bridge.journal_source.frame_tables import FrameTables, UuidOf
 from spark_bridge.journal_source.line_tables import LineTables, LineTablesAroundDamage
 from spark_bridge.journal_source.message_table import MessageTable

@@ -14,8 +14,8 @@ from consumer.errors import FramingError
 from consumer.message.framing import CsvFraming, Frames
 from consumer.message.types import CsvType
 from spark_bridge.format_options import OptionError
+from spark_bridge.journal_source.byte_runs import Content
 from spark_bridge.journal_source.columns import Columns, metadata_columns
-from spark_bridge.journal_source.content import Content
 
 _UUID_COLUMN = "\0uuid"
 """No column of anybody's is called so."""

@@ -16,8 +16,8 @@ from pyspark.sql.types import BinaryType
 
 from consumer.errors import FramingError
 from consumer.message.framing import Frames, framing_for
+from spark_bridge.journal_source.byte_runs import Content
 from spark_bridge.journal_source.columns import Columns, metadata_columns
-from spark_bridge.journal_source.content import Content
 from spark_bridge.journal_source.message_table import Offsets
 from spark_bridge.journal_source.options import ReadMode
 

@@ -15,8 +15,8 @@ from consumer.errors import FramingError
 from consumer.message.arrow_ipc import read_stream
 from consumer.message.framing import FIXED_MAGIC, FixedFraming, Frames
 from consumer.message.types import ProtobufType
+from spark_bridge.journal_source.byte_runs import Content
 from spark_bridge.journal_source.columns import Columns, metadata_columns
-from spark_bridge.journal_source.content import Content
 from spark_bridge.journal_source.message_types import TIMESTAMP, is_map
 
 _HEADER: Final = struct.Struct("<4sI")

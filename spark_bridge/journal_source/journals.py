@@ -14,8 +14,7 @@ from consumer.protocol.selector_text import parse_selector
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.codecs import tables_for
 from spark_bridge.journal_source.journal_state import AT_THE_BEGINNING, JournalState
-from spark_bridge.journal_source.options import ReadOptions
-from spark_bridge.journal_source.places import Place
+from spark_bridge.journal_source.options import Place, ReadOptions
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import InputPartition
 
-from spark_bridge.journal_source.byte_runs import BytePartition, RunCutter
+from spark_bridge.errors import JournalBytesGoneError, JournalReplacedError
+from spark_bridge.journal_source.byte_runs import BytePartition, Content, ContentBuffer, RunCutter
 from spark_bridge.journal_source.columns import Columns
-from spark_bridge.journal_source.content import Content, ContentBuffer
-from spark_bridge.journal_source.errors import JournalBytesGoneError, JournalReplacedError
 from spark_bridge.journal_source.options import ReadOptions
 
 if TYPE_CHECKING:

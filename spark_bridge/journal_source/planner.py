@@ -6,39 +6,208 @@ at hand (the query was restarted) is scanned again and found to be the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from functools import partial
 from typing import Final, NamedTuple
 
+import numpy as np
+import structlog
+
 from consumer.journal.client import JournalClient
+from consumer.message.clock_watch import ClockAhead, ToldProducers, latest_clock
+from consumer.message.uuid import unix_seconds_of
+from spark_bridge.brokers import open_client
+from spark_bridge.errors import JournalBytesGoneError
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.byte_runs import (
     BytePartition,
     damaged_partitions_of,
     partitions_of,
 )
-from spark_bridge.journal_source.codecs import tables_for
+from spark_bridge.journal_source.codecs import Tables, tables_for
 from spark_bridge.journal_source.commit_scan import (
     NO_LIMITS,
     UNLIMITED,
+    CommitScan,
+    Replay,
     ScanLimits,
     ScannedBatch,
 )
 from spark_bridge.journal_source.journal_state import AT_THE_BEGINNING, JournalState
-from spark_bridge.journal_source.journals import named_offsets, write_heads
+from spark_bridge.journal_source.journals import (
+    named_offsets,
+    selected_journals,
+    states_at,
+    write_heads,
+)
+from spark_bridge.journal_source.message_table import MessageTable
 from spark_bridge.journal_source.offsets import BatchSpan, States
 from spark_bridge.journal_source.options import ReadMode, ReadOptions
-from spark_bridge.journal_source.scanner import JournalScanner
-from spark_bridge.journal_source.table_clocks import TableClocks
+from spark_bridge.journal_source.partition_reader import JournalPartition
 
 _STRETCHES: Final = 16
 """Of which a partition is put together, or more."""
 _STRETCH_BYTES_MAX: Final = 1 << 20
 _SHORT_STRETCH_BYTES_MAX: Final = 64 << 10
 """Where a small batch may have to be many partitions."""
-
 Heads = Mapping[str, int]
 """Where each journal ends, bytes."""
+
+# Scans one journal of a broker, as far as a micro-batch goes. Driver only.
+FEED_BYTES: Final = 1 << 20
+"""Content looked at together: less costs time, more costs memory."""
+
+# Looks at the clocks of messages as a read is planned: those ahead are warned of, or end the read.
+# Driver only.
+_log = structlog.get_logger()
+
+
+class TableClocks:
+    """The clocks of one read, all its journals together."""
+
+    def __init__(
+        self, options: ReadOptions, *, wall_seconds: Callable[[], float] = time.time
+    ) -> None:
+        """Take what is allowed.
+
+        Args:
+            options: Say by how much a clock may be ahead, and whether one that is further ends the read.
+            wall_seconds: Returns the driver's time, seconds since the Unix epoch.
+        """
+        self._options = options
+        self._wall_seconds = wall_seconds
+        self._told = ToldProducers()
+
+    def on_table(self, journal: str, table: MessageTable) -> None:
+        """Look at messages of a journal.
+
+        Raises:
+            ClockAheadError: a clock is ahead, and such are refused.
+        """
+        wall_seconds, allowed = self._wall_seconds(), self._options.clock_ahead_seconds
+        ahead = table.clocks > np.uint64(latest_clock(wall_seconds, ahead_seconds=allowed))
+        if not ahead.any():
+            return
+        those = table.select(ahead)
+        found = (
+            ClockAhead(journal, begin, producer, unix_seconds_of(clock) - wall_seconds)
+            for begin, producer, clock in zip(
+                those.begins.tolist(), those.producers.tolist(), those.clocks.tolist(), strict=True
+            )
+        )
+        if self._options.refuse_clocks_ahead:
+            raise next(found).error
+        told = self._told.to_tell(found, now_seconds=time.monotonic())
+        if told is not None:
+            _log.warning("sequencer.clock_ahead", allowed_seconds=allowed, **told.fields)
+
+
+class JournalScanner:
+    """Goes over one journal, micro-batch by micro-batch."""
+
+    def __init__(
+        self,
+        client: JournalClient,
+        journal: str,
+        *,
+        new_tables: Callable[[], Tables],
+        state: JournalState,
+        gaps_allowed: bool,
+        stretch_bytes: int,
+        keep_damaged: bool = False,
+        on_table: Callable[[str, MessageTable], None],
+    ) -> None:
+        """Go on from a state.
+
+        Args:
+            client: Reads the journal.
+            journal: Its name.
+            new_tables: Returns what finds its messages, one for each read.
+            state: Where an earlier scan ended, or a bare offset.
+            gaps_allowed: Whether bytes may be gone that were not seen yet.
+            stretch_bytes: Of the stretches of messages that are found.
+            keep_damaged: Whether records that are no messages are wanted.
+            on_table: Told of the journal's messages as they are read for the first time; what it raises ends the read.
+        """
+        self._client = client
+        self._journal = journal
+        self._new_tables = new_tables
+        self._gaps_allowed = gaps_allowed
+        self._on_table = on_table
+        self._scan = CommitScan(state, stretch_bytes=stretch_bytes, keep_damaged=keep_damaged)
+        self.state = state
+        """Where the next micro-batch begins."""
+
+    async def next_batch(self, head: int, limits: ScanLimits) -> ScannedBatch:
+        """Return the next micro-batch.
+
+        Args:
+            head: Where the journal ends, bytes.
+            limits: Of the batch.
+
+        Raises:
+            JournalBytesGoneError: the journal lost bytes that were to be read.
+            FramingError: content is no messages.
+            ConsumerError: the journal cannot be read.
+        """
+        scan = self._scan
+        scan.begin(limits)
+        if await self._advance() and scan.position < head:
+            async with aclosing(self._read(scan.position, head)) as tables:
+                async for table in tables:
+                    self._on_table(self._journal, table)
+                    scan.feed(table)
+                    if not await self._advance():
+                        break
+        batch = scan.finish(time.monotonic())
+        self.state = batch.end
+        return batch
+
+    async def _advance(self) -> bool:
+        """Go over what was fed; return whether there is room for more."""
+        self._scan.advance()
+        while self._scan.replay is not None:
+            await self._read_again(self._scan.replay)
+            self._scan.end_replay()
+            self._scan.advance()
+        return not self._scan.full
+
+    async def _read_again(self, replay: Replay) -> None:
+        async with aclosing(self._read(replay.begin, replay.end)) as tables:
+            async for table in tables:
+                self._scan.feed_replay(table)
+
+    async def _read(self, begin: int, end: int) -> AsyncGenerator[MessageTable, None]:
+        """Yield the messages that stand in [begin, end), bytes."""
+        finder = self._new_tables()
+        chunks: list[bytes] = []
+        size, expected = 0, begin
+        finder.restart(begin)
+        async with self._client.reader(
+            self._journal, offset=begin, block=False, end_offset=end
+        ) as reader:
+            async for span in reader:
+                if span.offset != expected:
+                    self._check_gap(expected, span.offset)
+                    if chunks:
+                        yield finder.feed(b"".join(chunks))
+                        chunks, size = [], 0
+                    finder.restart(span.offset)
+                expected = span.end
+                chunks.append(span.content)
+                size += len(span.content)
+                if size >= FEED_BYTES:
+                    yield finder.feed(b"".join(chunks))
+                    chunks, size = [], 0
+        if chunks:
+            yield finder.feed(b"".join(chunks))
+
+    def _check_gap(self, begin: int, end: int) -> None:
+        """Refuse a gap, but for the one before a journal's first byte of today."""
+        if begin > 0 and not self._gaps_allowed:
+            raise JournalBytesGoneError(self._journal, begin, end)
 
 
 class BatchLimits(NamedTuple):
@@ -223,3 +392,27 @@ def _stretch_bytes(options: ReadOptions) -> int:
 def _share(limit: int, used: int, left: int) -> int:
     """Return a journal's share of what is left of a limit."""
     return limit if limit == UNLIMITED else max(0, -(-(limit - used) // left))
+
+
+# Plans a read that is no stream. Driver only.
+
+
+async def batch_partitions(options: ReadOptions) -> list[JournalPartition]:
+    """Return the partitions of all messages that are committed between the options' start and end.
+
+    Raises:
+        OptionError: no journal is selected, or start or end names another one, or an offset that is not reached.
+        FramingError: content is no messages.
+        ConsumerError: the journals cannot be listed or read.
+    """
+    async with open_client(options.access) as client:
+        content_types = await selected_journals(client, options)
+        if not content_types:
+            raise OptionError(
+                "selector", "a selector of at least one journal", got=options.selector
+            )
+        start = await states_at(client, options.start, content_types=content_types, options=options)
+        planner = Planner(client, options)
+        planner.select(content_types)
+        partitions = await planner.partitions(await batch_span(client, start, options))
+        return [JournalPartition(each, content_types[each.journal]) for each in partitions]

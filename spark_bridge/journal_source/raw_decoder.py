@@ -10,8 +10,8 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from consumer.message.framing import framing_for
 from spark_bridge.format_options import OptionError
+from spark_bridge.journal_source.byte_runs import Content
 from spark_bridge.journal_source.columns import Columns, metadata_columns
-from spark_bridge.journal_source.content import Content
 from spark_bridge.journal_source.frame_tables import UuidOf
 
 VALUE: Final = "value"

@@ -22,9 +22,8 @@ from pyspark.sql.types import StructType
 
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.columns import Columns
-from spark_bridge.journal_source.options import ReadMode, ReadOptions
+from spark_bridge.journal_source.options import LATEST, ReadMode, ReadOptions
 from spark_bridge.journal_source.partition_reader import read_partition
-from spark_bridge.journal_source.places import LATEST
 from spark_bridge.journal_source.raw_decoder import check_raw
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ class JournalBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return what tasks read."""
-        from spark_bridge.journal_source.batch_plan import batch_partitions
+        from spark_bridge.journal_source.planner import batch_partitions
 
         return asyncio.run(batch_partitions(self._options))
 

@@ -14,9 +14,9 @@ from consumer.client.loop_thread import LoopThread
 from consumer.journal.guard import HEAD_PATIENCE_SECONDS, Present, Standing, epoch_text, standing
 from consumer.protocol.identity_pb2 import JournalEpoch
 from spark_bridge.brokers import open_client
+from spark_bridge.errors import JournalReplacedError
 from spark_bridge.journal_source.byte_runs import BytePartition
 from spark_bridge.journal_source.commit_scan import UNLIMITED
-from spark_bridge.journal_source.errors import JournalReplacedError
 from spark_bridge.journal_source.journal_state import JournalState
 from spark_bridge.journal_source.journals import (
     presents,
@@ -32,9 +32,8 @@ from spark_bridge.journal_source.offsets import (
     parse_offset,
     span_of,
 )
-from spark_bridge.journal_source.options import ReadOptions
+from spark_bridge.journal_source.options import ReadOptions, parse_place
 from spark_bridge.journal_source.partition_reader import JournalPartition
-from spark_bridge.journal_source.places import parse_place
 from spark_bridge.journal_source.planner import BatchLimits, Planner
 
 _log = structlog.get_logger()

@@ -21,9 +21,9 @@ from pyspark.sql.types import (
 
 from consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED, framing_for
 from consumer.message.types import ArrowMessage, ArrowType
+from spark_bridge.journal_source.byte_runs import Content
 from spark_bridge.journal_source.codecs import tables_for, tolerant_decoder_for
 from spark_bridge.journal_source.columns import Columns, with_metadata
-from spark_bridge.journal_source.content import Content
 from spark_bridge.journal_source.message_table import DAMAGED, MessageTable
 from spark_bridge.journal_source.options import ReadMode, read_options
 from tests.fuzz.arrow_seeds import arrow_messages

@@ -70,7 +70,7 @@ from consumer.sources.kinesis.places import decode_resume
 from consumer.stores.json_document import decode_documents, encode_documents
 from consumer.stores.stored_checkpoint import stored_checkpoint, whole_checkpoint
 from spark_bridge.errors import PublishError
-from spark_bridge.journal_sink import record as sink_record
+from spark_bridge.journal_sink import commit_store as sink_record
 from spark_bridge.journal_source.offsets import parse_offset
 from spark_bridge.member.host import Host, decode_host, encode_host
 from tests.fuzz.decoder import FuzzedDecoder

@@ -22,9 +22,9 @@ from consumer.journal.client import JournalClient
 from consumer.message.framing import NDJSON
 from consumer.protocol.journal_pb2 import ApplyRequest
 from consumer.protocol.labels import CONTENT_TYPE, label_set
+from spark_bridge.errors import JournalBytesGoneError, JournalReplacedError
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.columns import with_metadata
-from spark_bridge.journal_source.errors import JournalBytesGoneError, JournalReplacedError
 from spark_bridge.journal_source.readers import stream_reader
 from spark_bridge.journal_source.schema_inference import infer_schema
 from tests.support.broker import journal_spec

@@ -19,7 +19,7 @@ from consumer.embedded.broker import EmbeddedBroker
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.message.uuid import Flags
 from spark_bridge.errors import PublishError
-from spark_bridge.journal_sink import ledger
+from spark_bridge.journal_sink import commit_store
 from spark_bridge.journal_sink.attempt import WritePlan, write_attempt
 from spark_bridge.journal_sink.commit import (
     CommitStep,
@@ -30,9 +30,9 @@ from spark_bridge.journal_sink.commit import (
     committed_publication,
     finish_micro_batch,
 )
+from spark_bridge.journal_sink.commit_store import Attempt, Publication, publication_of
 from spark_bridge.journal_sink.json_lines import JsonLines
 from spark_bridge.journal_sink.key_mapping import ModuloMapping
-from spark_bridge.journal_sink.record import Attempt, Publication, publication_of
 from spark_bridge.journal_source.options import Access
 from spark_bridge.keys import publication_key, query_key
 from tests.support.published import flags_of, ids_of, messages_of
@@ -245,9 +245,9 @@ async def test_records_go_after_their_time(target: CommitTarget, etcd: EtcdClien
         attempts=now.attempts,
         committed_at=now.committed_at - 31 * 86_400,
     )
-    await ledger.commit_once(etcd, publication_key(target.root, "old"), old)
-    await ledger.commit_once(etcd, query_key(target.root, "gone"), old)
-    await ledger.commit_once(etcd, publication_key(target.root, "kept"), now)
+    await commit_store.commit_once(etcd, publication_key(target.root, "old"), old)
+    await commit_store.commit_once(etcd, query_key(target.root, "gone"), old)
+    await commit_store.commit_once(etcd, publication_key(target.root, "kept"), now)
 
     for batch in range(3):
         await commit_micro_batch(target, QUERY, await batch_of(target, batch, [batch + 10]))

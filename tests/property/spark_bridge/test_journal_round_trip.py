@@ -35,9 +35,9 @@ from consumer.message.uuid import Flags, new_producer_id
 from spark_bridge.journal_sink.encoder import encoder_for
 from spark_bridge.journal_sink.options import write_options
 from spark_bridge.journal_sink.stamps import Stamper
+from spark_bridge.journal_source.byte_runs import Content
 from spark_bridge.journal_source.codecs import decoder_for, tables_for
 from spark_bridge.journal_source.columns import Columns, with_metadata
-from spark_bridge.journal_source.content import Content
 from spark_bridge.journal_source.options import read_options
 
 SOURCE = read_options({"address": "http://127.0.0.1:1", "selector": "name=a/b"})

@@ -20,12 +20,12 @@ from consumer.client.loop_thread import LoopThread
 from consumer.message.framing import NDJSON, LineFraming
 from consumer.message.types import JsonType
 from consumer.message.uuid import format_uuid
+from spark_bridge.content.encoder import Encoded, Encoder, Stretches, in_order
+from spark_bridge.content.json import JsonLines
 from spark_bridge.errors import PublishError
 from spark_bridge.journal_sink.attempt import WritePlan, write_attempt
 from spark_bridge.journal_sink.commit import CommitTarget, commit_publication, committed_publication
 from spark_bridge.journal_sink.commit_store import Attempt, Publication, publication_of
-from spark_bridge.journal_sink.encoder import Encoded, Encoder, Stretches, in_order
-from spark_bridge.journal_sink.json_lines import JsonLines
 from spark_bridge.journal_sink.key_mapping import IndexColumn
 from spark_bridge.journal_sink.stamps import Stamper
 from spark_bridge.journal_sink.texts import Indices

@@ -22,7 +22,7 @@ from spark_bridge.journal_sink.stamps import UUID_CHARACTERS, Stamper
 
 if TYPE_CHECKING:
     from consumer.journal.client import JournalClient
-    from spark_bridge.journal_sink.encoder import Encoder
+    from spark_bridge.content.encoder import Encoder
     from spark_bridge.journal_sink.key_mapping import RowMapping
     from spark_bridge.journal_sink.texts import Indices
     from spark_bridge.journal_source.options import Access

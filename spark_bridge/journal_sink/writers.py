@@ -20,6 +20,8 @@ from pyspark.sql.datasource import (
 )
 
 from consumer.interpreter import few_collections, freeze_imports
+from consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
+from spark_bridge.content.encoder import Encoder
 from spark_bridge.errors import PublishError
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_sink.attempt import WritePlan, write_attempt
@@ -35,7 +37,6 @@ from spark_bridge.journal_sink.commit import (
     observe_nothing,
 )
 from spark_bridge.journal_sink.commit_store import Attempt, publication_of
-from spark_bridge.journal_sink.encoder import encoder_for
 from spark_bridge.journal_sink.key_mapping import mapping_for
 from spark_bridge.journal_sink.options import WriteOptions
 
@@ -51,8 +52,6 @@ _BATCH_PROPERTY = "streaming.sql.batchId"
 
 
 # Which journals a write goes to: those that its selector finds, agreed on by all its tasks.
-
-
 async def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
     """Find the journals, and agree on how rows become their messages.
 
@@ -258,3 +257,36 @@ def _attempts(messages: Sequence[AttemptMessage]) -> Iterator[Attempt]:
 
 def _message_count(messages: Sequence[WriterCommitMessage | None]) -> int:
     return sum(attempt.messages for attempt in _attempts(_given(messages)))
+
+
+CONTENT_TYPES = (NDJSON, CSV, PROTOBUF_FIXED, ARROW_STREAM)
+
+
+def encoder_for(content_type: str, schema: StructType, options: WriteOptions) -> Encoder:
+    """Return what encodes rows for journals of a content type.
+
+    Raises:
+        OptionError: there is no such encoding.
+        PublishError: the rows do not fit it.
+    """
+    if content_type == NDJSON:
+        from spark_bridge.content.json import JsonLines
+
+        return JsonLines(schema, ignore_null_fields=options.ignore_null_fields)
+    if content_type == CSV:
+        from spark_bridge.content.csv import CsvLines
+
+        return CsvLines(schema)
+    if content_type == PROTOBUF_FIXED:
+        from spark_bridge.content.protobuf import ProtobufFrames
+
+        return ProtobufFrames(schema, options.message_type, uuid_field=options.uuid_field)
+    if content_type == ARROW_STREAM:
+        from spark_bridge.content.arrow import ArrowFrames
+
+        return ArrowFrames()
+    raise OptionError(
+        "selector",
+        f"journals labelled content-type with one of {', '.join(CONTENT_TYPES)}",
+        got=f"{options.selector}, of content type {content_type or 'none'}",
+    )

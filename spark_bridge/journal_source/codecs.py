@@ -126,14 +126,15 @@ def decoder_for(
         uuid_of = uuid_of_messages(journal, content_type, options)
         return RawDecoder(columns, content_type=content_type, uuid_of=uuid_of)
     if content_type == NDJSON:
-        from spark_bridge.journal_source.json_decoder import JsonDecoder
+        from spark_bridge.content.json import JsonDecoder
 
         return JsonDecoder(columns, permissive=options.mode is ReadMode.PERMISSIVE)
     if content_type == CSV:
-        from spark_bridge.journal_source.csv_decoder import CsvDecoder
+        from spark_bridge.content.csv import CsvDecoder
 
         return CsvDecoder(columns)
-    from spark_bridge.journal_source.frame_decoders import ArrowDecoder, ProtobufDecoder
+    from spark_bridge.content.arrow import ArrowDecoder
+    from spark_bridge.content.protobuf import ProtobufDecoder
 
     if content_type == PROTOBUF_FIXED:
         message_class = protobuf_class(journal, options)

@@ -16,10 +16,11 @@ from consumer.journal.client import JournalClient
 from consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
 from consumer.message.types import json_uuid_of
 from spark_bridge.brokers import open_client
+from spark_bridge.content.arrow import read_arrow
+from spark_bridge.content.frames import frames_in
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.codecs import protobuf_class
 from spark_bridge.journal_source.columns import METADATA_TYPES, with_metadata
-from spark_bridge.journal_source.frame_decoders import frames_in, read_arrow
 from spark_bridge.journal_source.journals import selected_journals
 from spark_bridge.journal_source.message_types import columns_of, load_message_class
 from spark_bridge.journal_source.options import ReadMode, ReadOptions, read_options

@@ -18,6 +18,7 @@ from allocator.runtime.task_group import TaskGroup
 from consumer.embedded.broker import EmbeddedBroker
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.message.uuid import Flags
+from spark_bridge.content.json import JsonLines
 from spark_bridge.errors import PublishError
 from spark_bridge.journal_sink import commit_store
 from spark_bridge.journal_sink.attempt import WritePlan, write_attempt
@@ -31,7 +32,6 @@ from spark_bridge.journal_sink.commit import (
     finish_micro_batch,
 )
 from spark_bridge.journal_sink.commit_store import Attempt, Publication, publication_of
-from spark_bridge.journal_sink.json_lines import JsonLines
 from spark_bridge.journal_sink.key_mapping import ModuloMapping
 from spark_bridge.journal_source.options import Access
 from spark_bridge.keys import publication_key, query_key

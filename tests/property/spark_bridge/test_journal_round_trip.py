@@ -32,9 +32,9 @@ from pyspark.sql.types import (
 
 from consumer.message.framing import ARROW_STREAM, CSV, NDJSON
 from consumer.message.uuid import Flags, new_producer_id
-from spark_bridge.journal_sink.encoder import encoder_for
 from spark_bridge.journal_sink.options import write_options
 from spark_bridge.journal_sink.stamps import Stamper
+from spark_bridge.journal_sink.writers import encoder_for
 from spark_bridge.journal_source.byte_runs import Content
 from spark_bridge.journal_source.codecs import decoder_for, tables_for
 from spark_bridge.journal_source.columns import Columns, with_metadata

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_bridge.journal_sink.json_lines import JsonLines
+from spark_bridge.content.json import JsonLines
 from spark_bridge.journal_sink.stamps import Stamper
 
 

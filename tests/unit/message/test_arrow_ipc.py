@@ -10,14 +10,14 @@ import pyarrow as pa
 import pytest
 
 from consumer.message.types import ArrowType
-from spark_bridge.journal_source.frame_decoders import read_arrow
+from spark_bridge.content.arrow import read_arrow
 
 _UUID = b"U" * 16
 _FLIP_EVERY_BIT = """
 import sys
 import pyarrow as pa
 from consumer.message.types import ArrowMessage, ArrowType
-from spark_bridge.journal_source.frame_decoders import read_arrow
+from spark_bridge.content.arrow import read_arrow
 rows = pa.RecordBatch.from_arrays(
     [pa.array([1, 2, None]), pa.array(["a", "bc", None]), pa.array([[1, 2], None, []])], names=list("abc"))
 payload = ArrowType().encode(ArrowMessage(rows, b"U" * 16))

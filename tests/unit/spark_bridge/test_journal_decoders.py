@@ -35,12 +35,13 @@ from pyspark.sql.types import (
 from consumer.errors import FramingError
 from consumer.message.framing import FixedFraming
 from consumer.message.uuid import build_uuid, clock_at, format_uuid
+from spark_bridge.content.arrow import ArrowDecoder
+from spark_bridge.content.csv import CsvDecoder
+from spark_bridge.content.json import JsonDecoder
+from spark_bridge.content.protobuf import ProtobufDecoder
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.byte_runs import Content, ContentBuffer
 from spark_bridge.journal_source.columns import METADATA_TYPES, Columns, with_metadata
-from spark_bridge.journal_source.csv_decoder import CsvDecoder
-from spark_bridge.journal_source.frame_decoders import ArrowDecoder, ProtobufDecoder
-from spark_bridge.journal_source.json_decoder import JsonDecoder
 from spark_bridge.journal_source.message_types import columns_of, load_message_class
 
 SECOND = 1_700_000_000

@@ -13,12 +13,12 @@ from consumer.message.batch import MessageType
 from consumer.message.framing import framing_for
 from consumer.message.types import ArrowType, CsvType, ProtobufType
 from consumer.message.uuid import Flags, parse_uuid
+from spark_bridge.content.arrow import ArrowFrames
+from spark_bridge.content.csv import CsvLines
+from spark_bridge.content.encoder import Encoder
+from spark_bridge.content.protobuf import ProtobufFrames
 from spark_bridge.errors import PublishError
 from spark_bridge.format_options import OptionError
-from spark_bridge.journal_sink.arrow_frames import ArrowFrames
-from spark_bridge.journal_sink.csv_lines import CsvLines
-from spark_bridge.journal_sink.encoder import Encoder
-from spark_bridge.journal_sink.protobuf_frames import ProtobufFrames
 from spark_bridge.journal_sink.stamps import Stamper
 from tests.support.order_messages import Order
 

@@ -23,8 +23,8 @@ from consumer.message.uuid import (
     format_uuid,
     parse_uuid,
 )
+from spark_bridge.content.json import JsonLines
 from spark_bridge.errors import PublishError
-from spark_bridge.journal_sink.json_lines import JsonLines
 from spark_bridge.journal_sink.stamps import Stamper, uuid_bytes, uuid_texts
 
 PRODUCER = 0x0123456789AB

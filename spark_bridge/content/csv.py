@@ -1,4 +1,4 @@
-"""CSV records into Arrow: the UUID first, then a field for each column of the messages, in their order."""
+"""CSV records, decoded into Arrow batches and encoded from them: the UUID, then a field for each column in order."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ import pyarrow.csv as pa_csv
 from pyspark.sql.types import ArrayType, MapType, StructType
 
 from consumer.errors import FramingError
-from consumer.message.framing import CsvFraming, Frames
+from consumer.message.framing import CSV, CsvFraming, Frames
 from consumer.message.types import CsvType
+from consumer.message.uuid import format_uuid
+from spark_bridge.content.encoder import Encoded, Stretches, check_columns, in_order
 from spark_bridge.format_options import OptionError
+from spark_bridge.journal_sink.stamps import Stamper, uuid_texts
+from spark_bridge.journal_sink.texts import Indices, base64_text, fixed_width_texts, timestamp_text
 from spark_bridge.journal_source.byte_runs import Content
 from spark_bridge.journal_source.columns import Columns, metadata_columns
 
@@ -101,3 +105,68 @@ def _column(values: Any, kind: pa.DataType) -> Any:
         return values
     texts = values.to_pylist()
     return pa.array([None if t is None else b64decode(t, validate=True) for t in texts], kind)
+
+
+# ---- Encoding: `uuid,value,...\n` ------------------------------------------------------------------
+#
+# Strings are quoted because an empty string must differ from null, which is an empty field. A string
+# may hold line ends.
+#
+# Source: gazette/core message/csv_framing.go (CSVRecord: the UUID is the first field; all records
+# have as many).
+
+_CSV_LINES_UUID_COLUMN = "uuid"
+
+
+class CsvLines:
+    """Encodes batches of rows."""
+
+    content_type = CSV
+
+    def __init__(self, schema: StructType) -> None:
+        """Describe the rows.
+
+        Raises:
+            PublishError: a column is a list, a map or a struct, or of a type that has no text.
+        """
+        check_columns(schema, form="CSV", nested=False)
+        self._columns = len(schema.fields)
+
+    def encode(
+        self,
+        rows: pa.RecordBatch,
+        stretches: Stretches,
+        stamper: Stamper,
+        order: Indices | None = None,
+    ) -> Encoded:
+        """Return the lines of each stretch of rows, and how many they are."""
+        rows = in_order(rows, order)
+        uuids = stamper.stamp_messages(rows.num_rows)
+        lines = pa.RecordBatch.from_arrays(
+            [fixed_width_texts(uuid_texts(uuids)), *map(_writable, rows.columns)],
+            [_CSV_LINES_UUID_COLUMN, *rows.schema.names],
+        )
+        contents = [_written(lines.slice(begin, end - begin)) for begin, end in stretches]
+        return Encoded(contents, [end - begin for begin, end in stretches])
+
+    def acknowledgement(self, uuid: bytes) -> bytes:
+        """Return a line of the UUID and as many empty fields as there are columns."""
+        return format_uuid(uuid).encode() + b"," * self._columns + b"\n"
+
+
+def _writable(column: Any) -> Any:
+    if pa.types.is_timestamp(column.type):
+        return timestamp_text(column)
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        return base64_text(column)
+    if pa.types.is_null(column.type):
+        return pa.nulls(len(column), pa.string())
+    return column
+
+
+def _written(lines: pa.RecordBatch) -> bytes:
+    if not lines.num_rows:
+        return b""
+    content = pa.BufferOutputStream()
+    pa_csv.write_csv(lines, content, pa_csv.WriteOptions(include_header=False))
+    return bytes(content.getvalue())

@@ -1,27 +1,101 @@
-"""Rows as length-prefixed protobuf messages of one class, each column the field of its name.
-
-Row by row: no library makes protobuf of columns. Null leaves a field unset. A struct fills a message field, a list a
-repeated one, a map a map field, a timestamp a `google.protobuf.Timestamp`.
-"""
+"""Protobuf messages of one class, length-prefixed: decoded into Arrow batches, and encoded from them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from google.protobuf.message import DecodeError, Message
 
 from consumer.message.framing import PROTOBUF_FIXED, FixedFraming
 from consumer.message.types import ProtobufType
+from spark_bridge.content.encoder import Encoded, Stretches, in_order
+from spark_bridge.content.frames import frames_of, framing_error, places_of, whole_frames
 from spark_bridge.errors import PublishError
 from spark_bridge.format_options import OptionError
-from spark_bridge.journal_sink.encoder import Encoded, Stretches, in_order
 from spark_bridge.journal_sink.imports import imported
 from spark_bridge.journal_sink.stamps import Stamper
 from spark_bridge.journal_sink.texts import Indices
+from spark_bridge.journal_source.byte_runs import Content
+from spark_bridge.journal_source.columns import Columns, metadata_columns
+from spark_bridge.journal_source.message_types import TIMESTAMP, is_map
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+
+class ProtobufDecoder:
+    """Decodes the messages of one journal, a row each."""
+
+    whole_bytes = staticmethod(whole_frames)
+
+    def __init__(self, columns: Columns, message_class: type[Message], *, uuid_field: str) -> None:
+        """Say what is wanted; columns that no field fills are null."""
+        self._columns = columns
+        self._class = message_class
+        self._type = ProtobufType(message_class, uuid_field=uuid_field)
+        wanted = set(columns.of_messages.names)
+        self._fields = [f for f in message_class.DESCRIPTOR.fields if f.name in wanted]
+
+    def decode(self, content: Content) -> pa.RecordBatch:
+        """Return the messages of whole frames.
+
+        Raises:
+            FramingError: a message is none of the class, or its fields do not fit the columns.
+        """
+        frames = frames_of(content)
+        begins, ends = places_of(content, frames)
+        try:
+            messages = [self._class.FromString(payload) for payload in frames.payloads]
+            arrow = self._columns.arrow_schema()
+            values = {
+                f.name: pa.array(_field_values(f, messages), arrow.field(f.name).type)
+                for f in self._fields
+            }
+            uuids = None
+            if self._columns.wants_uuids:
+                uuids = b"".join(map(self._type.uuid_of, frames.payloads))
+            values |= metadata_columns(content.journal, begins=begins, ends=ends, uuids=uuids)
+            return self._columns.batch(values, len(messages))
+        except (DecodeError, ValueError, TypeError, pa.ArrowException) as error:
+            raise framing_error(content, error) from error
+
+
+def _field_values(field: Any, messages: Iterable[Message]) -> Sequence[Any]:
+    if not field.is_repeated and field.has_presence:
+        return [
+            _value_of(field, getattr(m, field.name)) if m.HasField(field.name) else None
+            for m in messages
+        ]
+    if not field.is_repeated:
+        return [_value_of(field, getattr(m, field.name)) for m in messages]
+    if is_map(field):
+        value = field.message_type.fields_by_name["value"]
+        return [
+            [(key, _value_of(value, item)) for key, item in getattr(m, field.name).items()]
+            for m in messages
+        ]
+    return [[_value_of(field, item) for item in getattr(m, field.name)] for m in messages]
+
+
+def _value_of(field: Any, value: Any) -> Any:
+    if field.enum_type is not None:
+        known = field.enum_type.values_by_number.get(value)
+        return known.name if known else str(value)
+    if field.message_type is None:
+        return value
+    if field.message_type.full_name == TIMESTAMP:
+        return value.ToDatetime(tzinfo=UTC)
+    return {f.name: _field_values(f, (value,))[0] for f in field.message_type.fields}
+
+
+# ---- Encoding: each column is the field of its name ------------------------------------------------
+#
+# Rows are encoded one by one because no library makes protobuf from columns. A null leaves its field
+# unset. A struct fills a message field, a list a repeated one, a map a map field, a timestamp a
+# `google.protobuf.Timestamp`.
 
 
 class ProtobufFrames:

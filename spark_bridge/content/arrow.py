@@ -1,0 +1,146 @@
+"""Arrow messages, each a UUID and a stream of one record batch: decoded into batches, and encoded from them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from consumer.message.arrow_ipc import read_stream
+from consumer.message.framing import ARROW_STREAM, FRAME_BYTES_MAX, FixedFraming
+from spark_bridge.content.encoder import Encoded, Stretches, in_order
+from spark_bridge.content.frames import (
+    _UUID_BYTES,
+    frames_of,
+    framing_error,
+    places_of,
+    whole_frames,
+)
+from spark_bridge.journal_sink.stamps import Stamper
+from spark_bridge.journal_sink.texts import Indices
+from spark_bridge.journal_source.byte_runs import Content
+from spark_bridge.journal_source.columns import Columns, metadata_columns
+
+
+class ArrowDecoder:
+    """Decodes the messages of one journal, each of which is a batch of rows."""
+
+    whole_bytes = staticmethod(whole_frames)
+
+    def __init__(self, columns: Columns) -> None:
+        """Say what is wanted; columns that a batch has not are null."""
+        self._columns = columns
+
+    def decode(self, content: Content) -> pa.RecordBatch:
+        """Return the rows of whole frames.
+
+        Raises:
+            FramingError: a message is no Arrow stream, or its columns have other types.
+        """
+        frames = frames_of(content)
+        begins, ends = places_of(content, frames)
+        try:
+            tables = [read_arrow(payload) for payload in frames.payloads]
+            rows = np.array([table.num_rows for table in tables])
+            batches = [self._conformed(table) for table in tables]
+            joined = pa.Table.from_batches(batches, self._wanted()).combine_chunks()
+            values = {name: _only_chunk(joined.column(name)) for name in joined.schema.names}
+            uuids = None
+            if self._columns.wants_uuids:
+                repeated = zip(frames.payloads, rows.tolist(), strict=True)
+                uuids = b"".join(payload[:_UUID_BYTES] * count for payload, count in repeated)
+            values |= metadata_columns(
+                content.journal,
+                begins=np.repeat(begins, rows),
+                ends=np.repeat(ends, rows),
+                uuids=uuids,
+            )
+            return self._columns.batch(values, int(rows.sum()))
+        except (ValueError, pa.ArrowException) as error:
+            raise framing_error(content, error) from error
+
+    def _wanted(self) -> pa.Schema:
+        names = set(self._columns.of_messages.names)
+        return pa.schema([f for f in self._columns.arrow_schema() if f.name in names])
+
+    def _conformed(self, table: pa.Table) -> pa.RecordBatch:
+        arrays = [
+            _only_chunk(table.column(field.name)).cast(field.type)
+            if field.name in table.schema.names
+            else pa.nulls(table.num_rows, field.type)
+            for field in self._wanted()
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._wanted())
+
+
+def read_arrow(payload: bytes) -> pa.Table:
+    """Return the rows of a message, validated; none if it is an acknowledgement.
+
+    Raises:
+        ValueError: it is no Arrow stream, or not a valid one.
+    """
+    if len(payload) <= _UUID_BYTES:
+        return pa.table({})
+    schema, batches = read_stream(pa.py_buffer(payload)[_UUID_BYTES:])
+    return pa.Table.from_batches(batches, schema)
+
+
+def _only_chunk(column: pa.ChunkedArray) -> pa.Array:
+    chunks = column.combine_chunks()
+    return chunks if isinstance(chunks, pa.Array) else pa.concat_arrays(chunks.chunks)
+
+
+# ---- Encoding: a message is a stretch of rows of one batch -----------------------------------------
+#
+#     66 33 93 36 | length | UUID, 16 bytes | Arrow IPC stream: schema, one record batch, end
+#
+# An acknowledgement is a UUID alone. The UUID precedes the stream so that sequencing parses no Arrow.
+
+_FRAME_BYTES_AIM = FRAME_BYTES_MAX // 8
+"""Longer stretches are cut in two: readers hold a whole message in memory, and refuse one of 64 MiB."""
+
+
+class ArrowFrames:
+    """Encodes batches of rows."""
+
+    content_type = ARROW_STREAM
+
+    def encode(
+        self,
+        rows: pa.RecordBatch,
+        stretches: Stretches,
+        stamper: Stamper,
+        order: Indices | None = None,
+    ) -> Encoded:
+        """Return the messages of each stretch of rows, one for a stretch unless it is large."""
+        rows = in_order(rows, order)
+        streams = [_cut(rows.slice(begin, end - begin)) for begin, end in stretches]
+        messages = [len(pieces) for pieces in streams]
+        uuids = iter(stamper.stamp_messages(sum(messages)))
+        contents = [
+            b"".join(_framed(next(uuids).tobytes(), piece) for piece in pieces)
+            for pieces in streams
+        ]
+        return Encoded(contents, messages)
+
+    def acknowledgement(self, uuid: bytes) -> bytes:
+        """Return a frame of the UUID alone."""
+        return FixedFraming().frame(uuid)
+
+
+def _cut(rows: pa.RecordBatch) -> list[bytes]:
+    """Return the IPC streams of rows, each of a bearable length unless a single row is longer."""
+    if rows.nbytes <= _FRAME_BYTES_AIM or rows.num_rows == 1:
+        return [_stream_of(rows)]
+    half = rows.num_rows // 2
+    return _cut(rows.slice(0, half)) + _cut(rows.slice(half))
+
+
+def _stream_of(rows: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_batch(rows)
+    return bytes(sink.getvalue())
+
+
+def _framed(uuid: bytes, stream: bytes) -> bytes:
+    return FixedFraming().frame(uuid + stream)

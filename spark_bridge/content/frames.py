@@ -1,0 +1,49 @@
+"""Length-prefixed frames of a partition's content, shared by the protobuf and Arrow decoders."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+import numpy as np
+
+from consumer.errors import FramingError
+from consumer.message.framing import FIXED_MAGIC, FixedFraming, Frames
+from spark_bridge.journal_source.byte_runs import Content
+
+_HEADER: Final = struct.Struct("<4sI")
+_UUID_BYTES: Final = 16
+
+
+def whole_frames(data: bytes) -> int:
+    """Return how many bytes are whole frames."""
+    at, size = 0, len(data)
+    while at + _HEADER.size <= size:
+        magic, length = _HEADER.unpack_from(data, at)
+        assert magic == FIXED_MAGIC, "partitions hold whole frames and nothing else"
+        if at + _HEADER.size + length > size:
+            break
+        at += _HEADER.size + length
+    return at
+
+
+def frames_in(data: bytes) -> Frames:
+    """Return the whole frames of some content, offsets counted from its beginning."""
+    return FixedFraming().unframer(journal="", offset=0).feed(data)
+
+
+def frames_of(content: Content) -> Frames:
+    """Return the frames of some content."""
+    return frames_in(content.data)
+
+
+def places_of(content: Content, frames: Frames) -> tuple[Any, Any]:
+    """Return the journal offsets at which frames begin and end; shape (N,) each."""
+    starts = np.array(frames.begins, dtype=np.int64)
+    return content.offsets_of(starts, np.array(frames.ends, dtype=np.int64))
+
+
+def framing_error(content: Content, error: Exception) -> FramingError:
+    """Return the error of content whose messages cannot be decoded."""
+    detail = f"of a message there or after: {error}"
+    return FramingError(content.journal, offset=int(content.piece_offsets[0]), detail=detail)

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from google.protobuf.message import DecodeError
+
+from consumer.errors import StoreError
+from consumer.message.producer_segment import put_together
 from consumer.protocol.identity_pb2 import JournalEpoch
 from consumer.protocol.shard_pb2 import Checkpoint
 
@@ -71,3 +75,40 @@ def start_offset(checkpoint: Checkpoint, journal: str, min_offset: int) -> int:
     # Not `checkpoint.sources[journal]`: looking up an absent key of a protobuf map inserts it.
     seen = checkpoint.sources[journal].read_through if journal in checkpoint.sources else 0
     return max(seen, min_offset)
+
+
+# A checkpoint as a store kept it.
+
+
+def stored_checkpoint(shard_fqn: str, encoded: bytes | None) -> Checkpoint:
+    """Return a checkpoint; an empty one if there is none yet.
+
+    Raises:
+        StoreError: the bytes are none; the error names the shard.
+    """
+    try:
+        return Checkpoint.FromString(encoded or b"")
+    except DecodeError as error:
+        raise StoreError(
+            shard_fqn,
+            f"its stored checkpoint cannot be read: {error}; restore state and checkpoint together, from a copy",
+        ) from error
+
+
+def whole_checkpoint(
+    shard_fqn: str, checkpoint: Checkpoint, segments: Mapping[bytes, bytes]
+) -> Checkpoint:
+    """Return the whole of a checkpoint that rests on segments.
+
+    Args:
+        shard_fqn: The shard.
+        checkpoint: As it was stored.
+        segments: Contents by id, of all that the store has.
+
+    Raises:
+        StoreError: a segment is missing or damaged; the error names the shard, the journal and the segment.
+    """
+    try:
+        return put_together(checkpoint, segments)
+    except ValueError as error:
+        raise StoreError(shard_fqn, f"cannot restore: {error}") from error

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from spark_bridge.cluster.cluster_conf import MemberSettings
     from spark_bridge.cluster.membership import MemberInfo
     from spark_bridge.cluster.shard_cluster import Services, ShardCluster
-    from spark_bridge.conf import recommended_conf
     from spark_bridge.errors import (
         ClusterStartError,
         ClusterStoppedError,
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from spark_bridge.member.application import Arguments
     from spark_bridge.publish import PublishTarget, publish_dataframe
     from spark_bridge.routing.heads import token_of_heads
-    from spark_bridge.session import start_session
+    from spark_bridge.session import recommended_conf, start_session
     from spark_bridge.standalone import StandaloneCluster
     from spark_bridge.task_resolver import TaskResolver, token_accumulator
 
@@ -76,7 +75,7 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
             "StandaloneCluster": "spark_bridge.standalone",
             "TaskResolver": "spark_bridge.task_resolver",
             "publish_dataframe": "spark_bridge.publish",
-            "recommended_conf": "spark_bridge.conf",
+            "recommended_conf": "spark_bridge.session",
             "register_formats": "spark_bridge.formats",
             "start_session": "spark_bridge.session",
             "token_accumulator": "spark_bridge.task_resolver",

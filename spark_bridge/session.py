@@ -7,13 +7,109 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pyspark.sql import SparkSession
 
-from spark_bridge.conf import recommended_conf
+from spark_bridge.errors import ConnectNotSupportedError, SparkConfError
 from spark_bridge.java import find_java
 from spark_bridge.standalone import spark_home_of_pip
+
+# What Spark must be told so that members live long on it.
+#
+# A member is one task that runs for weeks. Spark's defaults are made for tasks that run for
+# minutes: they give up after four failures, start a second copy of a slow task, and lend a used
+# Python process to the next task.
+
+TASK_FAILURES_MIN = 1_000
+"""Every lost worker or executor of a member's whole life counts as a failure of its task."""
+_CONNECT_PACKAGE = "pyspark.sql.connect."
+_RECOMMENDED = {
+    "spark.task.maxFailures": "100000",
+    "spark.python.worker.reuse": "false",
+    "spark.speculation": "false",
+    # A member that leaves an executor must not be started there again (`ShardCluster.drain`).
+    "spark.decommission.enabled": "true",
+    # Without it the first executor to register gets every member.
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "30s",
+    # A member's process can be killed and its task retried in place many times: that says nothing about the executor.
+    "spark.excludeOnFailure.enabled": "false",
+    # With any other value Spark measures a batch anew for each row that goes to Python, and that takes longer.
+    # `spark.sql.execution.arrow.maxRecordsPerBatch` bounds batches.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+}
+
+
+def recommended_conf() -> dict[str, str]:
+    """Return the settings that a SparkSession needs before it can host members."""
+    return dict(_RECOMMENDED)
+
+
+def check_session(spark: SparkSession) -> None:
+    """Refuse a session that cannot host members.
+
+    Raises:
+        ConnectNotSupportedError: it is one over Spark Connect.
+        SparkConfError: as `check_conf`.
+    """
+    # Told by its name: importing Connect takes packages that only its users have.
+    if f"{type(spark).__module__}.".startswith(_CONNECT_PACKAGE):
+        raise ConnectNotSupportedError(
+            "ShardCluster",
+            instead="start the members from a driver of its own "
+            "(spark_bridge.start_session); data sources work from here",
+        )
+    check_conf(dict(spark.sparkContext.getConf().getAll()))
+
+
+def check_conf(conf: Mapping[str, str]) -> None:
+    """Refuse a Spark configuration that would end members, or start two of one.
+
+    Args:
+        conf: The session's settings by name; absent ones have Spark's default.
+
+    Raises:
+        SparkConfError: a setting is unfit; the message names it, its value and the value needed.
+    """
+    for name, default, fits, needed, why in _CHECKS:
+        value = conf.get(name, default)
+        if not fits(value):
+            raise SparkConfError(name, value=value, needed=needed, why=why)
+
+
+def _is_false(value: str) -> bool:
+    return value.strip().lower() == "false"
+
+
+def _allows_failures(value: str) -> bool:
+    return value.strip().isdigit() and int(value) >= TASK_FAILURES_MIN
+
+
+# (setting, Spark's default, whether a value fits, the value needed, why)
+_CHECKS: tuple[tuple[str, str, Callable[[str], bool], str, str], ...] = (
+    (
+        "spark.task.maxFailures",
+        "4",
+        _allows_failures,
+        f"at least {TASK_FAILURES_MIN}, better 100000",
+        "it counts every lost process of a member's whole life",
+    ),
+    (
+        "spark.python.worker.reuse",
+        "true",
+        _is_false,
+        "false",
+        "a retried member must not inherit the process, the threads and the servers of the one before",
+    ),
+    (
+        "spark.speculation",
+        "false",
+        _is_false,
+        "false",
+        "a second copy of a long task would be a second member",
+    ),
+)
 
 
 def start_session(

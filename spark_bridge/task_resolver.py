@@ -25,13 +25,12 @@ from allocator.errors import ValidationError
 from consumer.protocol.call_metadata import Token, check_token, merge_tokens
 from consumer.protocol.journal_pb2 import LabelSelector
 from spark_bridge.routing.attempts import Target
+from spark_bridge.routing.channels import this_worker
 from spark_bridge.routing.heads import token_of_heads
 from spark_bridge.routing.key_mapping import MappingFactory, key_mapping_of
-from spark_bridge.routing.lookup import CAPABILITY_READ
+from spark_bridge.routing.lookup import CAPABILITY_READ, survey
 from spark_bridge.routing.plan import ResolverPlan
 from spark_bridge.routing.routed_channel import RoutedChannel
-from spark_bridge.routing.survey import survey
-from spark_bridge.routing.worker import this_worker
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator

@@ -27,6 +27,7 @@ from consumer.broker.preconditions import may_read
 from consumer.broker.resolution import Resolution, Resolver
 from consumer.journal.wire import encode_read_chunk
 from consumer.protocol.auth import Claims
+from consumer.protocol.call_metadata import linger_seconds_of, takes_brief_tail
 from consumer.protocol.identity_pb2 import JournalIdentity
 from consumer.protocol.journal_pb2 import (
     CompressionCodec,
@@ -37,7 +38,6 @@ from consumer.protocol.journal_pb2 import (
     ReadResponse,
     Status,
 )
-from consumer.protocol.read_metadata import linger_seconds_of, takes_brief_tail
 from consumer.protocol.validation_journal import validate_read_request
 
 WRITE_HEAD = -1

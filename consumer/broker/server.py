@@ -21,15 +21,18 @@ from consumer.broker.config import BrokerConfig
 from consumer.broker.data_root import DataRoot, open_data_root
 from consumer.broker.disk import Disk
 from consumer.broker.fragment_checks import FragmentChecks
-from consumer.broker.fragments_api import DeletionHandler, FragmentsHandler, VerifyHandler
-from consumer.broker.inline_commit import DirectCommits
-from consumer.broker.journal import Site
+from consumer.broker.fragments_api import (
+    DeletionHandler,
+    FragmentsHandler,
+    QuarantineHandler,
+    VerifyHandler,
+)
+from consumer.broker.journal import DirectCommits, Site
 from consumer.broker.journals import Journals
 from consumer.broker.limits import BoundMetrics, Limits
 from consumer.broker.list_apply import ApplyHandler, ListHandler
 from consumer.broker.maintenance import Maintenance, Scrubber, ScrubMetrics
 from consumer.broker.quarantine import Quarantine
-from consumer.broker.quarantine_api import QuarantineHandler
 from consumer.broker.read import ReadHandler
 from consumer.broker.resolution import Identity, Resolver
 from consumer.broker.segment_recycler import FreeSpace, SpareFiles

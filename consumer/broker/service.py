@@ -16,10 +16,14 @@ from allocator.errors import ValidationError
 from consumer.broker.append import AppendHandler
 from consumer.broker.append_stream import AppendStreamHandler
 from consumer.broker.faults import Context, answered
-from consumer.broker.fragments_api import DeletionHandler, FragmentsHandler, VerifyHandler
+from consumer.broker.fragments_api import (
+    DeletionHandler,
+    FragmentsHandler,
+    QuarantineHandler,
+    VerifyHandler,
+)
 from consumer.broker.limits import Limits
 from consumer.broker.list_apply import ApplyHandler, ListHandler
-from consumer.broker.quarantine_api import QuarantineHandler
 from consumer.broker.read import ReadHandler
 from consumer.broker.resolution import Resolver
 from consumer.journal.append_stream import decode_appends

@@ -29,11 +29,10 @@ from consumer.leasing.addresses import StoreAddress, is_store_address, parse_sto
 from consumer.leasing.codec import encode
 from consumer.leasing.expiry import LeaseObserver
 from consumer.leasing.facades.kcl import LeaseManager
-from consumer.leasing.migration.carrying_out import carry_out, records_of
 from consumer.leasing.migration.export_file import export_lines, read_export
 from consumer.leasing.migration.layouts import LAYOUTS
 from consumer.leasing.migration.merge import below, said
-from consumer.leasing.migration.plan import Action, Step, plan_import
+from consumer.leasing.migration.plan import Action, Step, carry_out, plan_import, records_of
 from consumer.leasing.opening import missing_file, open_store
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord, Versioned

@@ -43,9 +43,9 @@ from consumer.journal.transport import (
 from consumer.journal.wire import ReadChunk
 from consumer.protocol.alphabet import require
 from consumer.protocol.auth import TOKEN_LIFE_SECONDS, Capability
+from consumer.protocol.call_metadata import BRIEF_TAIL, metadata_of_linger
 from consumer.protocol.identity_pb2 import JournalIdentity
 from consumer.protocol.journal_pb2 import Fragment, ReadRequest, ReadResponse, Status
-from consumer.protocol.read_metadata import BRIEF_TAIL, metadata_of_linger
 from consumer.protocol.validation_journal import validate_read_request, validate_read_response
 from consumer.protocol.validation_journal_response import validate_read_chunk
 
@@ -143,7 +143,7 @@ class ReadProgress:
     def on_chunk(self, chunk: ReadChunk) -> ReadSpan:
         """Take a chunk and return what it adds.
 
-        One that begins where an open fragment ended goes on in it (`consumer.protocol.read_metadata`).
+        One that begins where an open fragment ended goes on in it (`consumer.protocol.call_metadata`).
 
         Raises:
             ValidationError: it goes back, or leaves its fragment.
@@ -197,7 +197,7 @@ class Reader:
             transport: Reaches brokers.
             request: What to read.
             clock: Times how long a read that does not block is tried.
-            linger_seconds: See `consumer.protocol.read_metadata`.
+            linger_seconds: See `consumer.protocol.call_metadata`.
             guard: Ends the read with JournalReplacedError where the journal no longer holds what was read before.
 
         Raises:

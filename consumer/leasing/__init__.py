@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from consumer.leasing.stores.azure.event_hubs import EventHubsRecordStore
     from consumer.leasing.stores.azure.native import BlobRecordStore
     from consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
-    from consumer.leasing.stores.dynamodb.native import NativeLayout
+    from consumer.leasing.stores.dynamodb.layout import NativeLayout
     from consumer.leasing.stores.dynamodb.store import DynamoRecordStore
     from consumer.leasing.stores.dynamodb.table import open_dynamodb_client
     from consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout, WallClockExpiry
@@ -134,7 +134,7 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
             "LeaseRecord": "consumer.leasing.record",
             "LeaseWorker": "consumer.leasing.worker.worker",
             "LeasingError": "consumer.errors",
-            "NativeLayout": "consumer.leasing.stores.dynamodb.native",
+            "NativeLayout": "consumer.leasing.stores.dynamodb.layout",
             "Position": "consumer.leasing.position",
             "RecordBatch": "consumer.leasing.worker.source",
             "RecordCheckpointStore": "consumer.leasing.facades.event_hubs",

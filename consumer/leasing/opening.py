@@ -103,7 +103,7 @@ async def _dynamodb_store(
         from botocore.exceptions import BotoCoreError
 
         from consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
-        from consumer.leasing.stores.dynamodb.native import NativeLayout
+        from consumer.leasing.stores.dynamodb.layout import NativeLayout
         from consumer.leasing.stores.dynamodb.store import DynamoRecordStore
         from consumer.leasing.stores.dynamodb.table import open_dynamodb_client
         from consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout

@@ -38,13 +38,12 @@ from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
 from consumer.recoverylog.hints import has_recovery_log
 from consumer.recoverylog.playback import PlaybackProgress
 from consumer.shard.attempt_counters import Usage
-from consumer.shard.availability import Availability
 from consumer.shard.dead_letters import DeadLetters, dead_letter_journal
 from consumer.shard.environment import ShardEnvironment
 from consumer.shard.metrics import ShardMetrics
 from consumer.shard.primary import PrimaryAttempt
 from consumer.shard.recovery import Recovery
-from consumer.shard.replica_status import ReplicaStatusWriter, failed_status
+from consumer.shard.replica_status import Availability, ReplicaStatusWriter, failed_status
 from consumer.shard.shard_reference import ShardReference as ShardReference
 from consumer.shard.stall_detector import StallWatch
 from consumer.shard.supervision import Supervision, Verdict, text_of, trace_of, way_past

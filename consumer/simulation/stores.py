@@ -19,7 +19,7 @@ import msgspec
 from allocator.simulation.network import Link
 from consumer.application import Shard
 from consumer.errors import CommitFencedError, StoreClosedError, StoreUnavailableError
-from consumer.local_state import local_state_of
+from consumer.local_state import local_state_of, remove_if_there
 from consumer.message.producer_segment import (
     EncodedCheckpoint,
     encoded,
@@ -31,7 +31,6 @@ from consumer.op_future import OpFuture, TurnFuture
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.recoverylog.recorder import FileRecorder
 from consumer.stores.json_document import decode_documents, encode_documents
-from consumer.stores.recorded_files import remove_if_there
 from consumer.stores.state_file import RecordedStateFile, Segments
 
 State = dict[str, int]

@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from consumer.sources.kafka.places import AtOffsets, Earliest
     from consumer.sources.kafka.records import KafkaMetadata
     from consumer.sources.kafka.source import KafkaSource
-    from consumer.sources.kinesis.elsewhere import AskedByStat
+    from consumer.sources.kinesis.lineage import AskedByStat
     from consumer.sources.kinesis.places import TrimHorizon
     from consumer.sources.kinesis.record_source import KinesisRecordSource
     from consumer.sources.kinesis.records import KinesisMetadata
     from consumer.sources.kinesis.source import KinesisSource
     from consumer.sources.metrics import SourceMetrics
+    from consumer.sources.part import AtTimestamp, Latest
     from consumer.sources.received import WithMetadata
-    from consumer.sources.starts import AtTimestamp, Latest
 
 __all__ = [
     "AskedByStat",
@@ -41,16 +41,16 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "AskedByStat": "consumer.sources.kinesis.elsewhere",
+            "AskedByStat": "consumer.sources.kinesis.lineage",
             "AtOffsets": "consumer.sources.kafka.places",
-            "AtTimestamp": "consumer.sources.starts",
+            "AtTimestamp": "consumer.sources.part",
             "Earliest": "consumer.sources.kafka.places",
             "KafkaMetadata": "consumer.sources.kafka.records",
             "KafkaSource": "consumer.sources.kafka.source",
             "KinesisMetadata": "consumer.sources.kinesis.records",
             "KinesisRecordSource": "consumer.sources.kinesis.record_source",
             "KinesisSource": "consumer.sources.kinesis.source",
-            "Latest": "consumer.sources.starts",
+            "Latest": "consumer.sources.part",
             "SourceDataLossError": "consumer.errors",
             "SourceError": "consumer.errors",
             "SourceMetrics": "consumer.sources.metrics",

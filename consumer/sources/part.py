@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from consumer.errors import UnsupportedSpecError
@@ -38,3 +39,22 @@ def part_of(spec: ShardSpec) -> Part:
         f"labels[{SOURCE_PART}]",
         f"expected index/count such as 0/4, the index below the count, got {text!r}",
     )
+
+
+# Where to begin that which was never read, in any system; each has further places of its own.
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """Begin with what is written from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimestamp:
+    """Begin with what was written at `at` or later, as the system tells times; aware, milliseconds count."""
+
+    at: datetime
+
+    def __post_init__(self) -> None:
+        if self.at.tzinfo is None:
+            raise ValueError(f"at: expected a time with a zone, got {self.at!r}")

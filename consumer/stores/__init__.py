@@ -10,7 +10,7 @@ from allocator.runtime.door import lazy_names
 if TYPE_CHECKING:
     from consumer.application import SegmentKeeper
     from consumer.errors import StoreClosedError, StoreError, StoreUnavailableError
-    from consumer.local_state import LocalState
+    from consumer.local_state import LocalState, remove_if_there, replace_file
     from consumer.recoverylog.recorder import FileRecorder
     from consumer.state_tables import CopyReader, ScannableStore, TableScan
     from consumer.stores.commit_thread import CommitThread
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from consumer.stores.conformance.subject import RecordedSubject, StoreSubject
     from consumer.stores.conformance.suite import StoreConformance
     from consumer.stores.json_file import JsonFileStore
-    from consumer.stores.recorded_files import remove_if_there, replace_file
     from consumer.stores.rocksdb.store import RocksDbStore
     from consumer.stores.sql import SqlStore
     from consumer.stores.sqlite.store import SqliteStore
@@ -73,7 +72,7 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
             "StoreSubject": "consumer.stores.conformance.subject",
             "StoreUnavailableError": "consumer.errors",
             "TableScan": "consumer.state_tables",
-            "remove_if_there": "consumer.stores.recorded_files",
-            "replace_file": "consumer.stores.recorded_files",
+            "remove_if_there": "consumer.local_state",
+            "replace_file": "consumer.local_state",
         },
     )

@@ -27,6 +27,7 @@ from urllib.parse import quote
 import msgspec
 
 from consumer.application import Shard
+from consumer.checkpoint import whole_checkpoint
 from consumer.errors import StoreError
 from consumer.local_state import LocalState, local_state_of
 from consumer.message.producer_segment import segments_named, taken_out
@@ -37,7 +38,6 @@ from consumer.stores.arrow_rows import row_batches
 from consumer.stores.commit_thread import CommitThread
 from consumer.stores.json_document import decode_documents, encode_documents
 from consumer.stores.state_file import KeptStateFile, RecordedStateFile, Segments, StateFile
-from consumer.stores.stored_checkpoint import whole_checkpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa

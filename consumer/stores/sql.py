@@ -30,6 +30,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
 from consumer.application import Shard
+from consumer.checkpoint import stored_checkpoint, whole_checkpoint
 from consumer.errors import (
     CommitFencedError,
     StoreClosedError,
@@ -48,7 +49,6 @@ from consumer.state_tables import TableScan, picked, require_table
 from consumer.stores.commit_thread import CommitThread
 from consumer.stores.sql_dialect import SqlDialect, dialect_of
 from consumer.stores.sql_tables import rows_of, schema_of
-from consumer.stores.stored_checkpoint import stored_checkpoint, whole_checkpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Protocol
 
 from consumer.errors import CommitFencedError, StoreClosedError, StoreError
+from consumer.local_state import record_file, remove_if_there, replace_file
 from consumer.op_future import OpFuture
 from consumer.private_directory import FILE_MODE, make_private
 from consumer.recoverylog.recorder import FileRecorder
 from consumer.stores.directory_lock import lock_descriptor
-from consumer.stores.recorded_files import record_file, remove_if_there, replace_file
 
 _STATE, _NEXT = "state.json", "next.json"
 _SEGMENT = re.compile(r"producers-([0-9a-f]{32})")

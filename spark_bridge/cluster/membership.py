@@ -23,8 +23,7 @@ from allocator.ops import LeaseId, prefix_range_end
 from consumer.client.loop_thread import LoopThread
 from consumer.protocol.shard_pb2 import ConsumerSpec
 from spark_bridge.keys import cluster_prefix, failure_key, hosts_prefix, orders_prefix
-from spark_bridge.member.host import Host, decode_host
-from spark_bridge.member.identity import Incarnation, parse_suffix
+from spark_bridge.member.identity import Host, Incarnation, decode_host, parse_suffix
 from spark_bridge.member.orders import all_members_key, attempt_key, task_key
 
 _log = structlog.get_logger()

@@ -38,7 +38,6 @@ from spark_bridge.cluster.executors import Executors, ExecutorWatch
 from spark_bridge.cluster.member_jobs import MemberJobs
 from spark_bridge.cluster.membership import MemberInfo, Membership
 from spark_bridge.cluster.shards import MemberClient, Shards
-from spark_bridge.conf import check_session
 from spark_bridge.errors import (
     ClusterStartError,
     ClusterStoppedError,
@@ -48,6 +47,7 @@ from spark_bridge.errors import (
 from spark_bridge.member.application import ApplicationFactory, Arguments
 from spark_bridge.member.serving import MemberPlan
 from spark_bridge.member.task import MemberTask
+from spark_bridge.session import check_session
 
 log = structlog.get_logger()
 START_SECONDS_MAX = 90.0

@@ -18,9 +18,8 @@ from consumer.message.types import ArrowType, CsvType, ProtobufType, json_uuid_o
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.byte_runs import Content
 from spark_bridge.journal_source.columns import Columns
-from spark_bridge.journal_source.frame_tables import FrameTables, UuidOf
 from spark_bridge.journal_source.line_tables import LineTables, LineTablesAroundDamage
-from spark_bridge.journal_source.message_table import MessageTable
+from spark_bridge.journal_source.message_table import FrameTables, MessageTable, UuidOf
 from spark_bridge.journal_source.message_types import load_message_class
 from spark_bridge.journal_source.options import ReadMode, ReadOptions
 

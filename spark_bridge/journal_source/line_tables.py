@@ -19,8 +19,13 @@ from numpy.typing import NDArray
 from consumer.errors import FramingError
 from consumer.message.framing import FRAME_BYTES_MAX, NDJSON
 from consumer.message.types import json_uuid_of
-from spark_bridge.journal_source.frame_tables import FrameTables
-from spark_bridge.journal_source.message_table import DAMAGED, MessageTable, Offsets, table_of
+from spark_bridge.journal_source.message_table import (
+    DAMAGED,
+    FrameTables,
+    MessageTable,
+    Offsets,
+    table_of,
+)
 
 _UUID_CHARACTERS: Final = 36
 _HYPHENS: Final = (8, 13, 18, 23)

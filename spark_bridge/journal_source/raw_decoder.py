@@ -12,7 +12,7 @@ from consumer.message.framing import framing_for
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.byte_runs import Content
 from spark_bridge.journal_source.columns import Columns, metadata_columns
-from spark_bridge.journal_source.frame_tables import UuidOf
+from spark_bridge.journal_source.message_table import UuidOf
 
 VALUE: Final = "value"
 RAW_SCHEMA: Final = StructType([StructField(VALUE, BinaryType())])

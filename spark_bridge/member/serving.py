@@ -32,8 +32,7 @@ from consumer.member.service import Service
 from spark_bridge.errors import MemberReleasedError
 from spark_bridge.member.application import ApplicationFactory, Arguments, load_application
 from spark_bridge.member.executor import executor_command, on_executor_exit, own_address, zone_of
-from spark_bridge.member.host import encode_host, host_key, host_of
-from spark_bridge.member.identity import Incarnation
+from spark_bridge.member.identity import Incarnation, encode_host, host_key, host_of
 from spark_bridge.member.orders import Order, order_to
 
 log = structlog.get_logger()

@@ -18,6 +18,7 @@ from google.protobuf.message import Message
 from allocator.runtime.backoff import Backoff
 from consumer.protocol.call_metadata import Token, request_metadata
 from spark_bridge.errors import NoMemberError
+from spark_bridge.routing.channels import Worker, this_worker
 from spark_bridge.routing.lookup import Metadata, believed_route, credentials, selecting
 from spark_bridge.routing.plan import ResolverPlan
 from spark_bridge.routing.retry_policy import (
@@ -34,7 +35,6 @@ from spark_bridge.routing.retry_policy import (
     takes_token,
 )
 from spark_bridge.routing.routes import ShardRoute
-from spark_bridge.routing.worker import Worker, this_worker
 
 PAUSE_SECONDS_MAX = 0.5
 """Longest pause between attempts: a hand-over takes less than a second."""

@@ -7,16 +7,21 @@ call opens a new one, and what is left of the idle ones goes then. No thread of 
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache, cached_property
+from random import Random
 
 import grpc
 
 from consumer.journal.channels import parse_endpoint
 from consumer.resolver.resolver import CHANNEL_OPTIONS
+from spark_bridge.routing.routes import RouteTable
 
 CHANNELS_MAX = 256
 """Most channels kept; beyond, those unused for longest are closed."""
@@ -24,7 +29,6 @@ IDLE_SECONDS = 10.0
 """A connection unused for so long is closed; opening one takes about a millisecond."""
 FRESH_SHARE = 0.9
 """A channel unused for this share of its idle time has not been idle for certain; gRPC's clock is not ours."""
-
 _OPTIONS = (*CHANNEL_OPTIONS, ("grpc.initial_reconnect_backoff_ms", 100))
 
 
@@ -124,3 +128,59 @@ class WorkerChannels:
         for index, (_, endpoint) in enumerate(unused):
             if index < surplus or self._may_be_idle(self._entries[endpoint]):
                 self._entries.pop(endpoint).channel.close()
+
+
+# What one process keeps between tasks: its channels, and who serves which shard.
+#
+# Spark gives a task nothing that outlives it, but may give the process to the next one. So this is
+# found by process id: a fork, which can use neither its parent's channels nor its locks, finds
+# nothing and starts anew.
+
+CLUSTERS_MAX = 16
+"""Most clusters whose routes a worker keeps; beyond, the one met first is forgotten."""
+THREADS_MAX = 32
+"""Calls under way at once as futures; more wait."""
+
+
+class Worker:
+    """The channels and routes of this process."""
+
+    def __init__(self) -> None:
+        self.channels = WorkerChannels()
+        self.random = Random()
+        """So that workers do not all ask the same member where shards are."""
+        self._routes: dict[str, RouteTable] = {}
+
+    def routes(self, cluster: str) -> RouteTable:
+        """Return the routes of a cluster."""
+        found = self._routes.get(cluster)
+        if found is None:
+            while len(self._routes) >= CLUSTERS_MAX:
+                self._routes.pop(next(iter(self._routes)))
+            found = self._routes.setdefault(cluster, RouteTable())
+        return found
+
+    @cached_property
+    def threads(self) -> ThreadPoolExecutor:
+        """For calls that their caller does not wait for; started when there is one."""
+        return ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="shard-calls")
+
+    def close(self) -> None:
+        """Close every channel and forget every route. What comes later starts anew."""
+        self._routes.clear()
+        threads: ThreadPoolExecutor | None = self.__dict__.pop("threads", None)
+        if threads is not None:
+            threads.shutdown(wait=False)
+        self.channels.close()
+
+
+def this_worker() -> Worker:
+    """Return what this process keeps."""
+    return _worker_of(os.getpid())
+
+
+@cache
+def _worker_of(process_id: int) -> Worker:
+    # One entry, or in a fork two: the parent's stays unused, since closing its channels here could hang.
+    del process_id
+    return Worker()

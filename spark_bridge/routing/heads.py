@@ -14,7 +14,7 @@ from consumer.journal.transport import error_of_rpc, error_of_status
 from consumer.protocol.journal_pb2 import ReadRequest, ReadResponse, Status
 from consumer.protocol.journal_pb2_grpc import JournalStub
 from consumer.protocol.labels import label_set, selector
-from spark_bridge.routing.worker import Worker, this_worker
+from spark_bridge.routing.channels import Worker, this_worker
 
 if TYPE_CHECKING:
     from consumer.protocol.auth import ClientAuth

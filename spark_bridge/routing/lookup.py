@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import grpc
 
@@ -14,9 +16,9 @@ from consumer.protocol.labels import ID, label_set, selector
 from consumer.protocol.shard_pb2 import ListRequest, ListResponse
 from consumer.protocol.shard_pb2_grpc import ShardStub
 from spark_bridge.errors import NoMemberError
+from spark_bridge.routing.channels import Worker, this_worker
 from spark_bridge.routing.plan import ResolverPlan
 from spark_bridge.routing.routes import ShardRoute, routes_of
-from spark_bridge.routing.worker import Worker
 
 if TYPE_CHECKING:
     from consumer.protocol.auth import KeyedAuth
@@ -29,7 +31,6 @@ LOOKUP_SHARDS_MAX = 128
 """Most shards in one question."""
 TOKEN_LIFE_SECONDS_MIN = 60.0
 """Life of a credential, unless the call may take longer."""
-
 NEXT_MEMBER = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -39,7 +40,6 @@ NEXT_MEMBER = frozenset(
     }
 )
 """Answers that say something about the member asked, and nothing about the question."""
-
 Metadata = tuple[tuple[str, str | bytes], ...]
 
 
@@ -155,3 +155,53 @@ def _auth_of(keys: str) -> KeyedAuth:
     from consumer.protocol.auth import KeyedAuth
 
     return KeyedAuth(keys)
+
+
+# What the driver finds out for its tasks: which shards there are, and where, as of one revision.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """A member's answer."""
+
+    cluster_id: int
+    """Of etcd."""
+    revision: int
+    routes: tuple[ShardRoute, ...]
+
+
+def survey(
+    addresses: Sequence[str], *, shards: LabelSelector | None = None, auth_keys: str = ""
+) -> Survey:
+    """Ask members, one after the other, until one answers.
+
+    Args:
+        addresses: Of members.
+        shards: Which shards are meant; None: all.
+        auth_keys: Sign the question; empty: it is not signed.
+
+    Raises:
+        NoMemberError: none answered.
+        ValidationError: an address is none.
+        ConsumerError, AllocatorError: a member refused the question.
+    """
+    worker, met = this_worker(), "there is none"
+    for address in addresses:
+        try:
+            listing = ask_list(worker, address, shards, auth_keys, seconds=LOOKUP_SECONDS_MAX)
+        except grpc.RpcError as error:
+            if error.code() not in NEXT_MEMBER:
+                raise _translated(address, error) from error
+            met = f"{address}: {error.code().name}: {error.details()}"
+            continue
+        etcd = listing.header.etcd
+        return Survey(cluster_id=etcd.cluster_id, revision=etcd.revision, routes=routes_of(listing))
+    raise NoMemberError(f"none of {len(addresses)} members answered; the last one: {met}")
+
+
+def _translated(address: str, error: grpc.RpcError) -> Exception:
+    # On the driver only, so tasks need not import it.
+    from consumer.client.member_rpc import error_of_rpc
+
+    # What both kinds of calls raise has a code and details, which is all that is asked of it.
+    return error_of_rpc(address, cast("grpc.aio.AioRpcError", error))

@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 import grpc
 
 from spark_bridge.routing.attempts import Attempt, Call, Target, of_unary, perform
+from spark_bridge.routing.channels import this_worker
 from spark_bridge.routing.retry_policy import Outcome, of_answer, of_error
-from spark_bridge.routing.worker import this_worker
 
 # `Any` throughout: gRPC's callables are generic in their messages only, and each method has its own.
 Serializer = Callable[[Any], bytes] | None

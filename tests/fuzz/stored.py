@@ -24,6 +24,7 @@ from allocator.leader.election import (
 from allocator.model import ItemId, MemberId
 from allocator.ops import KeyValue
 from consumer.broker import commit_log
+from consumer.checkpoint import stored_checkpoint, whole_checkpoint
 from consumer.errors import (
     FramingError,
     InvalidStateError,
@@ -46,8 +47,7 @@ from consumer.leasing.stores.azure.container import Blob
 from consumer.leasing.stores.azure.eph import body_of, read_body
 from consumer.leasing.stores.azure.event_hubs_blobs import merged
 from consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
-from consumer.leasing.stores.dynamodb.layout import Layout
-from consumer.leasing.stores.dynamodb.native import NativeLayout
+from consumer.leasing.stores.dynamodb.layout import Layout, NativeLayout
 from consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout
 from consumer.load_report import decode_report
 from consumer.message.producer_segment import packed_segment, segment_id, unpacked_segment
@@ -68,11 +68,10 @@ from consumer.recoverylog.operation import OperationDecoder, framed
 from consumer.recoverylog.prune_plan import decode_quarantine
 from consumer.sources.kinesis.places import decode_resume
 from consumer.stores.json_document import decode_documents, encode_documents
-from consumer.stores.stored_checkpoint import stored_checkpoint, whole_checkpoint
 from spark_bridge.errors import PublishError
 from spark_bridge.journal_sink import commit_store as sink_record
 from spark_bridge.journal_source.offsets import parse_offset
-from spark_bridge.member.host import Host, decode_host, encode_host
+from spark_bridge.member.identity import Host, decode_host, encode_host
 from tests.fuzz.decoder import FuzzedDecoder
 
 _MEMBER: Final = MemberId("zone-a", "member-1")

@@ -22,8 +22,8 @@ from allocator.etcd.client import EtcdClient
 from allocator.ops import prefix_range_end
 from spark_bridge.cluster import ShardCluster
 from spark_bridge.cluster.shard_cluster import Services
-from spark_bridge.conf import recommended_conf
 from spark_bridge.java import find_java
+from spark_bridge.session import recommended_conf
 from spark_bridge.standalone import spark_home_of_pip
 from tests.support.eventually import eventually_sync
 from tests.support.flight_rounds import make_flight_journals

@@ -10,8 +10,7 @@ from uuid import uuid4
 
 from allocator.runtime.clock import Clock
 from consumer.leasing.stores.dynamodb.kcl_java import KclJavaLayout
-from consumer.leasing.stores.dynamodb.layout import Layout
-from consumer.leasing.stores.dynamodb.native import NativeLayout
+from consumer.leasing.stores.dynamodb.layout import Layout, NativeLayout
 from consumer.leasing.stores.dynamodb.store import DynamoRecordStore
 from consumer.leasing.stores.dynamodb.vmware_go import VmwareGoLayout
 

@@ -160,7 +160,7 @@ def _own_executors() -> ResourceProfile:
 
 def _executor_here() -> str:
     from spark_bridge.member.executor import executor_command
-    from spark_bridge.member.host import executor_id_of
+    from spark_bridge.member.identity import executor_id_of
 
     return executor_id_of(executor_command())
 

@@ -23,7 +23,7 @@ from confluent_kafka import (
 
 from consumer.errors import SourceDataLossError, SourceError, SourceUnavailableError
 from consumer.sources.kafka.places import AtOffsets, Earliest, Start, TopicPartitionKey
-from consumer.sources.starts import AtTimestamp, Latest
+from consumer.sources.part import AtTimestamp, Latest
 
 ResultT = TypeVar("ResultT")
 OURS: Final[

@@ -11,9 +11,9 @@ import msgspec
 from allocator.documents import DocumentError, decode_json
 from consumer.errors import SourceDataLossError
 from consumer.protocol.shard_pb2 import Checkpoint
+from consumer.sources.part import AtTimestamp as AtTimestamp
+from consumer.sources.part import Latest as Latest
 from consumer.sources.part import Part
-from consumer.sources.starts import AtTimestamp as AtTimestamp
-from consumer.sources.starts import Latest as Latest
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from consumer.sources.kinesis.lineage import StreamShard
 from consumer.sources.kinesis.places import AfterSequence, Place, time_of
 from consumer.sources.kinesis.records import KinesisMetadata, StreamRecord, user_records
 from consumer.sources.metrics import SourceMetrics, kind_of
-from consumer.sources.starts import AtTimestamp, Latest
+from consumer.sources.part import AtTimestamp, Latest
 
 READ_INTERVAL_SECONDS = 0.25
 """Least time between two readings of a shard: Kinesis allows five a second, and others may read it too."""

@@ -22,8 +22,8 @@ import msgspec
 
 from allocator.documents import DocumentError, decode_json
 from consumer.errors import SourceDataLossError
-from consumer.sources.starts import AtTimestamp as AtTimestamp
-from consumer.sources.starts import Latest as Latest
+from consumer.sources.part import AtTimestamp as AtTimestamp
+from consumer.sources.part import Latest as Latest
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -22,8 +22,7 @@ from consumer.errors import SourceError, SourceUnavailableError
 from consumer.message.batch import MessageBatch, MessageType
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.sources.kinesis.calls import KinesisCalls, ThrottledError
-from consumer.sources.kinesis.elsewhere import Elsewhere
-from consumer.sources.kinesis.lineage import Outlook, StreamShard, outlook, slice_of
+from consumer.sources.kinesis.lineage import Elsewhere, Outlook, StreamShard, outlook, slice_of
 from consumer.sources.kinesis.pages import OUTAGE_ATTEMPTS_MAX, PageReader
 from consumer.sources.kinesis.places import Resume, Start, beginning_of, decode_resume
 from consumer.sources.kinesis.shard_batches import ShardBatches

@@ -26,7 +26,7 @@ from consumer.sources.kinesis.pages import DEFAULT_PACE, Pace, PageReader, Polli
 from consumer.sources.kinesis.places import AtSequence, Place, TrimHorizon
 from consumer.sources.kinesis.records import StreamRecord
 from consumer.sources.metrics import SourceMetrics
-from consumer.sources.starts import AtTimestamp, Latest
+from consumer.sources.part import AtTimestamp, Latest
 
 if TYPE_CHECKING:
     from types_boto3_kinesis.client import KinesisClient

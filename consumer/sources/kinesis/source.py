@@ -23,8 +23,8 @@ from consumer.errors import ReplayError
 from consumer.message.batch import MessageBatch, MessageType
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.sources.kinesis.calls import KinesisCalls, default_client
-from consumer.sources.kinesis.elsewhere import END_SUFFIX, Elsewhere
 from consumer.sources.kinesis.fan_out import FanOutReader
+from consumer.sources.kinesis.lineage import END_SUFFIX, Elsewhere
 from consumer.sources.kinesis.pages import DEFAULT_PACE, Pace, PageReader, PollingReader
 from consumer.sources.kinesis.places import (
     Resume,
@@ -35,8 +35,7 @@ from consumer.sources.kinesis.places import (
 )
 from consumer.sources.kinesis.reading import ReadingSettings, StreamReading
 from consumer.sources.metrics import SourceMetrics
-from consumer.sources.part import part_of
-from consumer.sources.starts import AtTimestamp, Latest
+from consumer.sources.part import AtTimestamp, Latest, part_of
 
 if TYPE_CHECKING:
     from types_boto3_kinesis.client import KinesisClient

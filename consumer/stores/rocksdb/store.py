@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from allocator.errors import ValidationError
 from consumer.application import Shard
+from consumer.checkpoint import stored_checkpoint, whole_checkpoint
 from consumer.errors import StoreClosedError, StoreError
 from consumer.local_state import LocalState, local_state_of
 from consumer.message.producer_segment import EncodedCheckpoint, encoded
@@ -29,22 +30,19 @@ from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.state_tables import ROWS_PER_BATCH, TableScan, picked, require_table
 from consumer.stores.commit_thread import CommitThread
 from consumer.stores.directory_lock import DirectoryLock
-from consumer.stores.rocksdb.committed_view import (
+from consumer.stores.rocksdb.database import (
+    CHECKPOINT_KEY,
     DEFAULT_FAMILY,
     RESERVED_PREFIX,
     CommittedView,
-    first_key,
-)
-from consumer.stores.rocksdb.database import (
-    CHECKPOINT_KEY,
     Database,
     PendingWrites,
     Tune,
     changes_between,
+    first_key,
     overlaid,
 )
 from consumer.stores.rocksdb.recording import RocksDbRecording
-from consumer.stores.stored_checkpoint import stored_checkpoint, whole_checkpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa

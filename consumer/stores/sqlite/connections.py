@@ -6,16 +6,18 @@ We checkpoint the write-ahead log ourselves (`wal_autocheckpoint = 0`), at momen
 from __future__ import annotations
 
 import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
-from consumer.errors import StoreError
+from consumer.errors import StoreClosedError, StoreError
 
 _FORBIDDEN_PRAGMAS = frozenset(
     {"journal_mode", "locking_mode", "synchronous", "wal_autocheckpoint"}
 )
 """What recording and the fence rest on."""
-
 BEGIN = "BEGIN IMMEDIATE -- of the store"
 COMMIT = "COMMIT -- of the store"
 ROLLBACK = "ROLLBACK -- of the store"
@@ -114,3 +116,179 @@ def end_snapshot(connection: sqlite3.Connection) -> None:
     """Let go of what a reader sees."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
+
+
+# Readers that see the last *durable* commit, while the writer goes on with the next and while that
+# is being recorded.
+#
+# One reader stands at the newest durable commit. Moving on opens another one, or takes an idle one;
+# those that queries still use stay where they are until the queries end. A checkpoint needs them
+# all gone for a moment (`pause`).
+
+ResultT = TypeVar("ResultT")
+
+
+class CommittedReaders:
+    """Runs queries on snapshots of one database."""
+
+    def __init__(self, fqn: str, path: Path) -> None:
+        """Create them; queries can be run after the first `advance`.
+
+        Args:
+            fqn: The shard, for errors.
+            path: The database.
+        """
+        self._fqn = fqn
+        self._path = path
+        self._changed = threading.Condition()
+        """Guards all that follows; notified when a query or a pause ends."""
+        self._paused = False
+        self._current: _Reader | None = None
+        self._old: set[_Reader] = set()
+        self._idle: list[_Reader] = []
+
+    def advance(self) -> None:
+        """Have queries that begin from now on see everything committed so far.
+
+        Requires:
+            Nobody commits meanwhile.
+        """
+        with self._changed:
+            before = self._current
+            reader = self._idle.pop() if self._idle else _Reader(open_reader(self._path))
+            begin_snapshot(reader.connection)
+            self._current = reader
+            if before is not None:
+                self._old.add(before)
+                self._retire(before)
+
+    def read(self, function: Callable[[sqlite3.Connection], ResultT]) -> ResultT:
+        """Return `function(connection)`, on the newest snapshot.
+
+        Raises:
+            StoreClosedError: there is none: the store is not restored, or is destroyed.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not self._paused)
+            reader = self._current
+            if reader is None:
+                raise StoreClosedError(self._fqn)
+            reader.users += 1
+        try:
+            with reader.lock:
+                return function(reader.connection)
+        finally:
+            with self._changed:
+                reader.users -= 1
+                self._retire(reader)
+                self._changed.notify_all()
+
+    @contextmanager
+    def held(self) -> Iterator[HeldReader]:
+        """Keep the newest snapshot for the block, for a read of many steps; queries go on in between.
+
+        Raises:
+            StoreClosedError: there is none: the store is not restored, or is destroyed.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not self._paused)
+            reader = self._current
+            if reader is None:
+                raise StoreClosedError(self._fqn)
+            reader.users += 1
+            reader.holders += 1
+        try:
+            yield HeldReader(reader)
+        finally:
+            with self._changed:
+                reader.users -= 1
+                reader.holders -= 1
+                self._retire(reader)
+                self._changed.notify_all()
+
+    @contextmanager
+    def pause(self, *, wait_seconds: float, interrupt: bool) -> Iterator[bool]:
+        """Keep queries out of the block; False if those under way do not end in time.
+
+        Args:
+            wait_seconds: Longest wait for queries under way; new ones wait until the block ends.
+            interrupt: End queries under way: they fail with `sqlite3.OperationalError: interrupted`.
+
+        Requires:
+            Everything committed is durable: queries go on with the last commit.
+        """
+        with self._changed:
+            self._paused = True
+            if interrupt:
+                self._interrupt()
+            # Who holds a snapshot holds it for long: to wait for that would hold up every commit.
+            patience = wait_seconds if interrupt or not self._is_held() else 0.0
+            quiet = self._changed.wait_for(self._is_quiet, patience)
+            if quiet and self._current is not None:
+                end_snapshot(self._current.connection)
+        try:
+            yield quiet
+        finally:
+            with self._changed:
+                if quiet and self._current is not None:
+                    begin_snapshot(self._current.connection)
+                self._paused = False
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """End all queries, and close. Idempotent."""
+        with self._changed:
+            self._interrupt()
+            readers = self._all()
+            self._current = None
+            self._old.clear()
+            self._idle.clear()
+        for reader in readers:
+            with reader.lock:
+                reader.connection.close()
+
+    def _all(self) -> list[_Reader]:
+        return [*self._old, *self._idle, *([self._current] if self._current else [])]
+
+    def _is_quiet(self) -> bool:
+        return all(reader.users == 0 for reader in self._all())
+
+    def _is_held(self) -> bool:
+        return any(reader.holders for reader in self._all())
+
+    def _interrupt(self) -> None:
+        for reader in self._all():
+            reader.connection.interrupt()
+
+    def _retire(self, reader: _Reader) -> None:
+        """End an old reader's transaction once nobody uses it, so that it no longer holds the log back."""
+        if reader.users == 0 and reader in self._old:
+            end_snapshot(reader.connection)
+            self._old.remove(reader)
+            self._idle.append(reader)
+
+
+class _Reader:
+    """A connection in a read transaction, and how many queries use it."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self.lock = threading.Lock()
+        self.users = 0
+        self.holders = 0
+        """Of the users, those that take many steps."""
+
+
+class HeldReader:
+    """A snapshot that is held; for one thread."""
+
+    def __init__(self, reader: _Reader) -> None:
+        self._reader = reader
+
+    def run(self, function: Callable[[sqlite3.Connection], ResultT]) -> ResultT:
+        """Return `function(connection)`; nobody else uses the connection meanwhile.
+
+        A statement that is not finished between two calls counts as running: an interrupt reaches it.
+        """
+        with self._reader.lock:
+            return function(self._reader.connection)

@@ -27,6 +27,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from consumer.application import Shard
+from consumer.checkpoint import whole_checkpoint
 from consumer.errors import StoreClosedError, StoreError
 from consumer.local_state import LocalState, local_state_of
 from consumer.message.producer_segment import EncodedCheckpoint, encoded
@@ -36,11 +37,16 @@ from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.state_tables import TableScan, picked, require_table
 from consumer.stores.commit_thread import CommitThread
 from consumer.stores.directory_lock import DirectoryLock
-from consumer.stores.sqlite.connections import BEGIN, COMMIT, ROLLBACK, TxnConnection, open_writer
-from consumer.stores.sqlite.readers import CommittedReaders
+from consumer.stores.sqlite.connections import (
+    BEGIN,
+    COMMIT,
+    ROLLBACK,
+    CommittedReaders,
+    TxnConnection,
+    open_writer,
+)
 from consumer.stores.sqlite.recording import DATABASE, REWRITE_BYTES_MIN, WAL, SqliteRecording
 from consumer.stores.sqlite.tables import rows_in, tables_in
-from consumer.stores.stored_checkpoint import whole_checkpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,7 @@ import pytest
 
 from consumer.broker.config import DIRECT_COMMIT_BYTES_MAX, BrokerConfig, Durability
 from consumer.broker.disk import Buffer, Disk
-from consumer.broker.inline_commit import STALL_SECONDS
+from consumer.broker.journal import STALL_SECONDS
 from consumer.broker.segment_recycler import SMALL_BYTES_MAX
 from consumer.broker.server import Broker
 from consumer.protocol.journal_pb2 import AppendRequest, ReadRequest, Status

@@ -15,6 +15,7 @@ import grpc
 import pytest
 
 from consumer.embedded.broker import EmbeddedBroker
+from consumer.protocol.call_metadata import BRIEF_TAIL, LINGER
 from consumer.protocol.journal_pb2 import (
     ApplyRequest,
     FragmentsRequest,
@@ -26,7 +27,6 @@ from consumer.protocol.journal_pb2 import (
     Route,
     Status,
 )
-from consumer.protocol.read_metadata import BRIEF_TAIL, LINGER
 from consumer.protocol.validation_journal import (
     validate_fragments_response,
     validate_read_response,

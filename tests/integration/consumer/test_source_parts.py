@@ -9,7 +9,7 @@ import pytest
 from consumer.message.types import JsonType
 from consumer.protocol.labels import label_set
 from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.sources.kinesis.elsewhere import AskedByStat
+from consumer.sources.kinesis.lineage import AskedByStat
 from consumer.sources.kinesis.pages import Pace
 from consumer.sources.kinesis.source import KinesisSource
 from consumer.sources.part import SOURCE_PART

@@ -10,13 +10,13 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from consumer.message.types import JsonType
-from consumer.sources import starts
+from consumer.sources import part
 from consumer.sources.kafka import places as kafka_places
 from consumer.sources.kafka.source import KafkaSource
 from consumer.sources.kinesis import places as kinesis_places
 from consumer.sources.kinesis.pages import Pace
 from consumer.sources.kinesis.source import KinesisSource
-from consumer.sources.starts import AtTimestamp
+from consumer.sources.part import AtTimestamp
 from tests.support.kafka_cluster import TestTopic
 from tests.support.kinesis_streams import TestStream
 from tests.support.source_reads import read_from
@@ -107,4 +107,4 @@ def test_times_without_a_zone_are_refused(new_start: Callable[[datetime], AtTime
         new_start(datetime(2026, 1, 1))  # noqa: DTZ001 - what is refused
 
     assert isinstance(new_start(datetime(2026, 1, 1, tzinfo=UTC)), AtTimestamp)
-    assert kinesis_places.Latest is kafka_places.Latest is starts.Latest
+    assert kinesis_places.Latest is kafka_places.Latest is part.Latest

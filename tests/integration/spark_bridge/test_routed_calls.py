@@ -16,7 +16,7 @@ from consumer.member.service import Service
 from consumer.protocol.auth import KeyedAuth
 from consumer.protocol.shard_pb2 import GetHintsRequest, StatRequest
 from spark_bridge.errors import NoMemberError, ShardNotServedError, TokenIgnoredError
-from spark_bridge.routing.worker import this_worker
+from spark_bridge.routing.channels import this_worker
 from spark_bridge.task_resolver import TaskResolver, token_of_heads
 from tests.support.asked_tally import TallyStub
 from tests.support.members import Producer, client_of, shard, upserts, wait_for_primaries

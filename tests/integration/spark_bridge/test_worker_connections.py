@@ -13,10 +13,9 @@ import psutil
 import pytest
 
 from consumer.protocol.shard_pb2 import StatRequest
-from spark_bridge.routing.channels import WorkerChannels
+from spark_bridge.routing.channels import Worker, WorkerChannels, this_worker
 from spark_bridge.routing.heads import token_of_heads
 from spark_bridge.routing.lookup import ask_list
-from spark_bridge.routing.worker import Worker, this_worker
 from spark_bridge.task_resolver import TaskResolver
 from tests.support.asked_tally import TOTAL, TallyStub
 from tests.support.eventually import eventually

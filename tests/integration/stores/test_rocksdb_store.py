@@ -16,7 +16,7 @@ from consumer.local_state import LocalState
 from consumer.stores.conformance.recorded_log import MirroredFiles, RecordedLog
 from consumer.stores.conformance.subject import FixedShard, offset_of, reading, wait
 from consumer.stores.rocksdb import RocksDbStore
-from consumer.stores.rocksdb.committed_view import CommittedView
+from consumer.stores.rocksdb.database import CommittedView
 
 WRITE_BUFFER_BYTES = 64 << 10
 """The smallest there is, so that a test sees many flushes and compactions."""

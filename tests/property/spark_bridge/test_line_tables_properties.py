@@ -15,9 +15,8 @@ from consumer.message.framing import ARROW_STREAM, FixedFraming, LineFraming
 from consumer.message.types import ArrowType, JsonType
 from consumer.message.uuid import build_uuid, format_uuid
 from spark_bridge.journal_source.codecs import Tables
-from spark_bridge.journal_source.frame_tables import FrameTables
 from spark_bridge.journal_source.line_tables import LineTables
-from spark_bridge.journal_source.message_table import MessageTable
+from spark_bridge.journal_source.message_table import FrameTables, MessageTable
 
 OTHER_UUID = "00000000-0000-0000-0000-000000000000"
 TRAPS = [

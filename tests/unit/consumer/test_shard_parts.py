@@ -11,7 +11,6 @@ import pytest
 from consumer.checkpoint import build_checkpoint, read_through_of, start_offset
 from consumer.errors import ShardStoppedError
 from consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
-from consumer.shard.input_queue import InputQueue
 from consumer.shard.progress import Progress
 from consumer.shard.replica_status import (
     ERROR_LENGTH_MAX,
@@ -21,6 +20,7 @@ from consumer.shard.replica_status import (
     reduced,
     truncated,
 )
+from consumer.shard.transaction_loop import InputQueue
 from consumer.shard.worker import Worker
 from tests.support.eventually import eventually
 from tests.support.message_batches import WrittenJournal, single

@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 
 from spark_bridge.cluster.elasticity import Seat, choose_leavers
-from spark_bridge.member.host import Host, decode_host, encode_host, executor_id_of, host_of
-from spark_bridge.member.identity import Incarnation
+from spark_bridge.member.identity import (
+    Host,
+    Incarnation,
+    decode_host,
+    encode_host,
+    executor_id_of,
+    host_of,
+)
 from spark_bridge.member.orders import Order, all_members_key, attempt_key, order_to, task_key
 
 PREFIX = b"/a.clusters/c/orders/"

@@ -38,8 +38,7 @@ from consumer.leasing.stores.dynamodb.kcl_java import (
     leader_in,
     state_table,
 )
-from consumer.leasing.stores.dynamodb.layout import EPOCH, REV, Layout
-from consumer.leasing.stores.dynamodb.native import NativeLayout
+from consumer.leasing.stores.dynamodb.layout import EPOCH, REV, Layout, NativeLayout
 from consumer.leasing.stores.dynamodb.table import (
     USABLE,
     LeaseTable,

@@ -19,7 +19,7 @@ from consumer.leasing.metrics import LeaseMetrics
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord, Versioned
 from consumer.leasing.stores.dynamodb.kcl_java import state_table
-from consumer.leasing.stores.dynamodb.native import NativeLayout
+from consumer.leasing.stores.dynamodb.layout import NativeLayout
 from consumer.leasing.stores.dynamodb.store import DynamoRecordStore
 from consumer.leasing.worker.acquirer import Attempts
 from consumer.leasing.worker.discoverer import Discoverer

@@ -260,7 +260,7 @@ class ClockAheadError(JournalError):
         self.ahead_seconds = ahead_seconds
 
 
-class PublishError(JournalError):
+class PublishMessageError(JournalError):
     """A message cannot be written to the journal it was mapped to."""
 
     problem = "cannot take a message"

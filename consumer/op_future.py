@@ -18,7 +18,7 @@ OpFuture: TypeAlias = "Future[None]"
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class AppendToken:
     """An append on its way to a broker, to which others can be sent that come after it."""
 
     endpoint: str
@@ -35,18 +35,18 @@ class TurnFuture(Future[ResultT], Generic[ResultT]):
     def __init__(self) -> None:
         """Create one of an append that is not on its way yet."""
         super().__init__()
-        self.turn: Turn | None = None
+        self.turn: AppendToken | None = None
         """The append; None before it is sent, and if it is not sent in turn."""
-        self._when_sent: list[Callable[[Turn], None]] = []
+        self._when_sent: list[Callable[[AppendToken], None]] = []
 
-    def sent(self, turn: Turn) -> None:
+    def sent(self, turn: AppendToken) -> None:
         """Tell that the append is on its way."""
         self.turn = turn
         waiting, self._when_sent = self._when_sent, []
         for callback in waiting:
             callback(turn)
 
-    def when_sent(self, callback: Callable[[Turn], None]) -> None:
+    def when_sent(self, callback: Callable[[AppendToken], None]) -> None:
         """Call back once the append is on its way, on the thread that tells; at once if it is. Twice at worst."""
         self._when_sent.append(callback)
         if self.turn is not None:

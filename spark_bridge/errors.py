@@ -154,7 +154,7 @@ class TokenIgnoredError(SparkBridgeError):
 # What can only go wrong with journals as a source.
 
 
-class JournalReplacedError(SparkBridgeError):
+class QuerySourceReplacedError(SparkBridgeError):
     """A journal does not hold what a query has read of it."""
 
     def __init__(
@@ -171,7 +171,7 @@ class JournalReplacedError(SparkBridgeError):
         self.write_head = write_head
         self._epochs = (read_epoch, present_epoch)
 
-    def __reduce__(self) -> tuple[type[JournalReplacedError], tuple[str, int, int, str, str]]:
+    def __reduce__(self) -> tuple[type[QuerySourceReplacedError], tuple[str, int, int, str, str]]:
         return type(self), (self.journal, self.offset, self.write_head, *self._epochs)
 
 

@@ -25,7 +25,7 @@ from spark_bridge.content.json import JsonLines
 from spark_bridge.errors import PublishError
 from spark_bridge.journal_sink.attempt import WritePlan, write_attempt
 from spark_bridge.journal_sink.commit import CommitTarget, commit_publication, committed_publication
-from spark_bridge.journal_sink.commit_store import Attempt, Publication, publication_of
+from spark_bridge.journal_sink.commit_store import CommitAttempt, Publication, publication_of
 from spark_bridge.journal_sink.key_mapping import IndexColumn
 from spark_bridge.journal_sink.stamps import Stamper
 from spark_bridge.journal_sink.texts import Indices
@@ -170,7 +170,7 @@ def journal_index(key: str, journal_count: int) -> Column:
 
 def _write_uncommitted(
     df: DataFrame, target: PublishTarget, *, key: str, order_by: Sequence[str], encoder: Encoder
-) -> list[Attempt]:
+) -> list[CommitAttempt]:
     """Write the rows and return what would commit them; of retried tasks, that of the successful attempt."""
     plan = WritePlan(
         access=Access(address=target.broker_address),
@@ -191,7 +191,7 @@ def _write_uncommitted(
         .collect()
     )
     return [
-        Attempt(
+        CommitAttempt(
             messages=row.messages,
             acknowledgement=bytes(row.acknowledgement),
             journals=tuple(row.journals),

@@ -24,7 +24,7 @@ import grpc
 from allocator.errors import ValidationError
 from consumer.protocol.call_metadata import Token, check_token, merge_tokens
 from consumer.protocol.journal_pb2 import LabelSelector
-from spark_bridge.routing.attempts import Target
+from spark_bridge.routing.attempts import CallTarget
 from spark_bridge.routing.channels import this_worker
 from spark_bridge.routing.heads import token_of_heads
 from spark_bridge.routing.key_mapping import MappingFactory, key_mapping_of
@@ -169,7 +169,7 @@ class TaskResolver:
         held = (shard_id, stub_class)
         found: StubT | None = self._stubs.get(held)
         if found is None:
-            target = Target(plan=self._plan, shard_id=shard_id, token=lambda: self._token)
+            target = CallTarget(plan=self._plan, shard_id=shard_id, token=lambda: self._token)
             found = self._stubs.setdefault(held, stub_class(RoutedChannel(target)))
         return found
 

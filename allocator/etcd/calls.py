@@ -20,7 +20,7 @@ from allocator.errors import AllocatorError, ClusterMismatchError, EtcdUnavailab
 from allocator.etcd import rpc_pb2
 from allocator.etcd.channel import ChannelPool, EndpointChannel
 from allocator.etcd.config import EtcdConfig
-from allocator.etcd.status import Outcome, outcome_of, translated
+from allocator.etcd.status import EtcdFailure, outcome_of, translated
 from allocator.runtime.clock import Clock
 
 RequestT = TypeVar("RequestT", bound=Message)
@@ -212,7 +212,7 @@ class Caller:
             elif isinstance(failure, EtcdUnavailableError):
                 call.told = failure
             outcome = outcome_of(error)
-            if outcome is Outcome.NEW_TOKEN_NEEDED:
+            if outcome is EtcdFailure.NEW_TOKEN_NEEDED:
                 self.forget_token(metadata)
             again = _may_repeat(outcome, had_token=bool(metadata), idempotent=call.idempotent)
             raise _AttemptFailedError(failure, again=again) from error
@@ -224,16 +224,16 @@ class Caller:
         return response
 
 
-def _may_repeat(outcome: Outcome, *, had_token: bool, idempotent: bool) -> bool:
+def _may_repeat(outcome: EtcdFailure, *, had_token: bool, idempotent: bool) -> bool:
     match outcome:
-        case Outcome.NOT_SENT:
+        case EtcdFailure.NOT_SENT:
             return True
-        case Outcome.NEW_TOKEN_NEEDED:
+        case EtcdFailure.NEW_TOKEN_NEEDED:
             # Without a token it is the login itself that failed.
             return had_token
-        case Outcome.UNKNOWN:
+        case EtcdFailure.UNKNOWN:
             return idempotent
-        case Outcome.REFUSED:
+        case EtcdFailure.REFUSED:
             return False
 
 

@@ -22,7 +22,7 @@ from allocator.errors import (
 )
 
 
-class Outcome(Enum):
+class EtcdFailure(Enum):
     """What a failed attempt tells about the request."""
 
     NOT_SENT = "not sent"
@@ -62,18 +62,18 @@ _LIMIT_BY_TEXT = {
 }
 
 
-def outcome_of(error: grpc.aio.AioRpcError) -> Outcome:
+def outcome_of(error: grpc.aio.AioRpcError) -> EtcdFailure:
     """Tell what a failed attempt means for a repetition."""
     detail = error.details() or ""
     if error.code() is grpc.StatusCode.UNAUTHENTICATED or any(
         text in detail for text in _TOKEN_TEXTS
     ):
-        return Outcome.NEW_TOKEN_NEEDED
+        return EtcdFailure.NEW_TOKEN_NEEDED
     if error.code() is grpc.StatusCode.UNAVAILABLE and detail.startswith(_NOT_SENT_TEXTS):
-        return Outcome.NOT_SENT
+        return EtcdFailure.NOT_SENT
     if _TOO_BUSY_TEXT in detail:
-        return Outcome.NOT_SENT  # etcd says so before it proposes the request
-    return Outcome.UNKNOWN if error.code() in _TRANSIENT else Outcome.REFUSED
+        return EtcdFailure.NOT_SENT  # etcd says so before it proposes the request
+    return EtcdFailure.UNKNOWN if error.code() in _TRANSIENT else EtcdFailure.REFUSED
 
 
 def translated(error: grpc.aio.AioRpcError, endpoints: tuple[str, ...]) -> AllocatorError:

@@ -29,7 +29,7 @@ from allocator.etcd.api import WatchBatch, WatchEvent, mod_revision_of
 from allocator.etcd.calls import Caller, Metadata
 from allocator.etcd.channel import EndpointChannel
 from allocator.etcd.convert import events_from, header_from
-from allocator.etcd.status import Outcome, error_for, outcome_of, translated
+from allocator.etcd.status import EtcdFailure, error_for, outcome_of, translated
 from allocator.ops import prefix_range_end
 from allocator.runtime.backoff import Backoff
 
@@ -120,7 +120,7 @@ async def _one_stream(
     except grpc.aio.AioRpcError as error:
         outcome = outcome_of(error)
         failure = translated(error, caller.pool.endpoints)
-        if outcome is Outcome.NEW_TOKEN_NEEDED and metadata:
+        if outcome is EtcdFailure.NEW_TOKEN_NEEDED and metadata:
             caller.forget_token(metadata)
         elif not isinstance(failure, EtcdUnavailableError | EtcdLimitError):
             raise failure from error

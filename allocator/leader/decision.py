@@ -19,18 +19,22 @@ from allocator.placement.problem import Solver
 from allocator.policy import AllocationPolicy
 from allocator.state.alloc_state import AllocState, Consistency
 from allocator.state.snapshot import Snapshot
-from allocator.transition.capacity import Blocked, Change, Reason
+from allocator.transition.capacity import Blocked, BlockedChange, WaitReason
 from allocator.transition.converge import Convergence, converge
 from allocator.transition.replicas import is_settled
 
-WAITS_FOR_OTHERS = frozenset(Reason) - {Reason.STANDBY_NOT_CAUGHT_UP, Reason.ZONE, Reason.DISABLED}
+WAITS_FOR_OTHERS = frozenset(WaitReason) - {
+    WaitReason.STANDBY_NOT_CAUGHT_UP,
+    WaitReason.ZONE,
+    WaitReason.DISABLED,
+}
 """Reasons that may end without any change of the item's own keys."""
-CROWDED = frozenset({Reason.LIMIT, Reason.MOVE_BUDGET})
+CROWDED = frozenset({WaitReason.LIMIT, WaitReason.MOVE_BUDGET})
 """Reasons that end when replicas of other items catch up, or go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class DecisionBasis:
     """What a decision is made on."""
 
     snapshot: Snapshot
@@ -79,7 +83,7 @@ class Decision:
         )
 
 
-def decide(question: Question) -> Decision | PlanRefused:
+def decide(question: DecisionBasis) -> Decision | PlanRefused:
     """Return the next steps; a refusal only if there is no plan at all to go by."""
     state = question.snapshot.state()
     plan, continued, refused = question.plan, False, None
@@ -146,7 +150,7 @@ def stored_plan_of(state: AllocState, plan: Plan) -> StoredPlan:
     return plan_to_store(state, plan.demand, plan.desired, plan.primaries, gap=plan.gap)
 
 
-def _hand_overs(question: Question, state: AllocState, plan: Plan) -> Sequence[HandOver]:
+def _hand_overs(question: DecisionBasis, state: AllocState, plan: Plan) -> Sequence[HandOver]:
     if not question.hand_overs_allowed or not state.is_whole:
         return ()
     return wanted_hand_overs(state.problem(), plan.desired, policy=question.policy.primaries)
@@ -163,9 +167,9 @@ def _is_planned(blocked: Blocked, plan: Plan) -> bool:
     """
     is_wanted = blocked.member_id in plan.desired.get(blocked.item_id, ())
     match blocked.change:
-        case Change.ADD:
+        case BlockedChange.ADD:
             return is_wanted
-        case Change.REMOVE:
+        case BlockedChange.REMOVE:
             return not is_wanted
         case _:
             return False

@@ -104,7 +104,7 @@ class LeadershipConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class ElectionView:
     """An election as one member sees it."""
 
     own_id: MemberId
@@ -123,8 +123,8 @@ class View:
         keys: AuxiliaryKeys,
         members: Mapping[MemberId, Member],
         kvs: Mapping[bytes, KeyValue],
-        before: View | None = None,
-    ) -> View:
+        before: ElectionView | None = None,
+    ) -> ElectionView:
         """Read the keys of an election.
 
         Args:
@@ -237,7 +237,7 @@ class Election:
     _since_monotonic_seconds: float = 0.0
     _confirmed_monotonic_seconds: float | None = None
 
-    def observed(self, view: View, now_monotonic_seconds: float) -> Election:
+    def observed(self, view: ElectionView, now_monotonic_seconds: float) -> Election:
         """Return what is known after a look."""
         if view.own_id not in view.candidates:
             # A member that does not stand yet has no turn to wait for.
@@ -253,7 +253,7 @@ class Election:
         """Return what is known once etcd answered."""
         return replace(self, _confirmed_monotonic_seconds=now_monotonic_seconds)
 
-    def decision(self, view: View, now_monotonic_seconds: float) -> ElectionDecision:
+    def decision(self, view: ElectionView, now_monotonic_seconds: float) -> ElectionDecision:
         """Return what the own member should do.
 
         Args:

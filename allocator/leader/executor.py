@@ -19,7 +19,7 @@ from allocator.metrics import AllocatorMetrics
 from allocator.ops import Put, TxnCheckpoint
 from allocator.runtime.clock import Clock
 from allocator.transition.converge import ReplicaCounts, Step
-from allocator.transition.quarantine import Quarantine
+from allocator.transition.quarantine import ItemQuarantine
 
 _log = structlog.get_logger()
 
@@ -53,7 +53,7 @@ class Executor:
         self._metrics = metrics
         self._on_progress = on_progress
         self._ledger = ledger
-        self._quarantine = Quarantine()
+        self._quarantine = ItemQuarantine()
 
     async def perform(
         self, steps: tuple[Step, ...], fence: Fence, *, cause: Cause | None = None

@@ -31,10 +31,10 @@ from allocator.leader.election import (
     CandidateRecord,
     Election,
     ElectionAction,
+    ElectionView,
     EpochRecord,
     LeaderRecord,
     LeadershipConfig,
-    View,
     encoded,
     name_of,
 )
@@ -95,7 +95,7 @@ class Leadership:
             on_update=self._on_update,
             backoff=Backoff(random=random),
         )
-        self._view: View | None = None
+        self._view: ElectionView | None = None
         self.fence: Fence | None = None
         """What to compare with every write; None while we do not lead."""
         key_space.observe(self._on_key_space_update)
@@ -158,15 +158,15 @@ class Leadership:
         for observer in self._observers:
             observer()
 
-    def _refresh_view(self) -> View:
+    def _refresh_view(self) -> ElectionView:
         # A copy, for the view is compared with the next one.
         members = dict(self._key_space.members)
-        self._view = View.of(
+        self._view = ElectionView.of(
             self._member_id, self._keys, members, self._mirror.kvs, before=self._view
         )
         return self._view
 
-    def _fence_in(self, view: View) -> Fence | None:
+    def _fence_in(self, view: ElectionView) -> Fence | None:
         epoch_kv = view.own_leadership()
         if epoch_kv is None or view.epoch is None or self._resigned:
             return None
@@ -178,7 +178,7 @@ class Leadership:
             ),
         )
 
-    def _own_key_compare(self, view: View) -> Compare:
+    def _own_key_compare(self, view: ElectionView) -> Compare:
         kv = view.members[self._member_id].kv
         return Compare.create_revision(kv.key, kv.create_revision)
 
@@ -216,7 +216,7 @@ class Leadership:
                 pass
         return decision.again_after_seconds
 
-    async def _stand(self, view: View) -> None:
+    async def _stand(self, view: ElectionView) -> None:
         candidate = self._candidate_put(may_lead=True)
         if candidate is not None:
             await self._etcd.txn((self._own_key_compare(view),), (candidate,))
@@ -228,7 +228,7 @@ class Leadership:
         value = encoded(CandidateRecord(may_lead=may_lead))
         return Put(self._keys.candidate(self._member_id), value, lease=member.kv.lease)
 
-    async def _confirm(self, view: View) -> None:
+    async def _confirm(self, view: ElectionView) -> None:
         found = await self._etcd.get_range(self._keys.leader)
         suspected = 0 if view.leader_kv is None else view.leader_kv.mod_revision
         if [kv.mod_revision for kv in found.kvs] == [suspected]:
@@ -236,7 +236,7 @@ class Leadership:
         # If it moved, the mirror is about to show it, and the time starts anew.
         self._election = self._election.confirmed(self._clock.monotonic_seconds())
 
-    async def _claim(self, view: View) -> None:
+    async def _claim(self, view: ElectionView) -> None:
         epoch = self._next_epoch(view)
         name = name_of(self._member_id)
         lease = view.members[self._member_id].kv.lease
@@ -281,7 +281,7 @@ class Leadership:
         )
         _log.info("leadership.renewed", member=name, epoch=epoch)
 
-    def _next_epoch(self, view: View) -> int:
+    def _next_epoch(self, view: ElectionView) -> int:
         if view.epoch is not None:
             return view.epoch.epoch + 1
         # Nobody remembers: a revision is larger than any epoch, for each epoch took one.

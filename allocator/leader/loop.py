@@ -25,7 +25,7 @@ from allocator.errors import EtcdError
 from allocator.etcd.api import Etcd
 from allocator.key_space import KeySpace
 from allocator.keys import Keys
-from allocator.leader.decision import Decision, Question, decide
+from allocator.leader.decision import Decision, DecisionBasis, decide
 from allocator.leader.executor import Executor
 from allocator.leader.leadership import Fence, Leadership
 from allocator.leader.load_feed import LoadFeed
@@ -48,7 +48,7 @@ from allocator.round_plan import (
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
 from allocator.state.alloc_state import Consistency
-from allocator.whatif.leader_snapshot import Basis, Standing
+from allocator.whatif.leader_snapshot import Basis, LeaderSnapshot
 
 CATCH_UP_SECONDS = 5.0
 """How long to wait for what others wrote to show before asking again what the newest is."""
@@ -117,9 +117,9 @@ class Rounds:
         self._loads = loads
         self._backoff = Backoff(max_seconds=config.retry_seconds_max, random=random)
 
-    def standing(self, leader: LeaderState) -> Standing:
+    def standing(self, leader: LeaderState) -> LeaderSnapshot:
         """Return what the leader knows, for plans and explanations."""
-        return Standing(
+        return LeaderSnapshot(
             snapshot=self._observation.whole(),
             plan=leader.plan,
             policy=self._config.policy,
@@ -191,7 +191,7 @@ class Rounds:
     async def _decision(self, leader: LeaderState, plan: RoundPlan) -> Decision | PlanRefused:
         is_whole = plan.scope is Scope.EVERYTHING
         snapshot = self._observation.whole() if is_whole else self._observation.partial(plan.items)
-        question = Question(
+        question = DecisionBasis(
             snapshot=snapshot,
             plan=leader.plan,
             stored=leader.stored,
@@ -385,7 +385,7 @@ class AllocationLoop:
         await self._observation.prepare(self._clock)
         self._extend_deadline()
 
-    def standing(self) -> Standing | None:
+    def standing(self) -> LeaderSnapshot | None:
         """Return what we know as the leader, for plans and explanations; None if we do not lead, or only just do."""
         leader = self.leader_state
         return None if leader is None else self._rounds.standing(leader)

@@ -11,7 +11,7 @@ from allocator.etcd.api import Etcd
 from allocator.keys import AuxiliaryKeys, Keys
 from allocator.leader.move_records import (
     Cause,
-    Entry,
+    MoveLogEntry,
     encoded,
     entry_key,
     first_key,
@@ -93,7 +93,7 @@ class Ledger:
         )
         if not moves:
             return None
-        entry = Entry(
+        entry = MoveLogEntry(
             at_milliseconds=int(self._clock.wall_seconds() * 1000),
             writer=self._writer,
             epoch=epoch,

@@ -64,7 +64,7 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
     reason: str
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class MoveLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One transaction's. Fields that are unknown are ignored, so that a later version may add some."""
 
     at_milliseconds: int
@@ -115,7 +115,7 @@ def moves_of(operations: Iterable[Operation], keys: Keys, reason: str) -> tuple[
     )
 
 
-def entry_key(keys: AuxiliaryKeys, entry: Entry, *, number: int) -> bytes:
+def entry_key(keys: AuxiliaryKeys, entry: MoveLogEntry, *, number: int) -> bytes:
     """Return an entry's key.
 
     Args:
@@ -132,15 +132,15 @@ def first_key(keys: AuxiliaryKeys, at_milliseconds: int) -> bytes:
     return keys.moves_prefix + f"{at_milliseconds:013}".encode()
 
 
-def encoded(entry: Entry) -> bytes:
+def encoded(entry: MoveLogEntry) -> bytes:
     """Return the value to store."""
     return msgspec.json.encode(entry)
 
 
-def decoded_or_none(kv: KeyValue) -> Entry | None:
+def decoded_or_none(kv: KeyValue) -> MoveLogEntry | None:
     """Return what a stored value says, if it can be read."""
     try:
-        return decode_json(kv.value, Entry)
+        return decode_json(kv.value, MoveLogEntry)
     except DocumentError:
         return None
 

@@ -19,7 +19,7 @@ from itertools import chain, product
 import numpy as np
 
 from allocator.model import ItemId, MemberId
-from allocator.placement.columns import Columns, Ints, columns_of
+from allocator.placement.columns import Ints, PlacementColumns, columns_of
 from allocator.placement.objective_costs import Weights
 from allocator.placement.problem import (
     ZONES_WANTED,
@@ -104,7 +104,7 @@ def certify(
 
 
 def _larger_sets(
-    columns: Columns, desired: Desired, named: frozenset[ItemId]
+    columns: PlacementColumns, desired: Desired, named: frozenset[ItemId]
 ) -> Iterator[frozenset[ItemId]]:
     """Yield sets of items to give arcs to members, each larger than the one before, where those named are too few."""
     items = [columns.problem.items[n] for n in columns.items.tolist()]
@@ -120,7 +120,7 @@ def _larger_sets(
 
 
 def placed_of(
-    columns: Columns, desired: Desired, explicit: frozenset[ItemId] = frozenset()
+    columns: PlacementColumns, desired: Desired, explicit: frozenset[ItemId] = frozenset()
 ) -> Placed:
     """Return a placement as flow."""
     items, number = columns.problem.items, {m.member_id: n for n, m in enumerate(columns.members)}
@@ -259,7 +259,7 @@ def total_of(values: Ints) -> int:
     return (int((values >> 31).sum()) << 31) + int((values & (2**31 - 1)).sum())
 
 
-def _moves(columns: Columns, placed: Placed) -> int:
+def _moves(columns: PlacementColumns, placed: Placed) -> int:
     failed = int((placed.keep & columns.avoided).sum())
     return int(placed.new.sum() + placed.direct.sum()) + 2 * failed
 

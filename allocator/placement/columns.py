@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from allocator.model import MemberId
-from allocator.placement.member_arcs import Piece, outlet
+from allocator.placement.member_arcs import ArcPiece, outlet
 from allocator.placement.problem import Problem, ProblemMember, kept_zones, usable
 from allocator.placement.shares import Totals, Window, load_windows
 
@@ -24,7 +24,7 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Columns:
+class PlacementColumns:
     """Shapes: n items, c current members at most, m usable members, z zones."""
 
     problem: Problem
@@ -53,7 +53,7 @@ class Columns:
     """(n, c): which of them should not be kept."""
     windows: tuple[Window, ...]
     """By member."""
-    outlets: tuple[tuple[Piece, ...], ...]
+    outlets: tuple[tuple[ArcPiece, ...], ...]
     """By member."""
 
     @property
@@ -86,7 +86,7 @@ class Columns:
         return counts[:, : self.zones]
 
 
-def columns_of(problem: Problem) -> Columns:
+def columns_of(problem: Problem) -> PlacementColumns:
     """Return a problem's columns."""
     members = tuple(usable(problem.members))
     number = {member.member_id: n for n, member in enumerate(members)}
@@ -108,7 +108,7 @@ def columns_of(problem: Problem) -> Columns:
     replication = replication[items]
     totals = _totals(problem, members, replication, current)
     windows = load_windows(problem.members, totals, problem.objective)
-    return Columns(
+    return PlacementColumns(
         problem=problem,
         members=members,
         zone_of=np.array([zones[m.member_id.zone] for m in members] + [len(zones)], dtype=np.int64),
@@ -129,7 +129,7 @@ def columns_of(problem: Problem) -> Columns:
 
 def _outlets(
     members: Sequence[ProblemMember], windows: Mapping[MemberId, Window], items: int
-) -> tuple[tuple[Piece, ...], ...]:
+) -> tuple[tuple[ArcPiece, ...], ...]:
     """Return each member's pieces; like members share theirs."""
     kinds = [(windows[m.member_id], min(m.limit, items), m.drain_cost) for m in members]
     pieces = {kind: tuple(outlet(*kind)) for kind in set(kinds)}

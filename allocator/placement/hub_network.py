@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from allocator.placement.arcs import Arcs
-from allocator.placement.columns import Bools, Columns, Ints
+from allocator.placement.columns import Bools, Ints, PlacementColumns
 from allocator.placement.objective_costs import MOVES_OF_A_FAILED_REPLICA, Scale
 from allocator.placement.problem import ZONES_WANTED
 from allocator.placement.residual import Placed, Potentials
@@ -60,7 +60,7 @@ class Classes:
         return self.items[np.isin(class_of, chosen)]
 
 
-def classes_of(columns: Columns, roles: Roles, explicit: Ints) -> Classes:
+def classes_of(columns: PlacementColumns, roles: Roles, explicit: Ints) -> Classes:
     """Return the classes of all active items.
 
     Args:
@@ -114,7 +114,7 @@ class HubNetwork:
     """Nodes: source, sink, members, hubs, then item, spread and zones of each class."""
 
     def __init__(
-        self, columns: Columns, roles: Roles, classes: Classes, scales: Sequence[Scale]
+        self, columns: PlacementColumns, roles: Roles, classes: Classes, scales: Sequence[Scale]
     ) -> None:
         self._columns = columns
         self._roles = roles

@@ -22,7 +22,7 @@ LEVELS_PER_SHARE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ArcPiece:
     """A range of loads at one cost a unit."""
 
     upto: int
@@ -40,7 +40,7 @@ class Piece:
         )
 
 
-def outlet(window: Window, limit: int, drain_cost: int = 0) -> Sequence[Piece]:
+def outlet(window: Window, limit: int, drain_cost: int = 0) -> Sequence[ArcPiece]:
     """Return a member's pieces, from load 0 to its limit.
 
     Args:
@@ -50,13 +50,13 @@ def outlet(window: Window, limit: int, drain_cost: int = 0) -> Sequence[Piece]:
     """
     floor, ceiling = min(window.floor, limit), min(window.ceiling, limit)
     levels = _level_steps(window.share, limit)
-    pieces: list[Piece] = []
+    pieces: list[ArcPiece] = []
     begin = level = 0
     for upto in sorted({floor, ceiling, limit, *levels} - {0}):
         overload = OVERLOAD_MAX if begin >= ceiling else int(begin >= floor)
         while level < len(levels) and levels[level] <= begin:
             level += 1
-        pieces.append(Piece(upto, overload, level, drain_cost))
+        pieces.append(ArcPiece(upto, overload, level, drain_cost))
         begin = upto
     return pieces
 

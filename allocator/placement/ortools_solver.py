@@ -25,7 +25,7 @@ import numpy as np
 
 from allocator.model import ItemId
 from allocator.placement.arcs import FlowUnsolvedError, solve
-from allocator.placement.columns import Columns, Ints, columns_of
+from allocator.placement.columns import Ints, PlacementColumns, columns_of
 from allocator.placement.hub_network import HubNetwork, classes_of
 from allocator.placement.objective_costs import Weights, scales_for
 from allocator.placement.problem import Desired, Problem
@@ -146,7 +146,7 @@ def _nothing(problem: Problem) -> Desired:
     return {item.item_id: () for item in problem.items}
 
 
-def _pair_hubs(columns: Columns, placed: Placed) -> tuple[list[int], list[int], Ints]:
+def _pair_hubs(columns: PlacementColumns, placed: Placed) -> tuple[list[int], list[int], Ints]:
     """Return rows and members of the new replicas that came through hubs, and the rows that are stuck."""
     units: list[int] = []
     members: list[int] = []
@@ -170,7 +170,9 @@ def _pair_hubs(columns: Columns, placed: Placed) -> tuple[list[int], list[int], 
     return units, members, np.array(sorted(stuck), dtype=np.int64)
 
 
-def _desired(columns: Columns, placed: Placed, units: list[int], members: list[int]) -> Desired:
+def _desired(
+    columns: PlacementColumns, placed: Placed, units: list[int], members: list[int]
+) -> Desired:
     problem = columns.problem
     count = columns.held.sum(axis=1)
     whole = (placed.keep.sum(axis=1) == count) & (placed.new.sum(axis=1) == 0)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from allocator.placement.columns import Bools, Columns, Ints
+from allocator.placement.columns import Bools, Ints, PlacementColumns
 from allocator.placement.objective_costs import MOVES_OF_A_FAILED_REPLICA, Weights
 from allocator.placement.problem import ZONES_WANTED
 
@@ -41,7 +41,7 @@ class Placed:
     direct: Bools
     """(e, m): their new replicas."""
 
-    def load(self, columns: Columns) -> Ints:
+    def load(self, columns: PlacementColumns) -> Ints:
         """Return replicas by member, (m,)."""
         kept = np.bincount(columns.current[self.keep], minlength=columns.none)
         load: Ints = kept[: columns.none] + self.hub_load + self.direct.sum(axis=0)
@@ -60,7 +60,7 @@ class Potentials:
     sink: int = 0
 
     @classmethod
-    def zero(cls, columns: Columns) -> Potentials:
+    def zero(cls, columns: PlacementColumns) -> Potentials:
         """Return a start that any network may be relaxed from."""
         return cls(
             member=np.zeros(columns.none, dtype=np.int64),
@@ -83,7 +83,7 @@ class Inner:
 class Residual:
     """The residual network of a placement."""
 
-    def __init__(self, columns: Columns, placed: Placed, weights: Weights) -> None:
+    def __init__(self, columns: PlacementColumns, placed: Placed, weights: Weights) -> None:
         self.columns = columns
         self.placed = placed
         self.weights = weights

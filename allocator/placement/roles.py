@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from allocator.placement.columns import Bools, Columns, Ints
+from allocator.placement.columns import Bools, Ints, PlacementColumns
 from allocator.placement.problem import ZONES_WANTED
 
 SPARE = 16
@@ -29,13 +29,13 @@ class Roles:
     active: Bools
     """(n,): items that take part, loose replicas or not."""
 
-    def open(self, columns: Columns, rows: Ints) -> None:
+    def open(self, columns: PlacementColumns, rows: Ints) -> None:
         """Make all replicas of items loose."""
         self.loose[rows] = columns.held[rows]
         self.active[rows] = True
 
 
-def first_roles(columns: Columns) -> Roles:
+def first_roles(columns: PlacementColumns) -> Roles:
     """Return a start that solves the usual problem at once."""
     held = columns.held
     count = held.sum(axis=1)
@@ -57,7 +57,7 @@ def first_roles(columns: Columns) -> Roles:
     return roles
 
 
-def _to_give(columns: Columns, loads: Ints) -> Ints:
+def _to_give(columns: PlacementColumns, loads: Ints) -> Ints:
     """Return how many replicas each member may have to give, (m,)."""
     floors = np.array([window.floor for window in columns.windows], dtype=np.int64)
     ceilings = np.array([window.ceiling for window in columns.windows], dtype=np.int64)
@@ -71,7 +71,7 @@ def _to_give(columns: Columns, loads: Ints) -> Ints:
     return (loads - keeps).clip(min=0)
 
 
-def _loosen(columns: Columns, roles: Roles, one_zone: Bools) -> None:
+def _loosen(columns: PlacementColumns, roles: Roles, one_zone: Bools) -> None:
     """Make one replica loose of each item in one zone, and enough on members that have to give."""
     held = columns.held
     loads = np.bincount(columns.current[held], minlength=columns.none)[: columns.none]
@@ -99,7 +99,13 @@ def _loosen(columns: Columns, roles: Roles, one_zone: Bools) -> None:
 
 
 def _take(
-    columns: Columns, roles: Roles, rows: Ints, at: Ints, quota: Ints, used: Ints, done: Bools
+    columns: PlacementColumns,
+    roles: Roles,
+    rows: Ints,
+    at: Ints,
+    quota: Ints,
+    used: Ints,
+    done: Bools,
 ) -> None:
     """Make the replicas in columns `at` of `rows` loose, as far as their members' quotas go."""
     member = columns.current[rows, at]
@@ -118,7 +124,7 @@ def _take(
     used += np.bincount(member[chosen], minlength=len(used))
 
 
-def _open_overfull(columns: Columns, roles: Roles, loads: Ints) -> None:
+def _open_overfull(columns: PlacementColumns, roles: Roles, loads: Ints) -> None:
     """Open all items of members whose fixed replicas alone would exceed their limit."""
     loose = np.bincount(columns.current[roles.loose], minlength=columns.none + 1)[: columns.none]
     overfull = np.append(loads - loose > columns.limit, False)

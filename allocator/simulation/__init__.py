@@ -4,7 +4,7 @@
 shows both.
 """
 
-from allocator.simulation.invariants import Invariant, Violation
+from allocator.simulation.invariants import Invariant, InvariantViolation
 from allocator.simulation.run import simulate
 from allocator.simulation.scenario import Fault, Report, Scenario
 from allocator.simulation.world import Change, World
@@ -15,7 +15,7 @@ __all__ = [
     "Invariant",
     "Report",
     "Scenario",
-    "Violation",
+    "InvariantViolation",
     "World",
     "simulate",
 ]

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-from allocator.simulation.many import Family, Outcome, run_seed, run_seeds
+from allocator.simulation.many import Family, RunResult, run_seed, run_seeds
 
 PLAIN_LINE_SECONDS = 5.0
 """Between two lines of progress where there is no terminal."""
@@ -77,13 +77,13 @@ def _show_many(seeds: range, family: Family, *, jobs: int) -> bool:
     return bool(failed)
 
 
-def _failures(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
+def _failures(outcomes: Iterator[RunResult], total: int) -> Iterator[RunResult]:
     """Yield the outcomes that are failures, and show how far it is."""
     show = _bar if Console().is_terminal else _lines
     return (outcome for outcome in show(outcomes, total) if not outcome.ok)
 
 
-def _bar(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
+def _bar(outcomes: Iterator[RunResult], total: int) -> Iterator[RunResult]:
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), "{task.description}")
     with Progress(*columns) as progress:
         task = progress.add_task("", total=total)
@@ -95,7 +95,7 @@ def _bar(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
             yield outcome
 
 
-def _lines(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
+def _lines(outcomes: Iterator[RunResult], total: int) -> Iterator[RunResult]:
     due = time.monotonic() + PLAIN_LINE_SECONDS
     failed = 0
     for done, outcome in enumerate(outcomes, start=1):

@@ -23,7 +23,7 @@ from allocator.etcd.api import (
     mod_revision_of,
 )
 from allocator.ops import Compare, LeaseId, Operation, prefix_range_end
-from allocator.simulation.store import Commit, Store, key_of
+from allocator.simulation.store import SimulatedStore, StoreCommit, key_of
 
 CLUSTER_ID = 0x51
 PROGRESS_SECONDS = 600.0
@@ -53,8 +53,8 @@ class FakeEtcd:
             progress_seconds: Interval of progress notes to idle watches.
             expiry_lag: How much later than due a lease ends, seconds: etcd looks twice a second.
         """
-        self.store = Store()
-        self.observers: list[Callable[[Commit], None]] = []
+        self.store = SimulatedStore()
+        self.observers: list[Callable[[StoreCommit], None]] = []
         """Called with each revision, at once and before anyone else learns of it."""
         self._progress_seconds = progress_seconds
         self._expiry_lag = expiry_lag
@@ -238,7 +238,7 @@ class FakeEtcd:
             return False
         return True
 
-    def _publish(self, commit: Commit | None) -> None:
+    def _publish(self, commit: StoreCommit | None) -> None:
         if commit is None:
             return
         for observer in self.observers:

@@ -28,7 +28,7 @@ from allocator.placement.flow import FlowSolver
 from allocator.placement.problem import Desired, Problem, Solver, usable, zones_spanned
 from allocator.policy import AllocationPolicy
 from allocator.simulation.member import Note
-from allocator.simulation.world import Change, Replica, Replicas, World
+from allocator.simulation.world import Change, Replicas, SimulatedReplica, World
 from allocator.state.alloc_state import PRIMARY_SLOT
 
 OVERCOMMIT_MAX = 1
@@ -36,7 +36,7 @@ OVERCOMMIT_MAX = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class InvariantViolation:
     """An invariant that did not hold."""
 
     invariant: str
@@ -53,7 +53,7 @@ class Violation:
 class Invariant(Protocol):
     """A claim about every run."""
 
-    def on_change(self, world: World, change: Change) -> Iterable[Violation]:
+    def on_change(self, world: World, change: Change) -> Iterable[InvariantViolation]:
         """Judge a revision.
 
         Args:
@@ -62,7 +62,7 @@ class Invariant(Protocol):
         """
         ...
 
-    def at_rest(self, world: World) -> Iterable[Violation]:
+    def at_rest(self, world: World) -> Iterable[InvariantViolation]:
         """Judge the cluster once it has come to rest."""
         ...
 
@@ -70,50 +70,54 @@ class Invariant(Protocol):
 class Primaries:
     """I1."""
 
-    def on_change(self, world: World, change: Change) -> Iterable[Violation]:
+    def on_change(self, world: World, change: Change) -> Iterable[InvariantViolation]:
         """Judge each item that was touched."""
         revision = change.commit.revision
         for item_id, after in change.after.items():
             before = change.before[item_id]
             if _primaries(after) > 1:
-                yield Violation("I1", f"{item_id} has {_primaries(after)} primaries", revision)
+                yield InvariantViolation(
+                    "I1", f"{item_id} has {_primaries(after)} primaries", revision
+                )
             if not change.is_allocation:
                 continue
             wanted = world.items[item_id].replication if item_id in world.items else 0
             unserved = _primaries(before) and not _primaries(after)
             if wanted and unserved and _live(world, after):
-                yield Violation("I1", f"{item_id} lost its primary to a step", revision)
+                yield InvariantViolation("I1", f"{item_id} lost its primary to a step", revision)
             elif wanted and (
                 gone := _served(world, before) - {r.member_id for r in after.values()}
             ):
                 problem = f"{item_id} lost its primary on {min(gone)}, which had not handed over"
-                yield Violation("I1", problem, revision)
+                yield InvariantViolation("I1", problem, revision)
             was, now = _live(world, before), _live(world, after)
             written = [replica.slot for key, replica in after.items() if key not in before]
             if _repeated(written):
-                yield Violation("I1", f"{item_id} is given a slot twice", revision)
+                yield InvariantViolation("I1", f"{item_id} is given a slot twice", revision)
             if _repeated([r.member_id for r in now]) > _repeated([r.member_id for r in was]):
-                yield Violation("I1", f"{item_id} has a member twice", revision)
+                yield InvariantViolation("I1", f"{item_id} has a member twice", revision)
 
-    def at_rest(self, world: World) -> Iterable[Violation]:
+    def at_rest(self, world: World) -> Iterable[InvariantViolation]:
         """Every item with replicas has a primary, and slots without gaps; nothing is left of members that are gone."""
         for item_id, replicas in sorted(world.replicas.items()):
             live = _live(world, replicas)
             slots = sorted(replica.slot for replica in replicas.values())
             if len(live) == len(replicas) and slots != list(range(len(slots))):
-                yield Violation("I1", f"{item_id} rests with slots {slots}")
+                yield InvariantViolation("I1", f"{item_id} rests with slots {slots}")
             if len(live) < len(replicas) and any(replica.is_consistent for replica in live):
-                yield Violation("I1", f"{item_id} rests with replicas of members that are gone")
+                yield InvariantViolation(
+                    "I1", f"{item_id} rests with replicas of members that are gone"
+                )
 
 
 @dataclass
-class Limits:
+class LimitInvariant:
     """I2."""
 
     overcommitted: set[MemberId] = field(default_factory=set)
     """Members that a step of ours took above their limits."""
 
-    def on_change(self, world: World, change: Change) -> Iterable[Violation]:
+    def on_change(self, world: World, change: Change) -> Iterable[InvariantViolation]:
         """Judge each addition."""
         if not change.is_allocation:
             return
@@ -128,7 +132,7 @@ class Limits:
         ]
         for member_id in dict.fromkeys(added):
             if member_id not in world.members:
-                yield Violation("I2", f"{member_id} is no member", change.commit.revision)
+                yield InvariantViolation("I2", f"{member_id} is no member", change.commit.revision)
                 continue
             limit = limits.get(member_id, _limit(world, member_id))
             over = loads[member_id] - limit
@@ -136,24 +140,24 @@ class Limits:
                 continue
             self.overcommitted.add(member_id)
             if over > OVERCOMMIT_MAX or len(self.overcommitted) > OVERCOMMIT_MAX:
-                yield Violation(
+                yield InvariantViolation(
                     "I2",
                     f"{member_id} was given a replica and holds {loads[member_id]}, its limit is {limit}",
                     change.commit.revision,
                 )
 
-    def at_rest(self, world: World) -> Iterable[Violation]:
+    def at_rest(self, world: World) -> Iterable[InvariantViolation]:
         """No overcommitment of ours is left."""
         loads = world.loads()
         for member_id in sorted(self.overcommitted & world.members.keys()):
             if loads[member_id] > _limit(world, member_id):
-                yield Violation("I2", f"{member_id} rests above its limit")
+                yield InvariantViolation("I2", f"{member_id} rests above its limit")
 
 
 class Safety:
     """I3."""
 
-    def on_change(self, world: World, change: Change) -> Iterable[Violation]:
+    def on_change(self, world: World, change: Change) -> Iterable[InvariantViolation]:
         """Judge each item that a leader touched."""
         if not change.is_allocation:
             return
@@ -163,7 +167,7 @@ class Safety:
                 continue
             yield from self._judge(world, change, item_id, item.replication, after.values())
 
-    def at_rest(self, world: World) -> Iterable[Violation]:
+    def at_rest(self, world: World) -> Iterable[InvariantViolation]:
         """Nothing beyond what I4 says."""
         return ()
 
@@ -173,51 +177,51 @@ class Safety:
         change: Change,
         item_id: ItemId,
         replication: int,
-        after: Iterable[Replica],
-    ) -> Iterable[Violation]:
+        after: Iterable[SimulatedReplica],
+    ) -> Iterable[InvariantViolation]:
         was = _consistent(world, change.before[item_id].values())
         now = _consistent(world, after)
         revision = change.commit.revision
         if len(now) < min(replication, len(was)):
             problem = f"{item_id} wants {replication} replicas; {len(was)} were consistent, {len(now)} are left"
-            yield Violation("I3", problem, revision)
+            yield InvariantViolation("I3", problem, revision)
         planned = _note(change).planned
         desired = planned.desired.get(item_id, ()) if planned else ()
         zones_wanted = min(replication, _zones(desired))
         if _zones(now) < min(zones_wanted, _zones(was)):
             problem = f"{item_id} spanned {_zones(was)} zones, now {_zones(now)}"
-            yield Violation("I3", problem, revision)
+            yield InvariantViolation("I3", problem, revision)
 
 
-class Leadership:
+class LeadershipInvariant:
     """I9."""
 
-    def on_change(self, world: World, change: Change) -> Iterable[Violation]:
+    def on_change(self, world: World, change: Change) -> Iterable[InvariantViolation]:
         """Judge who wrote, and under which leadership it was decided."""
         if not change.is_allocation:
             return
         author, revision = change.commit.author, change.commit.revision
         if author not in map(str, world.members):
-            yield Violation("I9", f"{author} allocates, and is no member", revision)
+            yield InvariantViolation("I9", f"{author} allocates, and is no member", revision)
         if world.epoch is None or world.epoch.member != author:
-            yield Violation("I9", f"{author} allocates in {world.epoch}", revision)
+            yield InvariantViolation("I9", f"{author} allocates in {world.epoch}", revision)
             return
         if not world.epochs_grow:
-            yield Violation("I9", f"epoch {world.epoch.epoch} was there before", revision)
+            yield InvariantViolation("I9", f"epoch {world.epoch.epoch} was there before", revision)
         decided_in = _note(change).epoch
         if decided_in not in (None, world.epoch.epoch):
             problem = f"{author} decided in epoch {decided_in} and wrote in {world.epoch.epoch}"
-            yield Violation("I9", problem, revision)
+            yield InvariantViolation("I9", problem, revision)
 
-    def at_rest(self, world: World) -> Iterable[Violation]:
+    def at_rest(self, world: World) -> Iterable[InvariantViolation]:
         """Somebody leads."""
         if world.epoch is None or world.epoch.member not in map(str, world.members):
-            yield Violation("I9", f"no member leads: {world.epoch}")
+            yield InvariantViolation("I9", f"no member leads: {world.epoch}")
 
 
 def invariants() -> list[Invariant]:
     """Return those that are checked of every revision, afresh."""
-    return [Primaries(), Limits(), Safety(), Leadership()]
+    return [Primaries(), LimitInvariant(), Safety(), LeadershipInvariant()]
 
 
 def _primaries(replicas: Replicas) -> int:
@@ -233,7 +237,7 @@ def _served(world: World, replicas: Replicas) -> set[MemberId]:
     }
 
 
-def _live(world: World, replicas: Replicas) -> list[Replica]:
+def _live(world: World, replicas: Replicas) -> list[SimulatedReplica]:
     """Return the replicas whose members are there."""
     return [replica for replica in replicas.values() if replica.member_id in world.members]
 
@@ -242,9 +246,9 @@ def _repeated(values: list[int] | list[MemberId]) -> int:
     return len(values) - len(set(values))
 
 
-def _consistent(world: World, replicas: Iterable[Replica]) -> set[MemberId]:
+def _consistent(world: World, replicas: Iterable[SimulatedReplica]) -> set[MemberId]:
     """Return members whose replica could take over. A second one on the same member is worth nothing."""
-    lowest: dict[MemberId, Replica] = {}
+    lowest: dict[MemberId, SimulatedReplica] = {}
     for replica in sorted(replicas, key=lambda replica: replica.slot):
         lowest.setdefault(replica.member_id, replica)
     return {m for m, replica in lowest.items() if replica.is_consistent and m in world.members}
@@ -269,7 +273,9 @@ ZONES_WANTED = 2
 """Our own, for a mistake in the allocator's must show."""
 
 
-def check_rest(world: World, solver: Solver, policy: AllocationPolicy) -> Iterable[Violation]:
+def check_rest(
+    world: World, solver: Solver, policy: AllocationPolicy
+) -> Iterable[InvariantViolation]:
     """Judge a cluster that has not changed for long.
 
     Args:
@@ -281,7 +287,7 @@ def check_rest(world: World, solver: Solver, policy: AllocationPolicy) -> Iterab
     placed = _placement(world)
     best = FlowSolver().solve(problem)
     for dead in sorted(world.replicas.keys() - world.items.keys()):
-        yield Violation("I5", f"{dead} is no item and still has assignments")
+        yield InvariantViolation("I5", f"{dead} is no item and still has assignments")
     if _is_complete(problem, best):
         yield from _coverage_violations(problem, placed, best)
         yield from _zone_violations(problem, placed)
@@ -310,7 +316,9 @@ def _placement(world: World) -> Mapping[ItemId, tuple[MemberId, ...]]:
     }
 
 
-def _coverage_violations(problem: Problem, placed: Desired, best: Desired) -> Iterable[Violation]:
+def _coverage_violations(
+    problem: Problem, placed: Desired, best: Desired
+) -> Iterable[InvariantViolation]:
     """Compare what is there with what could be: per level of replication, and in items within one zone."""
     deepest = max((item.replication for item in problem.items), default=0)
     for level in range(1, deepest + 1):
@@ -318,21 +326,21 @@ def _coverage_violations(problem: Problem, placed: Desired, best: Desired) -> It
         could_be = sum(len(members) >= level for members in best.values())
         if is_there < could_be:
             problem_text = f"{is_there} items have {level} replicas, {could_be} could"
-            yield Violation("I4", problem_text)
+            yield InvariantViolation("I4", problem_text)
             return
     if _in_one_zone(placed) > _in_one_zone(best):
         items = [i for i, members in placed.items() if _is_in_one_zone(members)]
-        yield Violation("I4", f"{', '.join(items)} stand in one zone; fewer could")
+        yield InvariantViolation("I4", f"{', '.join(items)} stand in one zone; fewer could")
 
 
-def _refused_placement(problem: Problem, placed: Desired) -> Iterable[Violation]:
+def _refused_placement(problem: Problem, placed: Desired) -> Iterable[InvariantViolation]:
     """Use the independent verifier: it knows nothing of solvers."""
     for found in verify(problem, placed):
         # What stays on an exiting member for want of another place is current, and so no violation.
-        yield Violation("I4", str(found))
+        yield InvariantViolation("I4", str(found))
 
 
-def _zone_violations(problem: Problem, placed: Desired) -> Iterable[Violation]:
+def _zone_violations(problem: Problem, placed: Desired) -> Iterable[InvariantViolation]:
     """Look for items in one zone for which a member elsewhere has room: the simplest of improvements."""
     loads = Counter(m for members in placed.values() for m in members)
     roomy = [
@@ -345,15 +353,17 @@ def _zone_violations(problem: Problem, placed: Desired) -> Iterable[Violation]:
         zones = {member_id.zone for member_id in members}
         elsewhere = [str(member_id) for member_id in roomy if member_id.zone not in zones]
         if len(members) > 1 and len(zones) == 1 and elsewhere:
-            yield Violation("I4", f"{item.item_id} is in {zones}, {elsewhere[0]} has room")
+            yield InvariantViolation("I4", f"{item.item_id} is in {zones}, {elsewhere[0]} has room")
 
 
-def _fixed_point_violations(placed: Desired, plan: Desired) -> Iterable[Violation]:
+def _fixed_point_violations(placed: Desired, plan: Desired) -> Iterable[InvariantViolation]:
     for item_id, members in placed.items():
         if members != plan.get(item_id):
             shown = " ".join(map(str, members)) or "nowhere"
             planned = " ".join(map(str, plan.get(item_id, ()))) or "nowhere"
-            yield Violation("I6", f"{item_id} rests on {shown}; a new plan has it on {planned}")
+            yield InvariantViolation(
+                "I6", f"{item_id} rests on {shown}; a new plan has it on {planned}"
+            )
 
 
 def _in_one_zone(placement: Desired) -> int:

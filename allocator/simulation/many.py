@@ -23,7 +23,7 @@ CHUNK_SEEDS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunResult:
     """What became of one seed."""
 
     seed: int
@@ -72,19 +72,21 @@ def clusters(scenario: Scenario | None = None, *, arguments: tuple[str, ...] = (
     return Family(partial(simulate, scenario=scenario), "allocator.simulation", arguments)
 
 
-def run_seed(seed: int, family: Family, *, sink: Callable[[str], object] | None = None) -> Outcome:
+def run_seed(
+    seed: int, family: Family, *, sink: Callable[[str], object] | None = None
+) -> RunResult:
     """Run one seed; a defect that breaks the run itself is an outcome too."""
     try:
         with _alarm(SEED_SECONDS_MAX):
             judged = family.run(seed, sink=sink)
     except Exception as error:
         cause = "".join(traceback.format_exception(error, limit=-8))
-        return Outcome(seed, f"seed {seed}: {cause}{family.replay(seed)}", ok=False)
+        return RunResult(seed, f"seed {seed}: {cause}{family.replay(seed)}", ok=False)
     text = str(judged) if judged.ok else f"{judged}\n{family.replay(seed)}"
-    return Outcome(seed, text, ok=judged.ok)
+    return RunResult(seed, text, ok=judged.ok)
 
 
-def run_seeds(seeds: Iterable[int], family: Family, *, jobs: int = 1) -> Iterator[Outcome]:
+def run_seeds(seeds: Iterable[int], family: Family, *, jobs: int = 1) -> Iterator[RunResult]:
     """Run many seeds, and yield each outcome as it comes.
 
     Args:
@@ -106,7 +108,7 @@ def run_seeds(seeds: Iterable[int], family: Family, *, jobs: int = 1) -> Iterato
             pool.shutdown(cancel_futures=True)
 
 
-def _run_chunk(seeds: list[int], family: Family) -> list[Outcome]:
+def _run_chunk(seeds: list[int], family: Family) -> list[RunResult]:
     return [run_seed(seed, family) for seed in seeds]
 
 

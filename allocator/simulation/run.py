@@ -13,10 +13,10 @@ import structlog
 from allocator.runtime.task_group import TaskGroup
 from allocator.simulation.cluster import Cluster
 from allocator.simulation.faults import Faults
-from allocator.simulation.invariants import Invariant, Violation, check_rest, invariants
+from allocator.simulation.invariants import Invariant, InvariantViolation, check_rest, invariants
 from allocator.simulation.member import SimulatedMember
 from allocator.simulation.scenario import HASTE_SECONDS_MAX, Report, Scenario
-from allocator.simulation.store import Commit
+from allocator.simulation.store import StoreCommit
 from allocator.simulation.trace import Trace
 from allocator.simulation.virtual_loop import current_process, run_virtual, running_loop
 from allocator.simulation.world import World, describe
@@ -63,7 +63,7 @@ class _Run:
         self._seed = seed
         self._scenario = scenario
         self._sink = sink
-        self._violation: Violation | None = None
+        self._violation: InvariantViolation | None = None
         self._allocations = 0
         self._changed_at = 0.0
         self._invariants: list[Invariant] = [*invariants(), *scenario.invariants()]
@@ -122,7 +122,9 @@ class _Run:
                 return
             if self._changed_at - quiet_at > self._scenario.settle_seconds_max:
                 seconds = self._scenario.settle_seconds_max
-                self._violate(Violation("I5", f"still changing {seconds:g} s after the last fault"))
+                self._violate(
+                    InvariantViolation("I5", f"still changing {seconds:g} s after the last fault")
+                )
 
     async def _shut_down(self) -> None:
         loop = running_loop()
@@ -130,9 +132,9 @@ class _Run:
         self._cluster.shut_down()
 
     def _on_defect(self, member: SimulatedMember) -> None:
-        self._violate(Violation("I0", f"{member.member_id} ended with {member.defect!r}"))
+        self._violate(InvariantViolation("I0", f"{member.member_id} ended with {member.defect!r}"))
 
-    def _on_commit(self, commit: Commit) -> None:
+    def _on_commit(self, commit: StoreCommit) -> None:
         self._trace.add(describe(self._cluster.keys, commit))
         change = self._world.apply(commit)
         if change is None:
@@ -152,9 +154,11 @@ class _Run:
             self._violate(violation)
         for member in self._cluster.members:
             if member.decisions_refused:
-                self._violate(Violation("I0", f"{member.member_id} refused what it decided"))
+                self._violate(
+                    InvariantViolation("I0", f"{member.member_id} refused what it decided")
+                )
 
-    def _violate(self, violation: Violation) -> None:
+    def _violate(self, violation: InvariantViolation) -> None:
         self._trace.add(f"VIOLATION {violation}")
         self._violation = self._violation or violation
 

@@ -14,7 +14,7 @@ from allocator.leader.election import LeadershipConfig
 from allocator.placement.flow import FlowSolver
 from allocator.placement.problem import Solver
 from allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
-from allocator.simulation.invariants import Invariant, Violation
+from allocator.simulation.invariants import Invariant, InvariantViolation
 from allocator.simulation.member import WorkloadFactory
 
 Range = tuple[float, float]
@@ -185,7 +185,7 @@ class Report:
     """Revisions that a leader's steps made."""
     placement: Mapping[str, tuple[str, ...]]
     """At rest: members by item, each item's by slot."""
-    violation: Violation | None = None
+    violation: InvariantViolation | None = None
     recent: tuple[str, ...] = ()
     """The last lines of the trace, if there is a violation."""
 

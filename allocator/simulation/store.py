@@ -35,7 +35,7 @@ _NO_LEASE = LeaseId(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class StoreCommit:
     """One revision: who made it, and what it changed."""
 
     revision: int
@@ -49,7 +49,7 @@ class Commit:
 
 
 @dataclass(slots=True)
-class Store:
+class SimulatedStore:
     """Keys and their history."""
 
     revision: int = 1
@@ -59,7 +59,7 @@ class Store:
     """As of the newest revision."""
     leases: dict[LeaseId, set[bytes]] = field(default_factory=dict)
     """Keys by the lease they live on."""
-    commits: list[Commit] = field(default_factory=list)
+    commits: list[StoreCommit] = field(default_factory=list)
     """In order; those compacted are gone."""
     _versions: dict[bytes, list[tuple[int, KeyValue | None]]] = field(default_factory=dict)
     """By key: each revision that changed it, and what it was then; None if it was deleted."""
@@ -88,7 +88,7 @@ class Store:
         *,
         author: str = "",
         note: object = None,
-    ) -> tuple[bool, tuple[tuple[KeyValue, ...], ...], Commit | None]:
+    ) -> tuple[bool, tuple[tuple[KeyValue, ...], ...], StoreCommit | None]:
         """Perform a transaction: whether its comparisons held, what it read, and the revision it made, if it wrote.
 
         Raises:
@@ -117,7 +117,7 @@ class Store:
         keys = self._keys_in(self.kvs, compare.key, compare.range_end)
         return holds(compare, {each: self.kvs[each] for each in keys})
 
-    def end_lease(self, lease: LeaseId, *, author: str = "") -> Commit | None:
+    def end_lease(self, lease: LeaseId, *, author: str = "") -> StoreCommit | None:
         """Delete a lease and its keys, in one revision if there are any.
 
         Raises:
@@ -152,7 +152,7 @@ class Store:
             else:
                 del self._versions[key]
 
-    def commits_from(self, revision: int) -> list[Commit]:
+    def commits_from(self, revision: int) -> list[StoreCommit]:
         """Return the commits of a revision and later ones."""
         first = len(self.commits)
         while first and self.commits[first - 1].revision >= revision:
@@ -166,11 +166,11 @@ class Store:
         *,
         ended_lease: LeaseId = _NO_LEASE,
         note: object = None,
-    ) -> Commit | None:
+    ) -> StoreCommit | None:
         if not events:
             return None
         self.revision += 1
-        commit = Commit(
+        commit = StoreCommit(
             revision=self.revision,
             events=tuple(events),
             author=author,

@@ -12,7 +12,7 @@ from allocator.keys import AssignmentKey, AuxiliaryKeys, ItemKey, Keys, MemberKe
 from allocator.leader.election import EpochRecord, decoded_or_none
 from allocator.model import Assignment, Item, ItemId, Member, MemberId
 from allocator.ops import KeyValue
-from allocator.simulation.store import Commit, key_of
+from allocator.simulation.store import StoreCommit, key_of
 from allocator.simulation.values import (
     CONSISTENT,
     SimulatedDecoder,
@@ -27,7 +27,7 @@ _DECODER = SimulatedDecoder()
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class SimulatedReplica:
     """An assignment in etcd."""
 
     member_id: MemberId
@@ -40,7 +40,7 @@ class Replica:
         return self.kv.value == CONSISTENT
 
 
-Replicas = Mapping[bytes, Replica]
+Replicas = Mapping[bytes, SimulatedReplica]
 """Of one item, by key."""
 
 
@@ -48,7 +48,7 @@ Replicas = Mapping[bytes, Replica]
 class Change:
     """One revision, as the cluster saw it."""
 
-    commit: Commit
+    commit: StoreCommit
     before: Mapping[ItemId, Replicas]
     """Of each item whose assignments it touched."""
     after: Mapping[ItemId, Replicas]
@@ -73,10 +73,10 @@ class World:
     """Whether every leadership had a larger number than the one before."""
     items: dict[ItemId, SimulatedItem] = field(default_factory=dict)
     members: dict[MemberId, SimulatedMemberValue] = field(default_factory=dict)
-    replicas: dict[ItemId, dict[bytes, Replica]] = field(default_factory=dict)
+    replicas: dict[ItemId, dict[bytes, SimulatedReplica]] = field(default_factory=dict)
     kvs: dict[bytes, KeyValue] = field(default_factory=dict)
 
-    def apply(self, commit: Commit) -> Change | None:
+    def apply(self, commit: StoreCommit) -> Change | None:
         """Take a revision in, and return what it changed; None if nothing below the root."""
         self._follow_epoch(commit)
         prefix = self.keys.watched_prefix
@@ -143,7 +143,7 @@ class World:
         replicas = self.replicas.get(item_id, {}).values()
         return next((r.member_id for r in replicas if r.slot == PRIMARY_SLOT), None)
 
-    def _follow_epoch(self, commit: Commit) -> None:
+    def _follow_epoch(self, commit: StoreCommit) -> None:
         for event in commit.events:
             if isinstance(event, KeyPut) and event.kv.key == AuxiliaryKeys(self.keys.root).epoch:
                 before, self.epoch = self.epoch, decoded_or_none(event.kv.value, EpochRecord)
@@ -158,7 +158,9 @@ class World:
             case MemberKey(member_id):
                 self.members[member_id] = _DECODER.decode_member(member_id, kv)
             case AssignmentKey(item_id, member_id, slot):
-                self.replicas.setdefault(item_id, {})[kv.key] = Replica(member_id, slot, kv)
+                self.replicas.setdefault(item_id, {})[kv.key] = SimulatedReplica(
+                    member_id, slot, kv
+                )
 
     def _delete(self, key: ParsedKey, raw: bytes) -> None:
         match key:
@@ -173,7 +175,7 @@ class World:
                     self.replicas.pop(item_id, None)
 
 
-def describe(keys: Keys, commit: Commit) -> str:
+def describe(keys: Keys, commit: StoreCommit) -> str:
     """Return a revision as one line."""
     who = commit.author or "etcd"
     if commit.ended_lease:

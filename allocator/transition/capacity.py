@@ -20,7 +20,7 @@ from allocator.state.alloc_state import AllocState
 # share.
 
 
-class Change(Enum):
+class BlockedChange(Enum):
     """What it is that waits."""
 
     ADD = "add"
@@ -28,7 +28,7 @@ class Change(Enum):
     HAND_OVER = "hand-over"
 
 
-class Reason(Enum):
+class WaitReason(Enum):
     """What a change waits for."""
 
     NO_MEMBER = "no-member"
@@ -58,8 +58,8 @@ class Blocked:
     """One change that waits."""
 
     item_id: ItemId
-    reason: Reason
-    change: Change | None = None
+    reason: WaitReason
+    change: BlockedChange | None = None
     """None: nothing is planned, and the reason says why."""
     member_id: MemberId | None = None
     """The member that would gain or lose the replica, or the primary."""
@@ -100,7 +100,9 @@ class Capacity:
         if member_id in self.primary:
             self.primary[member_id] += 1
 
-    def refusal(self, member_id: MemberId, *, is_move: bool, moves_granted: int) -> Reason | None:
+    def refusal(
+        self, member_id: MemberId, *, is_move: bool, moves_granted: int
+    ) -> WaitReason | None:
         """Return why a member cannot be given a replica now; None if it can.
 
         Args:
@@ -109,14 +111,14 @@ class Capacity:
             moves_granted: Moves that the same step makes besides, not charged yet.
         """
         if self.total[member_id] >= self._limits[member_id]:
-            return Reason.LIMIT
+            return WaitReason.LIMIT
         if not is_move or not self._is_budgeted:
             return None
         in_all, per_member = self._policy.moves_max, self._policy.moves_per_member_max
         if in_all and self._moves + moves_granted >= in_all:
-            return Reason.MOVE_BUDGET
+            return WaitReason.MOVE_BUDGET
         if per_member and self._moves_by_member[member_id] >= per_member:
-            return Reason.MOVE_BUDGET
+            return WaitReason.MOVE_BUDGET
         return None
 
     def load_ratio(self, member_id: MemberId, *, more: int = 0) -> float:

@@ -32,8 +32,8 @@ from allocator.placement.primaries import HandOver
 from allocator.placement.problem import Desired
 from allocator.policy import TransitionPolicy
 from allocator.state.alloc_state import PRIMARY_SLOT, AllocState, Consistency
-from allocator.transition.capacity import Blocked, Change
-from allocator.transition.item_step import Add, ItemDecision, Move
+from allocator.transition.capacity import Blocked, BlockedChange
+from allocator.transition.item_step import Add, ItemDecision, SlotMove
 from allocator.transition.schedule import Targets, schedule
 
 DEAD_PER_CHECKPOINT_MAX = 64
@@ -94,17 +94,19 @@ class Convergence:
     @property
     def adds_blocked(self) -> int:
         """Additions that wait."""
-        return sum(each.change is Change.ADD for each in self.blocked)
+        return sum(each.change is BlockedChange.ADD for each in self.blocked)
 
     @property
     def adds_unplaced(self) -> int:
         """Those of them that not even the plan has a place for."""
-        return sum(each.change is Change.ADD and each.member_id is None for each in self.blocked)
+        return sum(
+            each.change is BlockedChange.ADD and each.member_id is None for each in self.blocked
+        )
 
     @property
     def removes_blocked(self) -> int:
         """Removals that wait."""
-        return sum(each.change is Change.REMOVE for each in self.blocked)
+        return sum(each.change is BlockedChange.REMOVE for each in self.blocked)
 
 
 def converge(
@@ -233,7 +235,7 @@ def _remove(assignment: Assignment) -> tuple[tuple[Compare, ...], tuple[Operatio
     return (_unchanged(assignment),), (Delete(assignment.kv.key),)
 
 
-def _move(move: Move, keys: Keys) -> tuple[tuple[Compare, ...], tuple[Operation, ...]]:
+def _move(move: SlotMove, keys: Keys) -> tuple[tuple[Compare, ...], tuple[Operation, ...]]:
     assignment = move.assignment
     key = keys.assignment(assignment.item_id, assignment.member_id, move.slot)
     return (

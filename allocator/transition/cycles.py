@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from allocator.model import MemberId
 from allocator.state.alloc_state import AllocState
-from allocator.transition.capacity import Blocked, Change, Reason
+from allocator.transition.capacity import Blocked, BlockedChange, WaitReason
 from allocator.transition.item_step import ItemDecision, would_free
 
 
@@ -87,7 +87,7 @@ def _moves_on(decision: ItemDecision) -> bool:
     """Return whether something about the item will change by itself: a step, a replica that catches up, a turn."""
     return (
         not decision.is_idle
-        or any(b.reason is Reason.MOVE_BUDGET for b in decision.blocked)
+        or any(b.reason is WaitReason.MOVE_BUDGET for b in decision.blocked)
         or bool(decision.pending.replicas.catching_up)
     )
 
@@ -97,12 +97,14 @@ def _targets(decision: ItemDecision) -> list[MemberId]:
     return [
         b.member_id
         for b in decision.blocked
-        if b.reason is Reason.LIMIT and b.change is Change.ADD and b.member_id is not None
+        if b.reason is WaitReason.LIMIT
+        and b.change is BlockedChange.ADD
+        and b.member_id is not None
     ]
 
 
 def _refused(decision: ItemDecision) -> Iterator[Blocked]:
-    return (b for b in decision.blocked if b.change is Change.REMOVE)
+    return (b for b in decision.blocked if b.change is BlockedChange.REMOVE)
 
 
 def _without_hope(

@@ -13,11 +13,11 @@ from __future__ import annotations
 from allocator.model import Assignment
 from allocator.placement.primaries import HandOver
 from allocator.state.alloc_state import PRIMARY_SLOT, AllocState
-from allocator.transition.capacity import Blocked, Change, Reason
-from allocator.transition.item_step import ItemDecision, Move, Pending
+from allocator.transition.capacity import Blocked, BlockedChange, WaitReason
+from allocator.transition.item_step import ItemDecision, PendingItem, SlotMove
 
 
-def parting_wish(state: AllocState, pending: Pending) -> HandOver | None:
+def parting_wish(state: AllocState, pending: PendingItem) -> HandOver | None:
     """Return whom a leaving member should hand its primary over to, the warmest; None if it has none, or nobody can."""
     replicas = pending.replicas
     primary = next((a for a in replicas.current if a.slot == PRIMARY_SLOT), None)
@@ -38,7 +38,7 @@ def parting_wish(state: AllocState, pending: Pending) -> HandOver | None:
 
 
 def decide_hand_over(
-    state: AllocState, pending: Pending, wish: HandOver, *, at_rest: bool, turns_left: int
+    state: AllocState, pending: PendingItem, wish: HandOver, *, at_rest: bool, turns_left: int
 ) -> ItemDecision:
     """Return the hand-over, or what it waits for; neither, if the wish is out of date.
 
@@ -55,14 +55,16 @@ def decide_hand_over(
     if old is None or new is None or old.slot != PRIMARY_SLOT or old is new:
         return ItemDecision(pending=pending)
     if not at_rest:
-        return _waits(pending, wish, Reason.HAND_OVER_WAITS, "replicas of the item are in motion")
+        return _waits(
+            pending, wish, WaitReason.HAND_OVER_WAITS, "replicas of the item are in motion"
+        )
     if state.is_leaving(wish.to_member) or new.kv.key in replicas.unwanted:
         return ItemDecision(pending=pending)
     if new.kv.key not in replicas.consistent:
         detail = f"{wish.to_member} has not caught up"
-        return _waits(pending, wish, Reason.STANDBY_NOT_CAUGHT_UP, detail)
+        return _waits(pending, wish, WaitReason.STANDBY_NOT_CAUGHT_UP, detail)
     if turns_left <= 0:
-        return _waits(pending, wish, Reason.HAND_OVER_WAITS, "a few are handed over at a time")
+        return _waits(pending, wish, WaitReason.HAND_OVER_WAITS, "a few are handed over at a time")
     return ItemDecision(
         pending=pending,
         moves=_exchange(old, new),
@@ -71,18 +73,18 @@ def decide_hand_over(
     )
 
 
-def _exchange(old: Assignment, new: Assignment) -> tuple[Move, ...]:
-    return (Move(old, new.slot), Move(new, PRIMARY_SLOT))
+def _exchange(old: Assignment, new: Assignment) -> tuple[SlotMove, ...]:
+    return (SlotMove(old, new.slot), SlotMove(new, PRIMARY_SLOT))
 
 
-def _waits(pending: Pending, wish: HandOver, reason: Reason, detail: str) -> ItemDecision:
+def _waits(pending: PendingItem, wish: HandOver, reason: WaitReason, detail: str) -> ItemDecision:
     return ItemDecision(
         pending=pending,
         blocked=(
             Blocked(
                 item_id=wish.item_id,
                 reason=reason,
-                change=Change.HAND_OVER,
+                change=BlockedChange.HAND_OVER,
                 member_id=wish.from_member,
                 detail=detail,
             ),

@@ -29,8 +29,8 @@ from allocator.model import Assignment, Item, MemberId
 from allocator.placement.problem import zones_spanned
 from allocator.state.alloc_state import PRIMARY_SLOT, AllocState
 from allocator.state.load import Lag
-from allocator.transition.capacity import Blocked, Capacity, Change, Reason
-from allocator.transition.replicas import Replicas, Risk
+from allocator.transition.capacity import Blocked, BlockedChange, Capacity, WaitReason
+from allocator.transition.replicas import ItemReplicas, Risk
 
 # The slots of an item's replicas. A slot is part of a key, so another slot is another key: two
 # writes.
@@ -48,7 +48,7 @@ from allocator.transition.replicas import Replicas, Risk
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class SlotMove:
     """A replica to give another slot; slot 0 promotes it."""
 
     assignment: Assignment
@@ -61,8 +61,8 @@ class Move:
 
 
 def assign_distinct_slots(
-    replicas: Replicas, keep: Sequence[Assignment], promoted: Assignment | None
-) -> list[Move]:
+    replicas: ItemReplicas, keep: Sequence[Assignment], promoted: Assignment | None
+) -> list[SlotMove]:
     """Return the replicas that are kept, each with its slot: one primary, and no slot twice among those that stay.
 
     Args:
@@ -70,11 +70,11 @@ def assign_distinct_slots(
         keep: What does not go now, by slot.
         promoted: The one of them that becomes primary; None if one is primary, or none can be.
     """
-    placed = [] if promoted is None else [Move(promoted, PRIMARY_SLOT)]
+    placed = [] if promoted is None else [SlotMove(promoted, PRIMARY_SLOT)]
     others = keep if promoted is None else [a for a in keep if a is not promoted]
     if len({a.slot for a in others}) == len(others):
         # If one is promoted, none of them has slot 0.
-        return [*placed, *(Move(assignment, assignment.slot) for assignment in others)]
+        return [*placed, *(SlotMove(assignment, assignment.slot) for assignment in others)]
     # Slots of replicas that go in the same step are left alone: their keys may not be written twice in one transaction.
     taken = {assignment.slot for assignment in replicas.current} | {PRIMARY_SLOT}
     used = {move.slot for move in placed}
@@ -93,18 +93,20 @@ def assign_distinct_slots(
             taken.add(slot)
         if counts:
             used.add(slot)
-        placed.append(Move(assignment, slot))
+        placed.append(SlotMove(assignment, slot))
     return placed
 
 
-def exchanged(placed: list[Move], primary: Assignment, heir: Assignment) -> list[Move]:
+def exchanged(placed: list[SlotMove], primary: Assignment, heir: Assignment) -> list[SlotMove]:
     """Let a primary and the replica that takes its place trade slots."""
     slot = next(move.slot for move in placed if move.assignment is heir)
     new = {primary.kv.key: slot, heir.kv.key: PRIMARY_SLOT}
-    return [Move(move.assignment, new.get(move.assignment.kv.key, move.slot)) for move in placed]
+    return [
+        SlotMove(move.assignment, new.get(move.assignment.kv.key, move.slot)) for move in placed
+    ]
 
 
-def packed(replicas: Replicas, placed: list[Move]) -> list[Move]:
+def packed(replicas: ItemReplicas, placed: list[SlotMove]) -> list[SlotMove]:
     """Fill each gap with what is last: no slot is left out. Without a primary there is nothing to count from."""
     used = {move.slot for move in placed}
     if PRIMARY_SLOT not in used or max(used) < len(used):
@@ -112,15 +114,15 @@ def packed(replicas: Replicas, placed: list[Move]) -> list[Move]:
     rest = sorted(
         placed, key=lambda move: (move.slot, move.assignment.kv.key not in replicas.unwanted)
     )
-    moved: list[Move] = []
+    moved: list[SlotMove] = []
     while (gap := next(slot for slot in count() if slot not in used)) < rest[-1].slot:
         last = rest.pop()
-        moved.append(Move(last.assignment, gap))
+        moved.append(SlotMove(last.assignment, gap))
         used = {move.slot for move in (*rest, *moved)}
     return [*rest, *moved]
 
 
-def slots_for_newcomers(replicas: Replicas, placed: Iterable[Move]) -> Iterator[int]:
+def slots_for_newcomers(replicas: ItemReplicas, placed: Iterable[SlotMove]) -> Iterator[int]:
     """Yield slots in the order in which newcomers take them, without end."""
     going = to_go(replicas)
     taken = {
@@ -142,18 +144,18 @@ def slots_for_newcomers(replicas: Replicas, placed: Iterable[Move]) -> Iterator[
 # itself, so that a blocked one does not block the rest; zones are looked at; dead replicas do not
 # count as consistent.
 @dataclass(frozen=True, slots=True)
-class Refused:
+class KeptReplica:
     """An unwanted replica that stays for now, and why."""
 
     assignment: Assignment
-    reason: Reason
+    reason: WaitReason
     others: int
     """Consistent replicas besides."""
 
 
 def removals(
-    replicas: Replicas, capacity: Capacity, waited_for: Collection[MemberId]
-) -> tuple[tuple[Assignment, ...], tuple[Refused, ...]]:
+    replicas: ItemReplicas, capacity: Capacity, waited_for: Collection[MemberId]
+) -> tuple[tuple[Assignment, ...], tuple[KeptReplica, ...]]:
     """Return the unwanted replicas that may go now, and those that may not.
 
     Dead ones go first, then inconsistent ones, then those whose place another item waits for, then from the fullest;
@@ -183,7 +185,7 @@ def removals(
     if len(unwanted) > 1:
         unwanted.sort(key=eagerness)
     gone: list[Assignment] = []
-    refused: list[Refused] = []
+    refused: list[KeptReplica] = []
     for assignment in unwanted:
         reason = _refusal(replicas, assignment.kv.key, staying, replicas.consistent)
         if reason is None:
@@ -191,11 +193,11 @@ def removals(
             gone.append(assignment)
         else:
             others = staying.keys() & replicas.consistent - {assignment.kv.key}
-            refused.append(Refused(assignment, reason, len(others)))
+            refused.append(KeptReplica(assignment, reason, len(others)))
     return tuple(gone), tuple(refused)
 
 
-def parting_primary(replicas: Replicas, removes: Iterable[Assignment]) -> Assignment | None:
+def parting_primary(replicas: ItemReplicas, removes: Iterable[Assignment]) -> Assignment | None:
     """Return the primary that may go once it has handed over; None if it does not go, or has nothing to hand over."""
     if replicas.replication == 0:
         return None
@@ -207,14 +209,14 @@ def parting_primary(replicas: Replicas, removes: Iterable[Assignment]) -> Assign
     return None
 
 
-def would_free(replicas: Replicas, assignment: Assignment, added: MemberId) -> bool:
+def would_free(replicas: ItemReplicas, assignment: Assignment, added: MemberId) -> bool:
     """Return whether a replica may go once another one is there and consistent, and no other goes."""
     staying = {a.kv.key: a.member_id for a in replicas.current if a.kv.key in replicas.live}
     staying[b""] = added
     return _refusal(replicas, assignment.kv.key, staying, replicas.consistent | {b""}) is None
 
 
-def to_go(replicas: Replicas) -> frozenset[bytes]:
+def to_go(replicas: ItemReplicas) -> frozenset[bytes]:
     """Return the keys of unwanted replicas that go once all that should be there is there, and has caught up.
 
     The others stay for as long as members lack room, or the plan is what it is.
@@ -234,23 +236,23 @@ def to_go(replicas: Replicas) -> frozenset[bytes]:
 
 
 def _refusal(
-    replicas: Replicas,
+    replicas: ItemReplicas,
     key: bytes,
     staying: Mapping[bytes, MemberId],
     reliable: Collection[bytes],
-) -> Reason | None:
+) -> WaitReason | None:
     if replicas.replication == 0 or key in replicas.surplus:
         return None
     others = [m for k, m in staying.items() if k in reliable and k != key]
     if key not in replicas.live:
-        return None if others else Reason.STANDBY_NOT_CAUGHT_UP
+        return None if others else WaitReason.STANDBY_NOT_CAUGHT_UP
     if len(others) < replicas.replication:
-        return Reason.STANDBY_NOT_CAUGHT_UP
+        return WaitReason.STANDBY_NOT_CAUGHT_UP
     zones_wanted, zone = zones_spanned(replicas.desired), staying[key].zone
     if key in reliable and _loses_a_zone(others, zone, zones_wanted):
-        return Reason.ZONE
+        return WaitReason.ZONE
     rest = (m for k, m in staying.items() if k != key)
-    return Reason.ZONE if _loses_a_zone(rest, zone, zones_wanted) else None
+    return WaitReason.ZONE if _loses_a_zone(rest, zone, zones_wanted) else None
 
 
 def _loses_a_zone(others: Iterable[MemberId], zone: str, zones_wanted: int) -> bool:
@@ -270,11 +272,11 @@ class Add:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pending:
+class PendingItem:
     """An item that is not where it should be."""
 
     item: Item
-    replicas: Replicas
+    replicas: ItemReplicas
     risk: Risk
     planned_primary: MemberId | None = None
     """The replica to elect, where none is primary."""
@@ -284,10 +286,10 @@ class Pending:
 class ItemDecision:
     """The next step of one item. All of it belongs in one transaction."""
 
-    pending: Pending
+    pending: PendingItem
     adds: tuple[Add, ...] = ()
     removes: tuple[Assignment, ...] = ()
-    moves: tuple[Move, ...] = ()
+    moves: tuple[SlotMove, ...] = ()
     keeps: tuple[Assignment, ...] = ()
     """What stays: the step relies on it, so it must still be as it was."""
     hands_over: bool = False
@@ -307,7 +309,7 @@ class ItemDecision:
 
 def decide_item(
     state: AllocState,
-    pending: Pending,
+    pending: PendingItem,
     capacity: Capacity,
     *,
     waited_for: Collection[MemberId] = (),
@@ -335,7 +337,7 @@ def decide_item(
         placed = exchanged(placed, parting, heir)
     elif parting is not None:
         others = len(replicas.ready - {parting.kv.key})
-        refused = (*refused, Refused(parting, Reason.STANDBY_NOT_CAUGHT_UP, others))
+        refused = (*refused, KeptReplica(parting, WaitReason.STANDBY_NOT_CAUGHT_UP, others))
     additions = _Additions(state, pending, capacity, over_limit)
     grants, adds_blocked = additions.grants()
     adds = additions.at_slots(grants, slots_for_newcomers(replicas, placed))
@@ -369,7 +371,7 @@ def _slot(assignment: Assignment) -> int:
 
 
 def _promotion(
-    state: AllocState, pending: Pending, keep: Sequence[Assignment], capacity: Capacity
+    state: AllocState, pending: PendingItem, keep: Sequence[Assignment], capacity: Capacity
 ) -> Assignment | None:
     """Return the replica to make primary, the warmest first; None if there is a primary, or no live replica."""
     if keep and keep[0].slot == PRIMARY_SLOT:
@@ -379,7 +381,7 @@ def _promotion(
 
 
 def _heir(
-    state: AllocState, pending: Pending, keep: Sequence[Assignment], capacity: Capacity
+    state: AllocState, pending: PendingItem, keep: Sequence[Assignment], capacity: Capacity
 ) -> Assignment | None:
     """Return the replica to hand a primary over to that goes afterwards, the warmest first; None if none can take it.
 
@@ -395,7 +397,7 @@ def _heir(
 
 
 def _warmest(
-    state: AllocState, pending: Pending, candidates: Iterable[Assignment], capacity: Capacity
+    state: AllocState, pending: PendingItem, candidates: Iterable[Assignment], capacity: Capacity
 ) -> Assignment | None:
     replicas = pending.replicas
 
@@ -427,7 +429,7 @@ class _Additions:
     """Replicas that an item lacks, and what becomes of each."""
 
     state: AllocState
-    pending: Pending
+    pending: PendingItem
     capacity: Capacity
     over_limit: MemberId | None
 
@@ -474,7 +476,7 @@ class _Additions:
     def _answer(self, member_id: MemberId, granted: Sequence[_Grant]) -> _Grant | Blocked:
         """Return whether a member gets a replica beside those granted before, or why not."""
         if self._is_spare(member_id):
-            return self._blocked(member_id, Reason.NO_MEMBER, f"{member_id} leaves")
+            return self._blocked(member_id, WaitReason.NO_MEMBER, f"{member_id} leaves")
         capacity = self.capacity
         # What replaces a lost replica comes first; only what is added beyond that is a move.
         is_move = self.pending.replicas.lost <= len(granted)
@@ -482,10 +484,10 @@ class _Additions:
         match capacity.refusal(member_id, is_move=is_move, moves_granted=moves):
             case None:
                 return _Grant(member_id, is_move)
-            case Reason.LIMIT:
+            case WaitReason.LIMIT:
                 if member_id == self.over_limit:
                     return _Grant(member_id, is_move)
-                return self._blocked(member_id, Reason.LIMIT, capacity.describe(member_id))
+                return self._blocked(member_id, WaitReason.LIMIT, capacity.describe(member_id))
             case reason:
                 detail = capacity.describe_moves(member_id, moves_granted=moves)
                 return self._blocked(member_id, reason, detail)
@@ -499,11 +501,11 @@ class _Additions:
             not self.state.members[m].value.is_exiting() for m in replicas.missing
         )
 
-    def _blocked(self, member_id: MemberId, reason: Reason, detail: str) -> Blocked:
+    def _blocked(self, member_id: MemberId, reason: WaitReason, detail: str) -> Blocked:
         return Blocked(
             item_id=self.pending.item.item_id,
             reason=reason,
-            change=Change.ADD,
+            change=BlockedChange.ADD,
             member_id=member_id,
             detail=detail,
         )
@@ -519,15 +521,15 @@ class _Additions:
         )
 
 
-def _removals_blocked(pending: Pending, refused: Iterable[Refused]) -> Iterator[Blocked]:
+def _removals_blocked(pending: PendingItem, refused: Iterable[KeptReplica]) -> Iterator[Blocked]:
     wanted = pending.replicas.replication
     for each in refused:
         yield Blocked(
             item_id=pending.item.item_id,
             reason=each.reason,
-            change=Change.REMOVE,
+            change=BlockedChange.REMOVE,
             member_id=each.assignment.member_id,
             detail="it alone is consistent in its zone"
-            if each.reason is Reason.ZONE
+            if each.reason is WaitReason.ZONE
             else f"{each.others} of {wanted} others are consistent",
         )

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from allocator.model import ItemId, Member, MemberId
 from allocator.placement.problem import Desired
 from allocator.policy import Objective, TransitionPolicy
-from allocator.transition.capacity import Blocked, Change, Reason
+from allocator.transition.capacity import Blocked, BlockedChange, WaitReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,8 +309,8 @@ def waits_to_settle(desired: Desired, balanced: Desired, detail: str) -> Iterato
 def _waits_to_settle(item_id: ItemId, member_id: MemberId, detail: str) -> Blocked:
     return Blocked(
         item_id=item_id,
-        reason=Reason.SETTLING,
-        change=Change.ADD,
+        reason=WaitReason.SETTLING,
+        change=BlockedChange.ADD,
         member_id=member_id,
         detail=detail,
     )

@@ -25,7 +25,7 @@ class _Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Quarantine:
+class ItemQuarantine:
     """Refused steps by subject.
 
     Which revision a step was decided on does not make it another step: that is another one after any write of anybody.
@@ -44,7 +44,7 @@ class Quarantine:
         tried: Iterable[Step],
         refused: Iterable[TxnCheckpoint],
         now_monotonic_seconds: float,
-    ) -> Quarantine:
+    ) -> ItemQuarantine:
         """Return the quarantine after a round.
 
         Args:
@@ -66,7 +66,7 @@ class Quarantine:
             refusals[checkpoint.subject] = _Refusal(
                 checkpoint, times, now_monotonic_seconds + delay
             )
-        return Quarantine(refusals)
+        return ItemQuarantine(refusals)
 
     def next_try_seconds(self, now_monotonic_seconds: float) -> float | None:
         """Return how long until the first refused step may be tried again; None if there is none."""

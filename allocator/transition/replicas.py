@@ -34,7 +34,7 @@ _NO_KEYS: frozenset[bytes] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replicas:
+class ItemReplicas:
     """An item's assignments, sorted out."""
 
     replication: int
@@ -63,7 +63,7 @@ class Replicas:
         *,
         desired: Collection[MemberId],
         consistency: Consistency,
-    ) -> Replicas:
+    ) -> ItemReplicas:
         """Look at every assignment of an item once."""
         current = state.assignments.get(item.item_id, ())
         members, avoided = state.members, state.avoided

@@ -20,11 +20,11 @@ from allocator.placement.primaries import HandOver
 from allocator.placement.problem import ZONES_WANTED, Desired
 from allocator.policy import TransitionPolicy
 from allocator.state.alloc_state import AllocState, Consistency
-from allocator.transition.capacity import Blocked, Capacity, Change, Reason
+from allocator.transition.capacity import Blocked, BlockedChange, Capacity, WaitReason
 from allocator.transition.cycles import find_break
 from allocator.transition.handover import decide_hand_over, parting_wish
-from allocator.transition.item_step import ItemDecision, Pending, charge, decide_item
-from allocator.transition.replicas import Replicas, is_settled
+from allocator.transition.item_step import ItemDecision, PendingItem, charge, decide_item
+from allocator.transition.replicas import ItemReplicas, is_settled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class _Pass:
             self._blocked += decision.blocked
         return Schedule(tuple(d for d in decisions if not d.is_idle), tuple(self._blocked))
 
-    def _pending(self) -> Iterator[Pending]:
+    def _pending(self) -> Iterator[PendingItem]:
         state, desired = self._state, self._targets.desired
         for item_id, item in state.items.items():
             wanted = desired.get(item_id)
@@ -108,12 +108,12 @@ class _Pass:
             if not is_settled(state.assignments.get(item_id, ()), wanted):
                 yield self._pend(item, wanted)
 
-    def _pend(self, item: Item, wanted: tuple[MemberId, ...]) -> Pending:
-        replicas = Replicas.sort_out(
+    def _pend(self, item: Item, wanted: tuple[MemberId, ...]) -> PendingItem:
+        replicas = ItemReplicas.sort_out(
             self._state, item, desired=wanted, consistency=self._consistency
         )
         self._capacity.charge_moves(replicas.moving)
-        return Pending(
+        return PendingItem(
             item=item,
             replicas=replicas,
             risk=replicas.risk(self._state),
@@ -122,7 +122,7 @@ class _Pass:
 
     def _decide(
         self,
-        pending: Pending,
+        pending: PendingItem,
         *,
         waited_for: Collection[MemberId] = (),
         over_limit: MemberId | None = None,
@@ -134,7 +134,7 @@ class _Pass:
         charge(self._capacity, decision)
         return decision
 
-    def _waited_for(self, pending: list[Pending]) -> frozenset[MemberId]:
+    def _waited_for(self, pending: list[PendingItem]) -> frozenset[MemberId]:
         """Return members at their limit on which items should be."""
         loads, limits = self._capacity.total, self._state.limits
         full = {m for m, load in loads.items() if load >= limits[m]}
@@ -146,7 +146,7 @@ class _Pass:
         if not self._targets.sees_all_pending or self._orphans:
             # Replicas of deleted items go by themselves, and leave room.
             return
-        if not any(b.reason is Reason.LIMIT for d in decisions for b in d.blocked):
+        if not any(b.reason is WaitReason.LIMIT for d in decisions for b in d.blocked):
             return
         found = find_break(self._state, decisions, loads=self._capacity.total)
         if found is None:
@@ -180,20 +180,20 @@ class _Pass:
         """Yield where not even the plan has the item as it would best be; `inquiry.causes` finds out why."""
         replication = item.value.desired_replication()
         if replication == 0:
-            yield Blocked(item_id=item.item_id, reason=Reason.DISABLED)
+            yield Blocked(item_id=item.item_id, reason=WaitReason.DISABLED)
             return
         if len(wanted) < replication:
             possible = len(self._staying.union(wanted))
             too_few = possible < replication
             yield Blocked(
                 item_id=item.item_id,
-                reason=Reason.NO_MEMBER if too_few else Reason.LIMIT,
-                change=Change.ADD,
+                reason=WaitReason.NO_MEMBER if too_few else WaitReason.LIMIT,
+                change=BlockedChange.ADD,
                 detail=f"{len(wanted)} of {replication} replicas have a place",
             )
         elif replication >= ZONES_WANTED <= self._zones and wanted[0].zone == wanted[-1].zone:
             yield Blocked(
-                item_id=item.item_id, reason=Reason.ZONE, detail="it is planned in one zone"
+                item_id=item.item_id, reason=WaitReason.ZONE, detail="it is planned in one zone"
             )
         if self._state.avoided or not self._exiting.isdisjoint(wanted):
             yield from self._retained(item, wanted)
@@ -213,8 +213,8 @@ class _Pass:
             if (item.item_id, member_id) in self._state.avoided:
                 yield Blocked(
                     item_id=item.item_id,
-                    reason=Reason.NO_MEMBER,
-                    change=Change.REMOVE,
+                    reason=WaitReason.NO_MEMBER,
+                    change=BlockedChange.REMOVE,
                     member_id=member_id,
                     detail="it has failed for too long, and the plan keeps it",
                 )
@@ -222,8 +222,8 @@ class _Pass:
                 waits = member_id in self._targets.drains_waiting
                 yield Blocked(
                     item_id=item.item_id,
-                    reason=Reason.DRAIN_WAITS if waits else Reason.NO_MEMBER,
-                    change=Change.REMOVE,
+                    reason=WaitReason.DRAIN_WAITS if waits else WaitReason.NO_MEMBER,
+                    change=BlockedChange.REMOVE,
                     member_id=member_id,
                     detail="waits for a member that replaces it" if waits else "the plan keeps it",
                 )

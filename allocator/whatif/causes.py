@@ -14,7 +14,7 @@ from functools import cached_property
 from allocator.model import ItemId, MemberId
 from allocator.placement.problem import Desired, Problem
 from allocator.placement.trial import Trial, Verdict
-from allocator.transition.capacity import Blocked, Change, Reason
+from allocator.transition.capacity import Blocked, BlockedChange, WaitReason
 
 TRIALS_MAX = 100_000
 """Trials for one answer, about half a second: 1,000 changes that wait in a cluster of 100 members."""
@@ -124,11 +124,11 @@ class CauseFinder:
         item_id, source = blocked.item_id, blocked.member_id
         planned = self.planned(item_id)
         match blocked.reason, blocked.change:
-            case Reason.NO_MEMBER, Change.REMOVE if source in planned:
+            case WaitReason.NO_MEMBER, BlockedChange.REMOVE if source in planned:
                 return _Question(item_id, (source,), _Whom.OTHERS)
-            case Reason.NO_MEMBER | Reason.LIMIT, Change.ADD if source is None:
+            case WaitReason.NO_MEMBER | WaitReason.LIMIT, BlockedChange.ADD if source is None:
                 return _Question(item_id, (None,), _Whom.ALL)
-            case Reason.ZONE, None if planned:
+            case WaitReason.ZONE, None if planned:
                 return _Question(item_id, planned, _Whom.OTHER_ZONES)
         return None
 

@@ -10,12 +10,12 @@ from allocator.placement.plan import Plan, PlanRefused, plan_for
 from allocator.placement.primaries import wanted_hand_overs
 from allocator.state.alloc_state import PRIMARY_SLOT, AllocState
 from allocator.state.load import Lag
-from allocator.transition.capacity import Blocked, Reason
+from allocator.transition.capacity import Blocked, WaitReason
 from allocator.transition.converge import converge
 from allocator.transition.membership_settling import waits_to_settle
-from allocator.transition.replicas import Replicas
+from allocator.transition.replicas import ItemReplicas
 from allocator.whatif.causes import CauseFinder, told
-from allocator.whatif.leader_snapshot import Standing, as_planned
+from allocator.whatif.leader_snapshot import LeaderSnapshot, as_planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Explanation:
     notes: tuple[str, ...]
 
 
-def explain(standing: Standing, item_id: ItemId) -> Explanation | None:
+def explain(standing: LeaderSnapshot, item_id: ItemId) -> Explanation | None:
     """Return the explanation of an item; None if there is no such item."""
     state = standing.state()
     item = state.items.get(item_id)
@@ -60,7 +60,7 @@ def explain(standing: Standing, item_id: ItemId) -> Explanation | None:
         made = plan_for(state, plan, standing.solver, policy)
         plan = None if isinstance(made, PlanRefused) else made
     desired = plan.desired.get(item_id, ()) if plan is not None else ()
-    replicas = Replicas.sort_out(state, item, desired=desired, consistency=standing.consistency)
+    replicas = ItemReplicas.sort_out(state, item, desired=desired, consistency=standing.consistency)
     blocked = tuple(_blocked(standing, state, item, plan)) if plan is not None else ()
     causes = CauseFinder(state.problem(), plan.desired if plan is not None else {})
     return Explanation(
@@ -78,7 +78,9 @@ def explain(standing: Standing, item_id: ItemId) -> Explanation | None:
     )
 
 
-def _blocked(standing: Standing, state: AllocState, item: Item, plan: Plan) -> Iterator[Blocked]:
+def _blocked(
+    standing: LeaderSnapshot, state: AllocState, item: Item, plan: Plan
+) -> Iterator[Blocked]:
     """Yield what the item waits for: of the schedule, of settling, and of quarantine."""
     hand_overs = wanted_hand_overs(state.problem(), plan.desired, policy=standing.policy.primaries)
     convergence = converge(
@@ -95,7 +97,7 @@ def _blocked(standing: Standing, state: AllocState, item: Item, plan: Plan) -> I
     if item.item_id in standing.quarantined:
         yield Blocked(
             item_id=item.item_id,
-            reason=Reason.QUARANTINED,
+            reason=WaitReason.QUARANTINED,
             detail="etcd refused its last step: somebody else writes its keys; it is tried again ever more rarely",
         )
     if not standing.settling.is_settled:
@@ -108,10 +110,10 @@ def _blocked(standing: Standing, state: AllocState, item: Item, plan: Plan) -> I
 
 
 def _replica(
-    standing: Standing,
+    standing: LeaderSnapshot,
     state: AllocState,
     assignment: Assignment,
-    replicas: Replicas,
+    replicas: ItemReplicas,
     desired: tuple[MemberId, ...],
     causes: CauseFinder,
 ) -> ReplicaExplained:
@@ -127,10 +129,10 @@ def _replica(
 
 
 def _why(
-    standing: Standing,
+    standing: LeaderSnapshot,
     state: AllocState,
     assignment: Assignment,
-    replicas: Replicas,
+    replicas: ItemReplicas,
     causes: CauseFinder,
     *,
     wanted: bool,
@@ -161,7 +163,9 @@ def _to_stay(causes: CauseFinder, item_id: ItemId, member_id: MemberId) -> str:
     )
 
 
-def _to_go(causes: CauseFinder, replicas: Replicas, item_id: ItemId, member_id: MemberId) -> str:
+def _to_go(
+    causes: CauseFinder, replicas: ItemReplicas, item_id: ItemId, member_id: MemberId
+) -> str:
     """Return what keeps the replica from staying in the place of each planned one, of new ones if there are any."""
     planned, replication = causes.planned(item_id), replicas.replication
     if not replication:
@@ -180,7 +184,7 @@ def _to_go(causes: CauseFinder, replicas: Replicas, item_id: ItemId, member_id: 
     )
 
 
-def _notes(standing: Standing, state: AllocState, plan: Plan | None) -> Iterator[str]:
+def _notes(standing: LeaderSnapshot, state: AllocState, plan: Plan | None) -> Iterator[str]:
     if plan is None:
         yield "there is no plan: the leader refused its solver's answer; see its log"
     if not standing.settling.is_settled:

@@ -20,7 +20,7 @@ Basis = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class LeaderSnapshot:
     """A leader's knowledge."""
 
     snapshot: Snapshot
@@ -80,7 +80,7 @@ class Exiting:
         return self.cordoned
 
 
-def supposed(standing: Standing, hypothesis: Hypothesis) -> tuple[AllocState, Settling]:
+def supposed(standing: LeaderSnapshot, hypothesis: Hypothesis) -> tuple[AllocState, Settling]:
     """Return the state that would be, and what time would make of it.
 
     Settings that depend on time (`settle_seconds`, `drain_patience_seconds`) are taken as they would act at once.

@@ -12,13 +12,7 @@ from allocator.state.alloc_state import AllocState
 from allocator.transition.membership_settling import waits_to_settle
 from allocator.whatif.causes import CauseFinder
 from allocator.whatif.dry_run import Rehearsal, rehearse
-from allocator.whatif.leader_snapshot import (
-    Basis,
-    Hypothesis,
-    Standing,
-    as_planned,
-    supposed,
-)
+from allocator.whatif.leader_snapshot import Basis, Hypothesis, LeaderSnapshot, as_planned, supposed
 
 ID_BYTES = 8
 
@@ -56,7 +50,10 @@ class Proposal:
 
 
 def propose(
-    standing: Standing, hypothesis: Hypothesis, *, is_wanted: Callable[[], bool] = lambda: True
+    standing: LeaderSnapshot,
+    hypothesis: Hypothesis,
+    *,
+    is_wanted: Callable[[], bool] = lambda: True,
 ) -> Proposal | PlanRefused:
     """Return what would happen if `hypothesis` came true now; a refusal if the solver's answer breaks a rule.
 

@@ -26,7 +26,7 @@ from consumer.broker.config import (
     bounds_of,
 )
 from consumer.broker.disk import Disk
-from consumer.broker.quarantine import Quarantine
+from consumer.broker.quarantine import JournalQuarantine
 from consumer.broker.server import Broker
 from consumer.broker.strangers import ACCEPT_OPTION, locked_quarantine, restore_entry
 from consumer.errors import ConsumerError, EndpointError
@@ -133,7 +133,7 @@ def _tend_quarantine(data_dir: Path, *, restore: str | None, purge: str | None) 
             quarantine.purge(purge)
         click.echo(f"purged {purge}")
     else:
-        for entry in Quarantine(Disk(), data_dir).entries():
+        for entry in JournalQuarantine(Disk(), data_dir).entries():
             reason = entry.reason
             click.echo(
                 f"{entry.id}  {entry.bytes}  {reason.journal or '-'}  {reason.path}: {reason.why}"

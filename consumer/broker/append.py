@@ -17,13 +17,13 @@ import grpc
 
 from allocator.runtime.clock import Clock
 from consumer.broker.catalogue import Catalogue
-from consumer.broker.committer import Outcome
+from consumer.broker.committer import AppendOutcome
 from consumer.broker.config import BrokerConfig
 from consumer.broker.faults import Context, RpcFault, stream_fault
 from consumer.broker.flow_control import MinimumRate, StalledSenderError
 from consumer.broker.fragments import sha1_sum
 from consumer.broker.journal import LiveJournal
-from consumer.broker.limits import Limits
+from consumer.broker.limits import BrokerLimits
 from consumer.broker.preconditions import (
     content_refusal,
     is_proven,
@@ -32,7 +32,7 @@ from consumer.broker.preconditions import (
     suspension_level,
     updates_registers,
 )
-from consumer.broker.resolution import Resolution, Resolver
+from consumer.broker.resolution import JournalResolution, JournalResolver
 from consumer.broker.signal import Signal
 from consumer.broker.staging import StagedContent, StagingArea
 from consumer.journal.append_stream import WholeAppend
@@ -83,7 +83,7 @@ class _End:
         return self.succeeded
 
 
-class Turn:
+class AppendTurn:
     """An append's place among others; without arguments, that of one which has nothing to do with any."""
 
     def __init__(
@@ -147,7 +147,7 @@ class Turns:
         """Whether it succeeded, by name, oldest first."""
 
     @contextmanager
-    def turn(self, name: bytes, after: Iterable[bytes]) -> Iterator[Turn]:
+    def turn(self, name: bytes, after: Iterable[bytes]) -> Iterator[AppendTurn]:
         """Yield the place of an append; if it has not ended well by the end of the block, it has failed.
 
         Args:
@@ -156,7 +156,7 @@ class Turns:
         """
         ends = [self._end_of(each) for each in after]
         end = self._end_of(name) if name else None
-        turn = Turn(ends, end, wait_seconds_max=self._wait_seconds_max, waits=self._waits)
+        turn = AppendTurn(ends, end, wait_seconds_max=self._wait_seconds_max, waits=self._waits)
         try:
             yield turn
         finally:
@@ -197,7 +197,9 @@ HEAD_SECONDS_MAX = 10.0
 """Longest wait for the first message of a call, which clients send together with the call itself."""
 _OK = Status.OK
 _WITH_REGISTERS = frozenset((Status.OK, Status.REGISTER_MISMATCH))
-_Receive: TypeAlias = Callable[[LiveJournal, StagedContent, _Counts], Awaitable[Outcome | None]]
+_Receive: TypeAlias = Callable[
+    [LiveJournal, StagedContent, _Counts], Awaitable[AppendOutcome | None]
+]
 """Stages content for a journal, and returns a refusal met on the way."""
 
 
@@ -206,13 +208,13 @@ class AppendHandler:
 
     def __init__(
         self,
-        resolver: Resolver,
+        resolver: JournalResolver,
         catalogue: Catalogue,
         staging: StagingArea,
         *,
         clock: Clock,
         config: BrokerConfig,
-        limits: Limits,
+        limits: BrokerLimits,
     ) -> None:
         self._resolver = resolver
         self._catalogue = catalogue
@@ -228,7 +230,7 @@ class AppendHandler:
         claims = self._resolver.authorize(context.invocation_metadata(), Capability.APPEND)
         request = await self._first_request(context)
         receive = partial(self._receive_at_pace, context, request)
-        return await self._append(request, claims, receive, Turn(), summed=True)
+        return await self._append(request, claims, receive, AppendTurn(), summed=True)
 
     async def append_whole(self, whole: WholeAppend) -> AppendResponse:
         """Serve an append that is all there, once those that it comes after have succeeded.
@@ -251,7 +253,7 @@ class AppendHandler:
         request: AppendRequest,
         claims: Claims,
         receive: _Receive,
-        turn: Turn,
+        turn: AppendTurn,
         *,
         summed: bool,
     ) -> AppendResponse:
@@ -319,15 +321,15 @@ class AppendHandler:
         validate_append_request(request, first=bool(request.journal))
         return request
 
-    def _early_refusal(self, request: AppendRequest, journal: LiveJournal) -> Outcome | None:
+    def _early_refusal(self, request: AppendRequest, journal: LiveJournal) -> AppendOutcome | None:
         """Refuse at once what the published state already refuses."""
         position = journal.view.position
         if journal.store_error:
-            return Outcome(
+            return AppendOutcome(
                 Status.FRAGMENT_STORE_UNHEALTHY, position.registers, detail=journal.store_error
             )
         status = refusal(request, journal.entry.spec, position)
-        return None if status == _OK else Outcome(status, position.registers)
+        return None if status == _OK else AppendOutcome(status, position.registers)
 
     async def _resume(self, journal: LiveJournal) -> None:
         """Wake a journal if it is suspended: its spec keeps only the offset."""
@@ -372,7 +374,7 @@ class AppendHandler:
         journal: LiveJournal,
         content: StagedContent,
         counts: _Counts,
-    ) -> Outcome | None:
+    ) -> AppendOutcome | None:
         """Stage content that is all there; return a refusal met on the way."""
         pieces = [memoryview(piece) for piece in whole if piece]
         counts.total = 1 + len(pieces)  # As if it had come in a stream.
@@ -380,7 +382,7 @@ class AppendHandler:
             return None
         status = content_refusal(request, journal.entry.spec)
         if status != _OK:
-            return Outcome(status, journal.view.position.registers)
+            return AppendOutcome(status, journal.view.position.registers)
         for piece in pieces:
             await content.add(piece)
             self._require_bounded(content)
@@ -395,7 +397,7 @@ class AppendHandler:
         journal: LiveJournal,
         content: StagedContent,
         counts: _Counts,
-    ) -> Outcome | None:
+    ) -> AppendOutcome | None:
         """Do as `_receive`, and give up on a sender that is too slow."""
         try:
             async with MinimumRate(
@@ -414,7 +416,7 @@ class AppendHandler:
         content: StagedContent,
         pace: MinimumRate,
         counts: _Counts,
-    ) -> Outcome | None:
+    ) -> AppendOutcome | None:
         """Stage content up to the commit and the clean half-close; return a refusal met on the way."""
         while True:
             message = await context.read()
@@ -434,7 +436,7 @@ class AppendHandler:
                 return None
             status = content_refusal(request, journal.entry.spec)
             if status != _OK:
-                return Outcome(status, journal.view.position.registers)
+                return AppendOutcome(status, journal.view.position.registers)
             await content.add(chunk)
             self._require_bounded(content)
             await self._throttle(journal, len(chunk), counts)
@@ -464,8 +466,8 @@ class AppendHandler:
 
     def _response(
         self,
-        resolution: Resolution,
-        outcome: Outcome,
+        resolution: JournalResolution,
+        outcome: AppendOutcome,
         *,
         content: StagedContent | None = None,
         counts: _Counts | None = None,

@@ -23,7 +23,7 @@ from consumer.broker.append import AppendHandler
 from consumer.broker.catalogue import Catalogue
 from consumer.broker.faults import Context, RpcFault, fault_of
 from consumer.broker.journals import Journals
-from consumer.broker.limits import STALLED_SECONDS, Level, Limits, stalled
+from consumer.broker.limits import STALLED_SECONDS, BrokerLimits, Level, stalled
 from consumer.journal.append_stream import WholeAppend
 from consumer.protocol.appends_pb2 import AppendStreamResponse
 
@@ -41,7 +41,7 @@ class AppendStreamHandler:
     """Serves streams of appends."""
 
     def __init__(
-        self, appends: AppendHandler, catalogue: Catalogue, journals: Journals, limits: Limits
+        self, appends: AppendHandler, catalogue: Catalogue, journals: Journals, limits: BrokerLimits
     ) -> None:
         self._appends = appends
         self._catalogue = catalogue

@@ -39,7 +39,7 @@ logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogueEntry:
     """One journal's spec. The message is never changed in place."""
 
     spec: JournalSpec
@@ -65,8 +65,8 @@ class _Txn(msgspec.Struct, frozen=True, array_like=True):
 class CatalogueUpdate:
     """What one transaction changed."""
 
-    put: tuple[Entry, ...]
-    removed: tuple[Entry, ...]
+    put: tuple[CatalogueEntry, ...]
+    removed: tuple[CatalogueEntry, ...]
     """Deleted journals, with their last spec."""
 
 
@@ -74,7 +74,7 @@ class CatalogueUpdate:
 class StoredCatalogue:
     """A catalogue as its log has it."""
 
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, CatalogueEntry]
     revision: int
     deleted: frozenset[tuple[str, int]] = frozenset()
     """Name and create revision of journals whose deletion stands in the log."""
@@ -106,7 +106,7 @@ def read_catalogue(directory: Path) -> StoredCatalogue:
 
 
 def _stored(path: Path, scan: Scan) -> StoredCatalogue:
-    entries: dict[str, Entry] = {}
+    entries: dict[str, CatalogueEntry] = {}
     deleted: set[tuple[str, int]] = set()
     revision, problem = 0, _problem_of(scan)
     for index, frame in enumerate(scan.frames):
@@ -119,7 +119,7 @@ def _stored(path: Path, scan: Scan) -> StoredCatalogue:
         if index == 0 and not txn.is_checkpoint:
             problem = "its first transaction is no checkpoint"
         for spec, put in zip(specs, txn.puts, strict=True):
-            entries[spec.name] = Entry(spec, put.create_revision, put.mod_revision)
+            entries[spec.name] = CatalogueEntry(spec, put.create_revision, put.mod_revision)
         for name in txn.deletes:
             entry = entries.pop(name, None)
             if entry is not None:
@@ -150,7 +150,7 @@ class Catalogue:
         self._log: LogWriter | None = None
         self._generation = 0
         self._observers: list[Callable[[CatalogueUpdate], None]] = []
-        self.entries: SortedDict[str, Entry] = SortedDict()
+        self.entries: SortedDict[str, CatalogueEntry] = SortedDict()
         """By name; text order of code points is byte order of UTF-8."""
         self.revision = 0
         self.changed = Signal()
@@ -187,7 +187,7 @@ class Catalogue:
         """Have a function called, on the loop, after each transaction became durable."""
         self._observers.append(observer)
 
-    def matching(self, accepts: Callable[[Entry], bool]) -> Iterator[Entry]:
+    def matching(self, accepts: Callable[[CatalogueEntry], bool]) -> Iterator[CatalogueEntry]:
         """Yield the accepted entries in the order of their names."""
         return (entry for entry in self.entries.values() if accepts(entry))
 
@@ -249,11 +249,11 @@ class Catalogue:
         current = self.entries[name].mod_revision if name in self.entries else 0
         return change.expect_mod_revision in (ANY_REVISION, current)
 
-    def _entry(self, spec: JournalSpec, revision: int) -> Entry:
+    def _entry(self, spec: JournalSpec, revision: int) -> CatalogueEntry:
         kept = JournalSpec()
         kept.CopyFrom(spec)
         before = self.entries.get(spec.name)
-        return Entry(kept, before.create_revision if before else revision, revision)
+        return CatalogueEntry(kept, before.create_revision if before else revision, revision)
 
     def _write(self, body: bytes) -> None:
         """Make a transaction durable, or take it back. Blocking."""
@@ -290,7 +290,7 @@ class Catalogue:
             self._log.close()
 
 
-def _put(entry: Entry) -> _Put:
+def _put(entry: CatalogueEntry) -> _Put:
     return _Put(
         entry.spec.SerializeToString(deterministic=True), entry.create_revision, entry.mod_revision
     )

@@ -20,14 +20,14 @@ from consumer.broker.faults import RpcFault
 from consumer.broker.journal import LiveJournal, Site
 from consumer.broker.preconditions import (
     REGISTERS_BYTES_MAX,
-    Position,
+    JournalEnd,
     confirms_loss,
     content_refusal,
     refusal,
     registers_after,
 )
 from consumer.broker.staging import Batch, StagedContent
-from consumer.broker.store import JournalStore, StoreError
+from consumer.broker.store import JournalStore, JournalStoreError
 from consumer.protocol.journal_pb2 import AppendRequest, JournalSpec, LabelSet, Status
 
 BATCH_BYTES_MAX = 32 << 20
@@ -41,7 +41,7 @@ logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AppendOutcome:
     """The answer to one append."""
 
     status: Status.ValueType
@@ -54,15 +54,15 @@ class Outcome:
 
 
 @dataclass(slots=True, eq=False)
-class Pending:
+class QueuedAppend:
     """An append whose client has said commit."""
 
     request: AppendRequest
     content: StagedContent
-    waiter: asyncio.Future[Outcome]
+    waiter: asyncio.Future[AppendOutcome]
     """The caller's alone, who may have cancelled it."""
 
-    def answer(self, outcome: Outcome) -> None:
+    def answer(self, outcome: AppendOutcome) -> None:
         """Tell the caller, if it still waits."""
         self.content.discard()
         if not self.waiter.done():
@@ -84,8 +84,8 @@ class Pending:
 class _Plan:
     """A batch in the making."""
 
-    position: Position
-    taken: list[tuple[Pending, Outcome]]
+    position: JournalEnd
+    taken: list[tuple[QueuedAppend, AppendOutcome]]
     contents: list[StagedContent]
     changed_registers: bool = False
     confirms: bool = False
@@ -109,23 +109,23 @@ class Committer:
     def __init__(self, site: Site, journal: LiveJournal) -> None:
         self._site = site
         self._journal = journal
-        self._queue: deque[Pending] = deque()
+        self._queue: deque[QueuedAppend] = deque()
         self._running: asyncio.Task[None] | None = None
         self._roll_wanted = False
         self._sync_wanted = False
         self._drops: list[_Drop] = []
 
-    async def commit(self, request: AppendRequest, content: StagedContent) -> Outcome:
+    async def commit(self, request: AppendRequest, content: StagedContent) -> AppendOutcome:
         """Commit one append; a caller that gives up does not stop it.
 
         Raises:
             RpcFault: the outcome cannot be told.
         """
-        waiter: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[AppendOutcome] = asyncio.get_running_loop().create_future()
         # A caller that goes away must not take the content with it: it may be on its way to the disk.
         content.handed_over = True
         with self._site.direct.pending():
-            self._queue.append(Pending(request, content, waiter))
+            self._queue.append(QueuedAppend(request, content, waiter))
             self._wake()
             return await waiter
 
@@ -197,7 +197,7 @@ class Committer:
         else:
             try:
                 await self._advance(journal.store)
-            except StoreError as error:
+            except JournalStoreError as error:
                 journal.fail(str(error))
                 self._roll_wanted = self._sync_wanted = False
 
@@ -220,7 +220,7 @@ class Committer:
         plan = self._plan(store, spec)
         try:
             await self._perform(store, plan)
-        except StoreError as error:
+        except JournalStoreError as error:
             self._fail(plan, error)
             if store.failed:
                 raise
@@ -246,7 +246,7 @@ class Committer:
             if spans:
                 self._journal.note_rolled(await self._site.disk.run(store.roll, dropped=spans))
         except BaseException as error:
-            _fail_drops(drops, error if isinstance(error, StoreError) else _stopped())
+            _fail_drops(drops, error if isinstance(error, JournalStoreError) else _stopped())
             raise
         for drop in drops:
             drop.declared.set_result(None)
@@ -300,7 +300,7 @@ class Committer:
         try:
             self._site.free_space.require(length)
         except OSError as error:
-            raise StoreError(error, rolled_back=True) from error
+            raise JournalStoreError(error, rolled_back=True) from error
         store.reserve(store.head + length)
         store.commit(batch)
 
@@ -318,12 +318,12 @@ class Committer:
         )
         self._journal.note_rolled(rolled)
 
-    def _fail(self, plan: _Plan, error: StoreError) -> None:
+    def _fail(self, plan: _Plan, error: JournalStoreError) -> None:
         registers = self._journal.view.position.registers
         for pending, _ in plan.taken:
             if error.rolled_back:
                 pending.answer(
-                    Outcome(Status.FRAGMENT_STORE_UNHEALTHY, registers, detail=str(error))
+                    AppendOutcome(Status.FRAGMENT_STORE_UNHEALTHY, registers, detail=str(error))
                 )
             else:
                 pending.fail(
@@ -333,41 +333,43 @@ class Committer:
     def _refuse_all(self, status: Status.ValueType, detail: str = "") -> None:
         self._roll_wanted = self._sync_wanted = False
         drops, self._drops = self._drops, []
-        _fail_drops(drops, StoreError(OSError(errno.EIO, detail or "deleted"), rolled_back=True))
+        _fail_drops(
+            drops, JournalStoreError(OSError(errno.EIO, detail or "deleted"), rolled_back=True)
+        )
         while self._queue:
-            self._queue.popleft().answer(Outcome(status, LabelSet(), detail=detail))
+            self._queue.popleft().answer(AppendOutcome(status, LabelSet(), detail=detail))
 
 
-def _judge(plan: _Plan, pending: Pending, spec: JournalSpec) -> Outcome:
+def _judge(plan: _Plan, pending: QueuedAppend, spec: JournalSpec) -> AppendOutcome:
     """Decide on one append and, if it goes ahead, move the tentative position."""
     request, content, position = pending.request, pending.content, plan.position
     status = refusal(request, spec, position)
     if status == _OK and content.length:
         status = content_refusal(request, spec)
     if status != _OK:
-        return Outcome(status, position.registers)
+        return AppendOutcome(status, position.registers)
     registers = position.registers
     if content.length:
         registers = registers_after(request, registers)
         if registers.ByteSize() > REGISTERS_BYTES_MAX:
             detail = f"registers would exceed {REGISTERS_BYTES_MAX} bytes"
-            return Outcome(Status.NOT_ALLOWED, position.registers, detail=detail)
+            return AppendOutcome(Status.NOT_ALLOWED, position.registers, detail=detail)
         plan.changed_registers |= registers != position.registers
         plan.contents.append(content)
         plan.bytes += content.length
     confirms = confirms_loss(request, position)
     plan.confirms |= confirms
     end = position.head + content.length
-    plan.position = Position(end, registers, position.unconfirmed and not confirms)
-    return Outcome(_OK, registers, begin=position.head, end=end)
+    plan.position = JournalEnd(end, registers, position.unconfirmed and not confirms)
+    return AppendOutcome(_OK, registers, begin=position.head, end=end)
 
 
-def _stopped() -> StoreError:
+def _stopped() -> JournalStoreError:
     stopped = OSError(errno.ECANCELED, "the broker stops in the middle of it")
-    return StoreError(stopped, rolled_back=False)
+    return JournalStoreError(stopped, rolled_back=False)
 
 
-def _fail_drops(drops: Sequence[_Drop], error: StoreError) -> None:
+def _fail_drops(drops: Sequence[_Drop], error: JournalStoreError) -> None:
     for drop in drops:
         if not drop.declared.done():
             drop.declared.set_exception(error)

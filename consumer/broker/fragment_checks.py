@@ -30,7 +30,7 @@ class _Identity(NamedTuple):
     ctime_ns: int
 
 
-class Verdict(NamedTuple):
+class FragmentVerdict(NamedTuple):
     """What a whole fragment turned out to be."""
 
     damaged: tuple[BlockSpan, ...]
@@ -46,7 +46,7 @@ class FragmentChecks:
         self._disk = disk
         self._sums: WeakValueDictionary[Path, StoredSums] = WeakValueDictionary()
         """Those that some reader has."""
-        self._running: dict[Path, asyncio.Future[Verdict]] = {}
+        self._running: dict[Path, asyncio.Future[FragmentVerdict]] = {}
         """Readers of one fragment share its verification."""
         self._damaged: dict[Path, tuple[_Identity, tuple[BlockSpan, ...]]] = {}
 
@@ -82,11 +82,11 @@ class FragmentChecks:
         """
         return (await self._judge(fragment)).damaged
 
-    async def _judge(self, fragment: SealedFragment) -> Verdict:
+    async def _judge(self, fragment: SealedFragment) -> FragmentVerdict:
         identity = await self._disk.run(_identity_of, fragment.path)
         known = self._damaged.get(fragment.path)
         if known is not None and known[0] == identity:
-            return Verdict(known[1], None)
+            return FragmentVerdict(known[1], None)
         running = self._running.get(fragment.path)
         if running is None:
             running = self._running[fragment.path] = self._disk.submit(partial(_verify, fragment))
@@ -95,7 +95,7 @@ class FragmentChecks:
         self.note(fragment, verdict, identity)
         return verdict
 
-    async def verify(self, fragment: SealedFragment, pace: Pace) -> Verdict:
+    async def verify(self, fragment: SealedFragment, pace: Pace) -> FragmentVerdict:
         """Verify a whole fragment from the disk, slice by slice.
 
         Args:
@@ -120,14 +120,14 @@ class FragmentChecks:
         self.note(fragment, verdict, identity)
         return verdict
 
-    def _forget_running(self, path: Path) -> Callable[[asyncio.Future[Verdict]], None]:
-        def forget(done: asyncio.Future[Verdict]) -> None:
+    def _forget_running(self, path: Path) -> Callable[[asyncio.Future[FragmentVerdict]], None]:
+        def forget(done: asyncio.Future[FragmentVerdict]) -> None:
             del done
             self._running.pop(path, None)
 
         return forget
 
-    def note(self, fragment: SealedFragment, verdict: Verdict, identity: _Identity) -> None:
+    def note(self, fragment: SealedFragment, verdict: FragmentVerdict, identity: _Identity) -> None:
         """Remember what a fragment turned out to be."""
         if verdict.sums is not None:
             self._sums[fragment.path] = verdict.sums
@@ -159,7 +159,7 @@ def _identity_of(path: Path) -> _Identity:
     return _Identity(status.st_ino, status.st_size, status.st_ctime_ns)
 
 
-def _verify(fragment: SealedFragment) -> Verdict:
+def _verify(fragment: SealedFragment) -> FragmentVerdict:
     """Verify a whole fragment. Blocking."""
     verification = Verification(fragment)
     try:
@@ -170,6 +170,6 @@ def _verify(fragment: SealedFragment) -> Verdict:
         verification.close()
 
 
-def _verdict_of(verification: Verification) -> Verdict:
+def _verdict_of(verification: Verification) -> FragmentVerdict:
     damaged = verification.damaged
-    return Verdict(damaged, None if damaged else verification.sums())
+    return FragmentVerdict(damaged, None if damaged else verification.sums())

@@ -126,7 +126,7 @@ class Verification:
             self._file.release()
 
 
-class Piece(NamedTuple):
+class SummedPiece(NamedTuple):
     """A part of a damaged fragment that verifies, in a file of another name as yet."""
 
     copy: Path
@@ -135,14 +135,14 @@ class Piece(NamedTuple):
 
 def copy_sound_pieces(
     disk: Disk, fragment: SealedFragment, damaged: Sequence[BlockSpan]
-) -> list[Piece]:
+) -> list[SummedPiece]:
     """Copy what is between damaged spans, given as offsets in the file, to files of its own. Blocking.
 
     Raises:
         OSError: the disk failed.
     """
     bounds = [0, *(bound for span in damaged for bound in span), fragment.end - fragment.begin]
-    pieces: list[Piece] = []
+    pieces: list[SummedPiece] = []
     with fragment.path.open("rb") as source:
         for begin, end in zip(bounds[::2], bounds[1::2], strict=True):
             if begin == end:
@@ -161,12 +161,12 @@ def copy_sound_pieces(
             path = copy.with_name(fragment_name(*span, sha1.digest()))
             os.utime(copy, (fragment.mod_time, fragment.mod_time))
             pieces.append(
-                Piece(copy, SealedFragment(*span, sha1.digest(), fragment.mod_time, path))
+                SummedPiece(copy, SealedFragment(*span, sha1.digest(), fragment.mod_time, path))
             )
     return pieces
 
 
-def place_pieces(disk: Disk, pieces: Sequence[Piece]) -> None:
+def place_pieces(disk: Disk, pieces: Sequence[SummedPiece]) -> None:
     """Give copied pieces their sealed names, durably. Blocking.
 
     Raises:

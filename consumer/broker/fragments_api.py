@@ -20,13 +20,13 @@ from consumer.broker.faults import Context, RpcFault
 from consumer.broker.fragment_checks import FragmentChecks
 from consumer.broker.fragment_sums import copy_sound_pieces, files_of, place_pieces
 from consumer.broker.fragments import FragmentIndex, SealedFragment, sha1_sum
-from consumer.broker.journal import LiveJournal, Site, Span, span_of
+from consumer.broker.journal import LiveJournal, ReadableSpan, Site, span_of
 from consumer.broker.journals import Served
 from consumer.broker.preconditions import may_read
-from consumer.broker.quarantine import Quarantine, Quarantined
+from consumer.broker.quarantine import JournalQuarantine, Quarantined
 from consumer.broker.read import fragment_message
-from consumer.broker.resolution import Resolver, may_see
-from consumer.broker.store import StoreError
+from consumer.broker.resolution import JournalResolver, may_see
+from consumer.broker.store import JournalStoreError
 from consumer.errors import UnauthenticatedError
 from consumer.protocol.alphabet import validate_journal
 from consumer.protocol.auth import Capability, Claims
@@ -66,7 +66,7 @@ _PROBE = b"broadsheet broker health probe\n"
 class FragmentsHandler:
     """Lists fragments and probes the disk they are on."""
 
-    def __init__(self, resolver: Resolver, disk: Disk, directory: Path) -> None:
+    def __init__(self, resolver: JournalResolver, disk: Disk, directory: Path) -> None:
         self._resolver = resolver
         self._disk = disk
         self._directory = directory
@@ -125,7 +125,7 @@ class FragmentsHandler:
             path.unlink(missing_ok=True)
 
 
-def _spans(journal: LiveJournal, request: FragmentsRequest) -> list[Span]:
+def _spans(journal: LiveJournal, request: FragmentsRequest) -> list[ReadableSpan]:
     """Return the journal's fragments from the page token on that fit the wanted times.
 
     A local fragment (mod_time zero) passes a lower bound, but no upper one, which includes its second.
@@ -137,7 +137,7 @@ def _spans(journal: LiveJournal, request: FragmentsRequest) -> list[Span]:
     return [span for span in spans if _is_wanted(span, request)]
 
 
-def _is_wanted(span: Span, request: FragmentsRequest) -> bool:
+def _is_wanted(span: ReadableSpan, request: FragmentsRequest) -> bool:
     if span.mod_time and span.mod_time < request.begin_mod_time:
         return False
     return not request.end_mod_time or 0 < span.mod_time <= request.end_mod_time
@@ -157,7 +157,7 @@ logger = structlog.get_logger()
 class DeletionHandler:
     """Removes sealed fragments."""
 
-    def __init__(self, resolver: Resolver, site: Site) -> None:
+    def __init__(self, resolver: JournalResolver, site: Site) -> None:
         self._resolver = resolver
         self._site = site
 
@@ -186,7 +186,7 @@ class DeletionHandler:
     async def _remove(self, served: Served, chosen: Sequence[SealedFragment]) -> None:
         try:
             await served.committer.declare_holes([(each.begin, each.end) for each in chosen])
-        except StoreError as error:
+        except JournalStoreError as error:
             raise RpcFault(
                 grpc.StatusCode.UNAVAILABLE, f"journal {served.journal.name}: {error}"
             ) from error
@@ -240,7 +240,7 @@ VERIFICATIONS_MAX = 2
 class VerifyHandler:
     """Verifies journals on request."""
 
-    def __init__(self, resolver: Resolver, site: Site, checks: FragmentChecks) -> None:
+    def __init__(self, resolver: JournalResolver, site: Site, checks: FragmentChecks) -> None:
         self._resolver = resolver
         self._site = site
         self._checks = checks
@@ -299,7 +299,7 @@ class VerifyHandler:
             await served.committer.declare_holes(
                 [(begin + span[0], begin + span[1]) for span in damaged]
             )
-        except StoreError as error:
+        except JournalStoreError as error:
             raise RpcFault(
                 grpc.StatusCode.UNAVAILABLE, f"journal {journal.name}: {error}"
             ) from error
@@ -334,7 +334,9 @@ async def _yield(length: int) -> None:
 class QuarantineHandler:
     """Lists and purges the quarantine of a broker."""
 
-    def __init__(self, resolver: Resolver, disk: Disk, quarantine: Quarantine) -> None:
+    def __init__(
+        self, resolver: JournalResolver, disk: Disk, quarantine: JournalQuarantine
+    ) -> None:
         self._resolver = resolver
         self._disk = disk
         self._quarantine = quarantine

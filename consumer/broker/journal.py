@@ -16,26 +16,26 @@ import structlog
 
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
-from consumer.broker.catalogue import Entry
+from consumer.broker.catalogue import CatalogueEntry
 from consumer.broker.config import BrokerConfig, SyncMode
 from consumer.broker.content_file import ContentFile
 from consumer.broker.disk import Disk, is_out_of_space
 from consumer.broker.flow_control import Receivers, Throttle
 from consumer.broker.fragments import FragmentIndex, SealedFragment
-from consumer.broker.limits import Limits
+from consumer.broker.limits import BrokerLimits
 from consumer.broker.lineage import UNKNOWN, Lineage
-from consumer.broker.preconditions import Position
-from consumer.broker.quarantine import Quarantine
+from consumer.broker.preconditions import JournalEnd
+from consumer.broker.quarantine import JournalQuarantine
 from consumer.broker.recovery import (
     SPACE_TO_OPEN_BYTES,
     Opening,
-    Recovered,
+    RecoveredJournal,
     open_journal,
     open_read_only,
 )
 from consumer.broker.segment_recycler import FreeSpace, SpareFiles
 from consumer.broker.signal import Signal
-from consumer.broker.store import JournalStore, Rolled, StoreError
+from consumer.broker.store import JournalStore, JournalStoreError, Rolled
 from consumer.protocol.journal_pb2 import LabelSet
 
 REOPEN_SECONDS = 1.0
@@ -117,10 +117,10 @@ class DirectCommits:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class JournalView:
     """The journal as of its last durable batch."""
 
-    position: Position
+    position: JournalEnd
     open_begin: int
     """First byte of the open fragment, bytes."""
     open_sum: bytes
@@ -135,7 +135,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ReadableSpan:
     """Content that serves a read."""
 
     begin: int
@@ -158,15 +158,15 @@ class Site:
     spares: SpareFiles
     free_space: FreeSpace
     direct: DirectCommits
-    limits: Limits
+    limits: BrokerLimits
     boot_id: str
-    quarantine: Quarantine
+    quarantine: JournalQuarantine
 
 
 class LiveJournal:
     """A journal of the catalogue, opened at its first use."""
 
-    def __init__(self, site: Site, entry: Entry, directory: Path) -> None:
+    def __init__(self, site: Site, entry: CatalogueEntry, directory: Path) -> None:
         self._site = site
         self._opening: asyncio.Task[None] | None = None
         self._retry_at = 0.0
@@ -184,7 +184,7 @@ class LiveJournal:
         self.index = FragmentIndex()
         self.identity = UNKNOWN.message()
         """Which incarnation of the journal this is, and how its content descends from what earlier openings had."""
-        self._view: View | None = None
+        self._view: JournalView | None = None
 
     @property
     def name(self) -> str:
@@ -192,7 +192,7 @@ class LiveJournal:
         return self.entry.spec.name
 
     @property
-    def view(self) -> View:
+    def view(self) -> JournalView:
         """What readers see. Requires that `ready` returned."""
         assert self._view is not None, "the journal was used before it was ready"
         return self._view
@@ -231,9 +231,9 @@ class LiveJournal:
         )
         try:
             await self._open_for_writing(opening)
-        except (OSError, StoreError) as error:
+        except (OSError, JournalStoreError) as error:
             self.fail(f"cannot be opened: {error}")
-            cause = error.__cause__ if isinstance(error, StoreError) else error
+            cause = error.__cause__ if isinstance(error, JournalStoreError) else error
             if isinstance(cause, OSError) and is_out_of_space(cause):
                 await self._open_read_only(opening)
         finally:
@@ -257,11 +257,11 @@ class LiveJournal:
             return
         self.index, self.identity = found.index, found.lineage.message()
         registers = LabelSet.FromString(found.registers)
-        position = Position(found.head, registers, found.unconfirmed)
-        self._view = View(position, found.open_begin, found.open_sum, found.file)
+        position = JournalEnd(found.head, registers, found.unconfirmed)
+        self._view = JournalView(position, found.open_begin, found.open_sum, found.file)
         self.changed.notify()
 
-    def _take(self, recovered: Recovered) -> None:
+    def _take(self, recovered: RecoveredJournal) -> None:
         for damage in recovered.damage:
             logger.error("journal.damaged", journal=self.name, detail=damage)
         self.store, self.index, self.store_error = recovered.store, recovered.index, ""
@@ -285,9 +285,9 @@ class LiveJournal:
         store = self.store
         assert store is not None, "nothing to publish"
         registers = LabelSet.FromString(store.state.registers)
-        position = Position(store.head, registers, store.state.unconfirmed)
+        position = JournalEnd(store.head, registers, store.state.unconfirmed)
         before = self._view
-        self._view = View(position, store.open_begin, store.open_sum(), store.file)
+        self._view = JournalView(position, store.open_begin, store.open_sum(), store.file)
         if before is not None and before.file is not store.file:
             before.file.release()
         self.changed.notify()
@@ -327,19 +327,19 @@ class LiveJournal:
             sealed = self.index.at_or_after(offset)
         return offset
 
-    def locate(self, offset: int) -> Span | None:
+    def locate(self, offset: int) -> ReadableSpan | None:
         """Return the content at an offset, bytes, else the next there is; None at the end."""
         sealed = self.index.at_or_after(offset)
         if sealed is not None:
             return span_of(sealed)
         return self.open_span() if offset < self.view.head else None
 
-    def open_span(self) -> Span | None:
+    def open_span(self) -> ReadableSpan | None:
         """Return the open fragment, unless it is empty."""
         view = self.view
         if view.open_begin == view.head:
             return None
-        return Span(view.open_begin, view.head, view.open_sum, 0, None)
+        return ReadableSpan(view.open_begin, view.head, view.open_sum, 0, None)
 
     async def close(self) -> None:
         """Close the files, once nothing opens them any more. Readers keep their own hold."""
@@ -348,13 +348,15 @@ class LiveJournal:
         if self.store is not None:
             try:
                 await self._site.disk.run(self.store.close)
-            except StoreError as error:
+            except JournalStoreError as error:
                 logger.exception("journal.not_closed", journal=self.name, detail=str(error))
             self.store = None
         if self._view is not None:
             self._view.file.release()
 
 
-def span_of(fragment: SealedFragment) -> Span:
+def span_of(fragment: SealedFragment) -> ReadableSpan:
     """Return a sealed fragment as content to read."""
-    return Span(fragment.begin, fragment.end, fragment.sum, fragment.mod_time, fragment.path)
+    return ReadableSpan(
+        fragment.begin, fragment.end, fragment.sum, fragment.mod_time, fragment.path
+    )

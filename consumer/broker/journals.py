@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from consumer.broker.catalogue import CatalogueUpdate, Entry
+from consumer.broker.catalogue import CatalogueEntry, CatalogueUpdate
 from consumer.broker.committer import Committer
 from consumer.broker.data_root import DataRoot
 from consumer.broker.journal import LiveJournal, Site
@@ -37,7 +37,7 @@ class Journals:
     def __iter__(self) -> Iterator[Served]:
         return iter(list(self._served.values()))
 
-    def get(self, entry: Entry) -> Served:
+    def get(self, entry: CatalogueEntry) -> Served:
         """Return the live journal of a catalogue entry."""
         name = entry.spec.name
         served = self._served.get(name)
@@ -61,7 +61,7 @@ class Journals:
                 served.journal.entry = entry
                 served.journal.changed.notify()
 
-    async def _bury(self, entry: Entry, served: Served | None) -> None:
+    async def _bury(self, entry: CatalogueEntry, served: Served | None) -> None:
         """Move a deleted incarnation out of the way, then remove it."""
         if served is not None:
             await served.committer.drain()

@@ -59,7 +59,7 @@ class Level:
             self.fell.notify()
 
 
-class Reader:
+class CountedReader:
     """What one reader holds."""
 
     def __init__(self, readers: ReaderBytes, cut_off: Callable[[], None]) -> None:
@@ -117,20 +117,20 @@ class ReaderBytes:
         """Take the bound of all readers."""
         self.level = Level(bounds, "readers_bytes_max")
         self.now = clock.monotonic_seconds
-        self._readers: set[Reader] = set()
+        self._readers: set[CountedReader] = set()
 
     @property
     def room(self) -> int:
         """Bytes below the bound; negative above it."""
         return self.level.bound - self.level.in_use
 
-    def open(self, cut_off: Callable[[], None]) -> Reader:
+    def open(self, cut_off: Callable[[], None]) -> CountedReader:
         """Return the account of a new reader."""
-        reader = Reader(self, cut_off)
+        reader = CountedReader(self, cut_off)
         self._readers.add(reader)
         return reader
 
-    def end(self, reader: Reader) -> None:
+    def end(self, reader: CountedReader) -> None:
         """Cut a reader off no more: it has ended by itself."""
         self._readers.discard(reader)
 
@@ -202,7 +202,7 @@ class Refusals:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BrokerLimits:
     """All that is bounded."""
 
     bounds: BrokerBounds
@@ -214,9 +214,9 @@ class Limits:
     refusals: Refusals
 
     @staticmethod
-    def of(bounds: BrokerBounds, clock: Clock) -> Limits:
+    def of(bounds: BrokerBounds, clock: Clock) -> BrokerLimits:
         """Return limits of which nothing is taken."""
-        return Limits(
+        return BrokerLimits(
             bounds,
             Places(bounds, "calls_max", "calls_per_connection_max", server="the broker"),
             Places(
@@ -253,7 +253,7 @@ class Limits:
 class BoundMetrics(Collector):
     """Reads the limits when it is asked: calls pay nothing for it."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
 
     def collect(self) -> Iterator[Metric]:

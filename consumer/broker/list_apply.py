@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import grpc
 
-from consumer.broker.catalogue import Catalogue, Entry
+from consumer.broker.catalogue import Catalogue, CatalogueEntry
 from consumer.broker.faults import Context, RpcFault
 from consumer.broker.journals import Journals
 from consumer.broker.read import seconds_left
-from consumer.broker.resolution import Identity, Resolver, may_see
+from consumer.broker.resolution import Identity, JournalResolver, may_see
 from consumer.errors import UnauthenticatedError
 from consumer.protocol.auth import Claims
 from consumer.protocol.journal_pb2 import (
@@ -39,7 +39,11 @@ class ListHandler:
     """Serves listings, once or for ever."""
 
     def __init__(
-        self, resolver: Resolver, identity: Identity, catalogue: Catalogue, journals: Journals
+        self,
+        resolver: JournalResolver,
+        identity: Identity,
+        catalogue: Catalogue,
+        journals: Journals,
     ) -> None:
         self._resolver = resolver
         self._identity = identity
@@ -74,7 +78,7 @@ class ListHandler:
             else:
                 await self._catalogue.changed.wait()
 
-    def _matched(self, request: ListRequest, claims: Claims) -> Sequence[Entry]:
+    def _matched(self, request: ListRequest, claims: Claims) -> Sequence[CatalogueEntry]:
         selector = expand_prefix(request.selector)
         return list(
             self._catalogue.matching(
@@ -85,7 +89,7 @@ class ListHandler:
             )
         )
 
-    async def _send(self, matched: Sequence[Entry], context: Context) -> None:
+    async def _send(self, matched: Sequence[CatalogueEntry], context: Context) -> None:
         """Send one snapshot; only its first message has status and header, and only it may be empty."""
         route = self._identity.route()
         header = self._resolver.header()
@@ -109,7 +113,9 @@ class ListHandler:
 class ApplyHandler:
     """Serves transactions over the journals' specs."""
 
-    def __init__(self, resolver: Resolver, catalogue: Catalogue, *, journals_max: int) -> None:
+    def __init__(
+        self, resolver: JournalResolver, catalogue: Catalogue, *, journals_max: int
+    ) -> None:
         self._resolver = resolver
         self._catalogue = catalogue
         self._journals_max = journals_max

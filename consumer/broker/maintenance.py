@@ -21,7 +21,7 @@ from consumer.broker.fragment_sums import files_of
 from consumer.broker.fragments import SealedFragment, parse_fragment
 from consumer.broker.journal import LiveJournal, Site
 from consumer.broker.journals import Journals, Served
-from consumer.broker.store import StoreError
+from consumer.broker.store import JournalStoreError
 
 logger = structlog.get_logger()
 
@@ -81,7 +81,7 @@ class Maintenance:
         try:
             # Without the note, the next start would take them for lost.
             await served.committer.declare_beginning(expired[-1].end)
-        except StoreError as error:
+        except JournalStoreError as error:
             logger.warning("fragments.not_expired", journal=journal.name, detail=str(error))
             return
         for fragment in expired:

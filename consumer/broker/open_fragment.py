@@ -22,7 +22,7 @@ from consumer.broker.disk import Disk
 from consumer.broker.fragment_sums import write_sums
 from consumer.broker.fragments import SealedFragment, fragment_name
 from consumer.broker.segment_recycler import SpareFiles
-from consumer.broker.staging import Content
+from consumer.broker.staging import StagedAppend
 
 if TYPE_CHECKING:
     from hashlib import _Hash as Hash  # the stubs' name for what hashlib returns
@@ -77,7 +77,7 @@ class OpenFragment:
         self.sha1 = sha1
         self.sums = self.file.sums = sums
 
-    def write(self, contents: Sequence[Content], position: int) -> Written:
+    def write(self, contents: Sequence[StagedAppend], position: int) -> Written:
         """Write contents at a position of the file, bytes.
 
         Raises:

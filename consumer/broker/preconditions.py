@@ -25,7 +25,7 @@ _SUSPENDING = (
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class JournalEnd:
     """What an append is judged against."""
 
     head: int
@@ -76,7 +76,7 @@ def suspension_level(
     return None
 
 
-def refusal(request: AppendRequest, spec: JournalSpec, position: Position) -> Status.ValueType:
+def refusal(request: AppendRequest, spec: JournalSpec, position: JournalEnd) -> Status.ValueType:
     """Return why an append may not go ahead at a position, or OK."""
     head = max(position.head, spec.suspend.offset)
     if request.HasField("check_registers") and not registers_match(
@@ -99,7 +99,7 @@ def content_refusal(request: AppendRequest, spec: JournalSpec) -> Status.ValueTy
     return _OK
 
 
-def confirms_loss(request: AppendRequest, position: Position) -> bool:
+def confirms_loss(request: AppendRequest, position: JournalEnd) -> bool:
     """Tell whether an accepted append accepts the loss of earlier bytes: it names the end of the index."""
     return position.unconfirmed and request.offset != 0
 

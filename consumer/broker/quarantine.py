@@ -36,7 +36,7 @@ _ENTRY = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}-[0-9A-Za-z._-]{1,200}")
 logger = structlog.get_logger()
 
 
-class Reason(msgspec.Struct, frozen=True, kw_only=True):
+class QuarantineReason(msgspec.Struct, frozen=True, kw_only=True):
     """Record beside a quarantined file or directory."""
 
     path: str
@@ -53,12 +53,12 @@ class Quarantined:
     """One entry of the quarantine."""
 
     id: str
-    reason: Reason
+    reason: QuarantineReason
     bytes: int
     """Size of all its files."""
 
 
-class Quarantine:
+class JournalQuarantine:
     """The quarantine of a data directory. Blocking; called in any thread."""
 
     def __init__(self, disk: Disk, root: Path) -> None:
@@ -102,7 +102,7 @@ class Quarantine:
         now = datetime.now(UTC)
         entry = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}-{_printable(path.name)}"
         target = self.directory / entry
-        reason = Reason(
+        reason = QuarantineReason(
             path=str(path.relative_to(self._root)),
             why=why,
             at=now.isoformat(),
@@ -179,11 +179,11 @@ def _name_in(path: Path) -> str:
     return ""
 
 
-def _reason_of(target: Path) -> Reason:
+def _reason_of(target: Path) -> QuarantineReason:
     try:
-        return decode_json((target / REASON_FILE).read_bytes(), Reason)
+        return decode_json((target / REASON_FILE).read_bytes(), QuarantineReason)
     except (OSError, DocumentError) as error:
-        return Reason(path="", why=f"its {REASON_FILE} cannot be read: {error}", at="")
+        return QuarantineReason(path="", why=f"its {REASON_FILE} cannot be read: {error}", at="")
 
 
 def _size_of(path: Path) -> int:

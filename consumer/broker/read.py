@@ -20,11 +20,11 @@ from consumer.broker.disk import Disk
 from consumer.broker.faults import Context, RpcFault
 from consumer.broker.fragment_checks import FragmentChecks
 from consumer.broker.fragments import SealedFragment, sha1_sum
-from consumer.broker.journal import LiveJournal, Span
+from consumer.broker.journal import LiveJournal, ReadableSpan
 from consumer.broker.journals import Journals
-from consumer.broker.limits import Limits, Reader, ReaderBytes
+from consumer.broker.limits import BrokerLimits, CountedReader, ReaderBytes
 from consumer.broker.preconditions import may_read
-from consumer.broker.resolution import Resolution, Resolver
+from consumer.broker.resolution import JournalResolution, JournalResolver
 from consumer.journal.wire import encode_read_chunk
 from consumer.protocol.auth import Claims
 from consumer.protocol.call_metadata import linger_seconds_of, takes_brief_tail
@@ -59,12 +59,12 @@ class ReadHandler:
 
     def __init__(
         self,
-        resolver: Resolver,
+        resolver: JournalResolver,
         journals: Journals,
         disk: Disk,
         checks: FragmentChecks,
         config: BrokerConfig,
-        limits: Limits,
+        limits: BrokerLimits,
     ) -> None:
         self._resolver = resolver
         self._journals = journals
@@ -90,7 +90,7 @@ class ReadHandler:
             _close_after(context, self._limits.reader_bytes, account)
 
     async def _read(
-        self, request: ReadRequest, claims: Claims, context: Context, account: Reader
+        self, request: ReadRequest, claims: Claims, context: Context, account: CountedReader
     ) -> None:
         resolution = await self._resolver.resolve(
             request.journal,
@@ -116,7 +116,7 @@ class ReadHandler:
         """Whether streams should end."""
         return self._journals.stopping
 
-    async def open(self, span: Span, journal: LiveJournal) -> ContentFile:
+    async def open(self, span: ReadableSpan, journal: LiveJournal) -> ContentFile:
         """Return the file of a span; the caller releases it.
 
         Raises:
@@ -126,7 +126,7 @@ class ReadHandler:
         sealed = sealed_of(span)
         return journal.view.file.acquire() if sealed is None else await self._checks.open(sealed)
 
-    async def is_sound(self, span: Span) -> bool:
+    async def is_sound(self, span: ReadableSpan) -> bool:
         """Tell whether a span is all right after all: then what failed was the checksum."""
         sealed = sealed_of(span)
         return sealed is not None and not await self._checks.damage_of(sealed)
@@ -154,7 +154,7 @@ class _Call:
     """Where content goes, and the account of what is on its way."""
 
     context: Context
-    account: Reader
+    account: CountedReader
 
     async def write(self, message: ReadResponse | bytes, counted: int = 0) -> None:
         """Send a message, of so many counted bytes; that of a reader which takes nothing waits."""
@@ -178,7 +178,7 @@ class _ReadStream:
         self,
         handler: ReadHandler,
         request: ReadRequest,
-        resolution: Resolution,
+        resolution: JournalResolution,
         journal: LiveJournal,
         call: _Call,
     ) -> None:
@@ -226,7 +226,7 @@ class _ReadStream:
                 await self._send_not_yet()
                 return
 
-    def _goes_on(self, span: Span) -> bool:
+    def _goes_on(self, span: ReadableSpan) -> bool:
         """Tell whether the next content needs no metadata: the reader knows the open fragment, and is at its end."""
         return (
             self._brief
@@ -251,7 +251,7 @@ class _ReadStream:
             )
         )
 
-    async def _send_metadata(self, span: Span) -> None:
+    async def _send_metadata(self, span: ReadableSpan) -> None:
         await self._call.write(
             ReadResponse(
                 status=Status.OK,
@@ -269,7 +269,7 @@ class _ReadStream:
             return {}
         return {"header": header, "identity": self._journal.identity}
 
-    async def _hold(self, span: Span) -> bool:
+    async def _hold(self, span: ReadableSpan) -> bool:
         """Hold the file of a span; an open fragment that was sealed meanwhile is the same file.
 
         Returns:
@@ -293,7 +293,7 @@ class _ReadStream:
         self._file_begin = span.begin
         return True
 
-    async def _send_content(self, span: Span) -> None:
+    async def _send_content(self, span: ReadableSpan) -> None:
         """Send a span's bytes, up to the first damaged ones."""
         end = min(span.end, self._request.end_offset or span.end)
         try:
@@ -309,7 +309,7 @@ class _ReadStream:
                 await self._send_verified(span, min(end, span.begin + error.begin))
             raise _damaged(self._name, span, error) from error
 
-    async def _send_verified(self, span: Span, end: int) -> None:
+    async def _send_verified(self, span: ReadableSpan, end: int) -> None:
         """Send bytes of a span; the next chunk is read while this one is sent, if there is room for it."""
         account = self._call.account
         following: _Chunk | None = None
@@ -324,12 +324,12 @@ class _ReadStream:
             following = self._start_reading(span, ahead) if ahead else None
             await self._call.write(encode_read_chunk(offset, content), chunk.counted)
 
-    def _wanted(self, span: Span, end: int) -> int:
+    def _wanted(self, span: ReadableSpan, end: int) -> int:
         # The next chunks begin with a block, so that nothing is read twice to verify it.
         into_block = (self._offset - span.begin) % BLOCK_BYTES
         return min(max(self._handler.chunk_bytes - into_block, 1), end - self._offset)
 
-    def _start_reading(self, span: Span, length: int) -> _Chunk:
+    def _start_reading(self, span: ReadableSpan, length: int) -> _Chunk:
         assert self._file is not None, "content without metadata"
         position = self._offset - span.begin
         return _Chunk(self._handler.start_reading(self._file, length, position), length)
@@ -341,7 +341,7 @@ class _ReadStream:
             self._file = None
 
 
-def fragment_message(name: str, span: Span) -> Fragment:
+def fragment_message(name: str, span: ReadableSpan) -> Fragment:
     """Return a span as clients see it: uncompressed, without a store."""
     return Fragment(
         journal=name,
@@ -353,14 +353,14 @@ def fragment_message(name: str, span: Span) -> Fragment:
     )
 
 
-def sealed_of(span: Span) -> SealedFragment | None:
+def sealed_of(span: ReadableSpan) -> SealedFragment | None:
     """Return a span's sealed fragment; None if it is open."""
     if span.path is None:
         return None
     return SealedFragment(span.begin, span.end, span.sum, span.mod_time, span.path)
 
 
-def _damaged(name: str, span: Span, error: DamagedContentError) -> RpcFault:
+def _damaged(name: str, span: ReadableSpan, error: DamagedContentError) -> RpcFault:
     """Return the fault of content that is not what was written."""
     begin, end = span.begin + error.begin, span.begin + error.end
     return RpcFault(
@@ -378,7 +378,7 @@ def seconds_left(claims: Claims) -> float | None:
     return max(0.0, (claims.expires_at - datetime.now(UTC)).total_seconds())
 
 
-def _close_after(context: Context, readers: ReaderBytes, account: Reader) -> None:
+def _close_after(context: Context, readers: ReaderBytes, account: CountedReader) -> None:
     """Close an account; what was in a write that was cut short, at the end of the call: gRPC holds it until then."""
     readers.end(account)
     if account.silent_since is None:
@@ -397,7 +397,7 @@ def _cut_off() -> RpcFault:
     )
 
 
-def _refusal(resolution: Resolution) -> Status.ValueType:
+def _refusal(resolution: JournalResolution) -> Status.ValueType:
     if resolution.entry is None:
         return resolution.status
     spec = resolution.entry.spec

@@ -28,11 +28,11 @@ from consumer.broker.fragment_sums import write_sums
 from consumer.broker.fragments import FragmentIndex, SealedFragment, fragment_name, parse_fragment
 from consumer.broker.lineage import UNKNOWN, Lineage
 from consumer.broker.open_fragment import open_path
-from consumer.broker.quarantine import NAME_FILE, Quarantine
+from consumer.broker.quarantine import NAME_FILE, JournalQuarantine
 from consumer.broker.replay import (
     READ_BYTES,
+    FragmentReplay,
     Log,
-    Replay,
     Span,
     is_cut_off,
     read_log,
@@ -46,7 +46,7 @@ logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class RecoveredJournal:
     """A journal ready to be served."""
 
     store: JournalStore
@@ -63,17 +63,17 @@ class Opening:
     synced: bool
     """Whether commits will be synced before they are acknowledged."""
     boot_id: str
-    quarantine: Quarantine | None = None
+    quarantine: JournalQuarantine | None = None
     """Takes what cannot be used; one beside the journal's directory if None."""
 
 
-def open_journal(disk: Disk, directory: Path, opening: Opening) -> Recovered:
+def open_journal(disk: Disk, directory: Path, opening: Opening) -> RecoveredJournal:
     """Recover a journal's directory, or make it. Blocking.
 
     Raises:
         OSError, StoreError: the disk failed; it may be tried again.
     """
-    aside = opening.quarantine or Quarantine(disk, directory.parent)
+    aside = opening.quarantine or JournalQuarantine(disk, directory.parent)
     name = directory / NAME_FILE
     if not name.exists() and not _was_used(directory, aside):
         return _create(disk, directory, opening)
@@ -84,7 +84,7 @@ def open_journal(disk: Disk, directory: Path, opening: Opening) -> Recovered:
     return _Recovery(disk, directory, opening, aside).run()
 
 
-def _was_used(directory: Path, aside: Quarantine) -> bool:
+def _was_used(directory: Path, aside: JournalQuarantine) -> bool:
     """Tell whether a directory without a name file holds a journal; what its interrupted making left is moved away."""
     if not directory.is_dir():
         return False
@@ -98,7 +98,7 @@ def _was_used(directory: Path, aside: Quarantine) -> bool:
     return False
 
 
-def _create(disk: Disk, directory: Path, opening: Opening) -> Recovered:
+def _create(disk: Disk, directory: Path, opening: Opening) -> RecoveredJournal:
     directory.mkdir(parents=True, exist_ok=True)
     lineage = UNKNOWN.next_epoch(0)
     checkpoint = Checkpoint(
@@ -122,14 +122,14 @@ def _create(disk: Disk, directory: Path, opening: Opening) -> Recovered:
         disk.write_file(directory / NAME_FILE, opening.name.encode())
         disk.sync_directory(directory.parent)
         undo.pop_all()
-    return Recovered(store, FragmentIndex(), ())
+    return RecoveredJournal(store, FragmentIndex(), ())
 
 
 class _Recovery:
     """One run over a directory; its steps stand in `run`."""
 
     def __init__(
-        self, disk: Disk, directory: Path, opening: Opening, quarantine: Quarantine
+        self, disk: Disk, directory: Path, opening: Opening, quarantine: JournalQuarantine
     ) -> None:
         self._disk = disk
         self._directory = directory
@@ -140,7 +140,7 @@ class _Recovery:
         self._keeps_files = False
         """Open file and log go aside as they are."""
 
-    def run(self) -> Recovered:
+    def run(self) -> RecoveredJournal:
         log = self._newest_log()
         self._settle_older_files(log)
         current = open_path(self._directory, log.checkpoint.head)
@@ -164,7 +164,7 @@ class _Recovery:
             self._disk.sync_directory(self._directory)
             self._skip_reserved(log, store)
             undo.pop_all()
-        return Recovered(store, FragmentIndex(self._sealed()), tuple(self._damage))
+        return RecoveredJournal(store, FragmentIndex(self._sealed()), tuple(self._damage))
 
     def _newest_log(self) -> Log:
         damaged: Path | None = None
@@ -198,7 +198,7 @@ class _Recovery:
         why = why or "; ".join(self._damage) or _TORN
         self._quarantine.put(path, why=why, journal=self._opening.name)
 
-    def _with_later_fragments(self, replayed: Replay) -> Replay:
+    def _with_later_fragments(self, replayed: FragmentReplay) -> FragmentReplay:
         """Take in sealed fragments beyond the logged end: they are there, so that the log went back."""
         later = [fragment for fragment in self._sealed() if fragment.begin >= replayed.end]
         if not later:
@@ -244,7 +244,7 @@ class _Recovery:
         sums.settle()
         write_sums(target, end - begin, sums.encoded())
 
-    def _replay_open(self, log: Log, current: Path) -> Replay:
+    def _replay_open(self, log: Log, current: Path) -> FragmentReplay:
         file = ContentFile.open_growing(current)
         try:
             replayed = replay(self._disk, log, file, lost_power=is_power_lost(log, self._opening))
@@ -284,7 +284,7 @@ class _Recovery:
         return sealed_fragments(self._directory)
 
     def _new_store(
-        self, log: Log, replayed: Replay, *, pending: tuple[int, int | None]
+        self, log: Log, replayed: FragmentReplay, *, pending: tuple[int, int | None]
     ) -> JournalStore:
         """Begin a new log at the end; `pending` is the span that the open file is about to be sealed as."""
         spans = [(fragment.begin, fragment.end) for fragment in self._sealed()]
@@ -320,7 +320,7 @@ class _Recovery:
         )
 
     def _retire_open(
-        self, current: Path, store: JournalStore, *, whole: bool, replayed: Replay
+        self, current: Path, store: JournalStore, *, whole: bool, replayed: FragmentReplay
     ) -> None:
         if not current.exists() or int(current.stem, 16) == store.open_begin:
             return
@@ -438,7 +438,7 @@ def open_read_only(directory: Path, opening: Opening) -> ReadOnly:
     if not known:
         if directory.is_dir() and any(directory.iterdir()):
             raise _needs_repair(opening, "its log is missing")
-        nothing = Replay(end=0, spans=(), registers=b"", unconfirmed=False, damage=())
+        nothing = FragmentReplay(end=0, spans=(), registers=b"", unconfirmed=False, damage=())
         return _opened(FragmentIndex(), Path(os.devnull), 0, nothing, UNKNOWN)
     log = read_log(generation_path(directory, LOG_STEM, known[-1]))
     if log is None or not (directory / NAME_FILE).exists():
@@ -453,7 +453,7 @@ def open_read_only(directory: Path, opening: Opening) -> ReadOnly:
     return _opened(FragmentIndex(sealed), path, log.checkpoint.head, replayed, lineage)
 
 
-def _replayed(log: Log, path: Path) -> Replay:
+def _replayed(log: Log, path: Path) -> FragmentReplay:
     file = ContentFile.open_sealed(path)
     try:
         return replay(None, log, file, lost_power=False)
@@ -477,7 +477,7 @@ def _unsealed(directory: Path, log: Log, opening: Opening) -> list[SealedFragmen
 
 
 def _opened(
-    index: FragmentIndex, path: Path, begin: int, replayed: Replay, lineage: Lineage
+    index: FragmentIndex, path: Path, begin: int, replayed: FragmentReplay, lineage: Lineage
 ) -> ReadOnly:
     sha1, sums = _sums(path, replayed.end - begin)
     file = ContentFile.open_sealed(path, sums=sums)

@@ -67,7 +67,7 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class FragmentReplay:
     """The open fragment as far as it can be proven."""
 
     end: int
@@ -161,7 +161,7 @@ def _log_of(checkpoint: Checkpoint, records: Sequence[Record], scan: Scan, path:
     )
 
 
-def replay(disk: Disk | None, log: Log, file: ContentFile, *, lost_power: bool) -> Replay:
+def replay(disk: Disk | None, log: Log, file: ContentFile, *, lost_power: bool) -> FragmentReplay:
     """Restore what the log carries into the open file and verify the rest there.
 
     Content is written before its record. So only a machine that lost power before a sync can have records without
@@ -198,7 +198,7 @@ def replay(disk: Disk | None, log: Log, file: ContentFile, *, lost_power: bool) 
         end = _end_of_lost(log.lost, cursor, begin + os.fstat(file.fd).st_size)
         damage.append(f"bytes [{cursor}, {end}) are in a record that fails its checksum")
         cursor = end
-    return Replay(
+    return FragmentReplay(
         end=cursor,
         spans=tuple(spans),
         registers=registers,

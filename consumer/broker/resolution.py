@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from consumer.broker.catalogue import Catalogue, Entry
+from consumer.broker.catalogue import Catalogue, CatalogueEntry
 from consumer.broker.faults import RpcFault
 from consumer.broker.journals import Journals, Served
 from consumer.protocol.alphabet import split_journal
@@ -75,18 +75,18 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Resolution:
+class JournalResolution:
     """Where a request goes."""
 
     status: Status.ValueType
     header: Header
     name: str
     """The journal without its meta suffix."""
-    entry: Entry | None
+    entry: CatalogueEntry | None
     """None unless the status is OK."""
 
 
-class Resolver:
+class JournalResolver:
     """Authorizes requests and finds their journals."""
 
     def __init__(
@@ -123,7 +123,7 @@ class Resolver:
 
     async def resolve(
         self, journal: str, claims: Claims, *, min_revision: int, proxied: Header | None
-    ) -> Resolution:
+    ) -> JournalResolution:
         """Find a journal that the caller may see, once the wanted revision is reached.
 
         Args:
@@ -145,10 +145,10 @@ class Resolver:
         name, _ = split_journal(journal)
         entry = self._catalogue.entries.get(name)
         if entry is None or not may_see(claims.selector, entry.spec.labels, name):
-            return Resolution(Status.JOURNAL_NOT_FOUND, self.header(), name, None)
-        return Resolution(Status.OK, self.header(routed=True), name, entry)
+            return JournalResolution(Status.JOURNAL_NOT_FOUND, self.header(), name, None)
+        return JournalResolution(Status.OK, self.header(routed=True), name, entry)
 
-    async def serve(self, entry: Entry) -> Served:
+    async def serve(self, entry: CatalogueEntry) -> Served:
         """Return the live journal of an entry, opened.
 
         Raises:

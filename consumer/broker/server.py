@@ -29,12 +29,12 @@ from consumer.broker.fragments_api import (
 )
 from consumer.broker.journal import DirectCommits, Site
 from consumer.broker.journals import Journals
-from consumer.broker.limits import BoundMetrics, Limits
+from consumer.broker.limits import BoundMetrics, BrokerLimits
 from consumer.broker.list_apply import ApplyHandler, ListHandler
 from consumer.broker.maintenance import Maintenance, Scrubber, ScrubMetrics
-from consumer.broker.quarantine import Quarantine
+from consumer.broker.quarantine import JournalQuarantine
 from consumer.broker.read import ReadHandler
-from consumer.broker.resolution import Identity, Resolver
+from consumer.broker.resolution import Identity, JournalResolver
 from consumer.broker.segment_recycler import FreeSpace, SpareFiles
 from consumer.broker.service import (
     Admission,
@@ -119,7 +119,7 @@ class Broker:
     async def _start(self, root: DataRoot) -> None:
         spares = SpareFiles(self._disk, root.spare, bytes_max=self._config.spare_bytes_max)
         floor = self._config.free_space_floor_bytes
-        self.limits = Limits.of(self._config.bounds, self._clock)
+        self.limits = BrokerLimits.of(self._config.bounds, self._clock)
         self.registry.register(BoundMetrics(self.limits))
         site = Site(
             disk=self._disk,
@@ -131,7 +131,7 @@ class Broker:
             direct=DirectCommits(self._clock, bytes_max=self._config.direct_commit_bytes_max),
             limits=self.limits,
             boot_id=root.boot_id,
-            quarantine=Quarantine(self._disk, root.directory),
+            quarantine=JournalQuarantine(self._disk, root.directory),
         )
         self._catalogue = Catalogue(self._disk, root.catalogue, self._group)
         self._logs.callback(self._catalogue.close)
@@ -191,7 +191,7 @@ class Broker:
         """Read the catalogue and put what it does not know out of the way. Blocking."""
         stored = settle_root(
             root,
-            Quarantine(self._disk, root.directory),
+            JournalQuarantine(self._disk, root.directory),
             read_catalogue(root.catalogue),
             accepts_loss=self._config.accept_catalogue_loss,
             wall_seconds=int(self._clock.wall_seconds()),
@@ -207,7 +207,7 @@ class Broker:
             suffix=f"broker-{root.member_id:x}",
             endpoint=self.address,
         )
-        resolver = Resolver(identity, self._catalogue, self._journals, self._verifier)
+        resolver = JournalResolver(identity, self._catalogue, self._journals, self._verifier)
         staging = StagingArea(self._disk, root.spool, self._config)
         appends = AppendHandler(
             resolver,

@@ -22,10 +22,10 @@ from consumer.broker.fragments_api import (
     QuarantineHandler,
     VerifyHandler,
 )
-from consumer.broker.limits import Limits
+from consumer.broker.limits import BrokerLimits
 from consumer.broker.list_apply import ApplyHandler, ListHandler
 from consumer.broker.read import ReadHandler
-from consumer.broker.resolution import Resolver
+from consumer.broker.resolution import JournalResolver
 from consumer.journal.append_stream import decode_appends
 from consumer.journal.wire import APPEND_SERVICE, serialize
 from consumer.protocol.auth import Capability, Claims
@@ -59,7 +59,7 @@ Answer = TypeVar("Answer")
 class Admission:
     """Lets calls in."""
 
-    def __init__(self, resolver: Resolver, limits: Limits) -> None:
+    def __init__(self, resolver: JournalResolver, limits: BrokerLimits) -> None:
         """Take what authorizes, and what is bounded."""
         self._resolver = resolver
         self._limits = limits

@@ -227,7 +227,7 @@ class StagedContent:
 # What a commit takes: the staged content of appends that become durable together.
 
 
-class Content(Protocol):
+class StagedAppend(Protocol):
     """Bytes of one append, staged."""
 
     @property
@@ -244,7 +244,7 @@ class Content(Protocol):
 class Batch:
     """Appends that become durable together."""
 
-    contents: Sequence[Content]
+    contents: Sequence[StagedAppend]
     registers: bytes | None
     """Encoded LabelSet after the batch, if it changed them."""
     confirms: bool = False
@@ -253,7 +253,7 @@ class Batch:
     """Wall time, Unix milliseconds."""
 
 
-def extend_sums(sha1: Hash, blocks: BlockSums, contents: Sequence[Content]) -> int:
+def extend_sums(sha1: Hash, blocks: BlockSums, contents: Sequence[StagedAppend]) -> int:
     """Extend a digest and the sums of blocks by all contents and return their length, bytes. Blocking."""
     length = 0
     for content in contents:
@@ -265,7 +265,7 @@ def extend_sums(sha1: Hash, blocks: BlockSums, contents: Sequence[Content]) -> i
     return length
 
 
-def joined(contents: Sequence[Content]) -> bytes:
+def joined(contents: Sequence[StagedAppend]) -> bytes:
     """Return all contents in one piece. Blocking."""
     return b"".join(
         buffer for content in contents for group in content.blocks() for buffer in group

@@ -48,7 +48,7 @@ RESERVATION_BYTES = 64 << 20
 """Offsets reserved ahead while commits are not synced."""
 
 
-class StoreError(Exception):
+class JournalStoreError(Exception):
     """A commit failed at the disk; `rolled_back` tells whether it is certainly absent."""
 
     def __init__(self, error: OSError, *, rolled_back: bool) -> None:
@@ -141,7 +141,7 @@ class JournalStore:
             self._commit(batch)
         except OSError as error:
             self.failed = True
-            raise StoreError(error, rolled_back=self._roll_back(log_size)) from error
+            raise JournalStoreError(error, rolled_back=self._roll_back(log_size)) from error
 
     def _commit(self, batch: Batch) -> None:
         begin = self.state.head
@@ -217,7 +217,7 @@ class JournalStore:
             self._open.move_to_spare(spares, self.open_bytes)
         except OSError as error:
             self.failed = True
-            raise StoreError(error, rolled_back=True) from error
+            raise JournalStoreError(error, rolled_back=True) from error
 
     def reserve(self, end: int) -> None:
         """Before offsets up to `end` are shown without a sync, reserve them durably.
@@ -234,7 +234,7 @@ class JournalStore:
             self._log.sync()
         except OSError as error:
             self.failed = True
-            raise StoreError(error, rolled_back=self._roll_back(log_size)) from error
+            raise JournalStoreError(error, rolled_back=self._roll_back(log_size)) from error
         self.state = msgspec.structs.replace(
             self.state, sequence=record.sequence, reserved=record.reserved
         )
@@ -254,7 +254,7 @@ class JournalStore:
             self._log.sync()
         except OSError as error:
             self.failed = True
-            raise StoreError(error, rolled_back=self._roll_back(log_size)) from error
+            raise JournalStoreError(error, rolled_back=self._roll_back(log_size)) from error
         self.state = msgspec.structs.replace(
             self.state, sequence=record.sequence, first=record.first
         )
@@ -273,7 +273,7 @@ class JournalStore:
             self._log.sync()
         except OSError as error:
             self.failed = True
-            raise StoreError(error, rolled_back=False) from error
+            raise JournalStoreError(error, rolled_back=False) from error
 
     def _roll_back(self, log_size: int) -> bool:
         try:
@@ -318,7 +318,7 @@ class JournalStore:
             )
         except OSError as error:
             self.failed = True
-            raise StoreError(error, rolled_back=True) from error
+            raise JournalStoreError(error, rolled_back=True) from error
 
     def _next_checkpoint(self, head: int, *, synced: bool) -> Checkpoint:
         return msgspec.structs.replace(
@@ -383,7 +383,7 @@ class JournalStore:
         except OSError as error:
             # Recovery knows from the log whether the renamed file was committed, and removes it if not.
             self.failed = True
-            raise StoreError(error, rolled_back=False) from error
+            raise JournalStoreError(error, rolled_back=False) from error
         return replace(rolled, sealed=SealedFragment(begin, end, digest, mod_time, target))
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ import structlog
 from consumer.broker.catalogue import StoredCatalogue, read_catalogue
 from consumer.broker.data_root import DataRoot, incarnation_name, lock_root
 from consumer.broker.disk import Disk, close_quietly, is_out_of_space
-from consumer.broker.quarantine import NAME_FILE, Quarantine
+from consumer.broker.quarantine import NAME_FILE, JournalQuarantine
 from consumer.errors import BrokerDataError
 
 ACCEPT_OPTION = "--accept-catalogue-loss"
@@ -28,7 +28,7 @@ _INCARNATION = re.compile(r"([0-9]{1,19})-[0-9a-f]{16}")
 logger = structlog.get_logger()
 
 
-class Fate(Enum):
+class StrangerFate(Enum):
     """Treatment of a directory at a start."""
 
     KEEP = "keep"
@@ -53,14 +53,14 @@ class Known:
         return Known(live=live, deleted={incarnation_name(*each) for each in stored.deleted})
 
 
-def fate_in_journals(name: str, known: Known) -> Fate:
+def fate_in_journals(name: str, known: Known) -> StrangerFate:
     """Decide on an entry of `journals/`."""
     if name in known.live:
-        return Fate.KEEP
-    return Fate.REMOVE if name in known.deleted else Fate.QUARANTINE
+        return StrangerFate.KEEP
+    return StrangerFate.REMOVE if name in known.deleted else StrangerFate.QUARANTINE
 
 
-def fate_in_trash(name: str, known: Known, *, is_trusted: bool) -> Fate:
+def fate_in_trash(name: str, known: Known, *, is_trusted: bool) -> StrangerFate:
     """Decide on an entry of `trash/`, where directories come once their deletion is durable.
 
     Args:
@@ -69,7 +69,7 @@ def fate_in_trash(name: str, known: Known, *, is_trusted: bool) -> Fate:
         is_trusted: Whether the catalogue is whole.
     """
     is_deleted = name not in known.live and _INCARNATION.fullmatch(name) is not None
-    return Fate.REMOVE if is_trusted and is_deleted else Fate.QUARANTINE
+    return StrangerFate.REMOVE if is_trusted and is_deleted else StrangerFate.QUARANTINE
 
 
 def create_revision_of(name: str) -> int:
@@ -80,7 +80,7 @@ def create_revision_of(name: str) -> int:
 
 def settle_root(
     root: DataRoot,
-    quarantine: Quarantine,
+    quarantine: JournalQuarantine,
     stored: StoredCatalogue,
     *,
     accepts_loss: bool,
@@ -120,7 +120,9 @@ def settle_root(
     return stored
 
 
-def _settle(root: DataRoot, quarantine: Quarantine, known: Known, *, is_trusted: bool) -> None:
+def _settle(
+    root: DataRoot, quarantine: JournalQuarantine, known: Known, *, is_trusted: bool
+) -> None:
     for path in sorted(root.journals.iterdir()):
         fate = fate_in_journals(path.name, known)
         _act(path, fate, quarantine, why="the catalogue names no such journal")
@@ -129,10 +131,10 @@ def _settle(root: DataRoot, quarantine: Quarantine, known: Known, *, is_trusted:
         _act(path, fate, quarantine, why="nothing says that its deletion was acknowledged")
 
 
-def _act(path: Path, fate: Fate, quarantine: Quarantine, *, why: str) -> None:
-    if fate is Fate.REMOVE:
+def _act(path: Path, fate: StrangerFate, quarantine: JournalQuarantine, *, why: str) -> None:
+    if fate is StrangerFate.REMOVE:
         shutil.rmtree(path, ignore_errors=True)
-    elif fate is Fate.QUARANTINE:
+    elif fate is StrangerFate.QUARANTINE:
         try:
             quarantine.put(path, why=why)
         except OSError as error:
@@ -146,7 +148,7 @@ def _act(path: Path, fate: Fate, quarantine: Quarantine, *, why: str) -> None:
 
 
 @contextmanager
-def locked_quarantine(data_dir: Path) -> Iterator[Quarantine]:
+def locked_quarantine(data_dir: Path) -> Iterator[JournalQuarantine]:
     """Yield the quarantine of a data directory that no broker uses meanwhile.
 
     Raises:
@@ -156,7 +158,7 @@ def locked_quarantine(data_dir: Path) -> Iterator[Quarantine]:
         raise BrokerDataError(str(data_dir), "it is no data directory of a broker")
     lock_fd = lock_root(data_dir)
     try:
-        yield Quarantine(Disk(), data_dir.resolve())
+        yield JournalQuarantine(Disk(), data_dir.resolve())
     finally:
         close_quietly(lock_fd)
 

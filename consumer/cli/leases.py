@@ -32,7 +32,13 @@ from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.migration.export_file import export_lines, read_export
 from consumer.leasing.migration.layouts import LAYOUTS
 from consumer.leasing.migration.merge import below, said
-from consumer.leasing.migration.plan import Action, Step, carry_out, plan_import, records_of
+from consumer.leasing.migration.plan import (
+    Action,
+    MigrationStep,
+    carry_out,
+    plan_import,
+    records_of,
+)
 from consumer.leasing.opening import missing_file, open_store
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord, Versioned
@@ -196,17 +202,17 @@ def action_fields(action: Action) -> dict[str, object]:
     }
 
 
-def counts_of(actions: Sequence[Action]) -> Mapping[Step, int]:
+def counts_of(actions: Sequence[Action]) -> Mapping[MigrationStep, int]:
     """Return how many actions there are of each step."""
-    return {step: sum(action.step is step for action in actions) for step in Step}
+    return {step: sum(action.step is step for action in actions) for step in MigrationStep}
 
 
 def note_of(action: Action) -> str:
     """Return what a person should know of an action."""
-    if action.step is Step.CONFLICT:
+    if action.step is MigrationStep.CONFLICT:
         return "; ".join(action.conflicts)
     notes = [f"not seen there: {what}" for what in action.unseen]
-    if action.step is Step.UPDATE:
+    if action.step is MigrationStep.UPDATE:
         notes.insert(0, f"changes {', '.join(action.changed)}")
     return "; ".join(notes)
 
@@ -318,8 +324,8 @@ def _sum_up(
     would = "" if yes else "dry run: would "
     verbs = ("created", "updated") if yes else ("create", "update")
     say(
-        f"{would}{verbs[0]} {counts[Step.CREATE]}, {verbs[1]} {counts[Step.UPDATE]};"
-        f" {counts[Step.SAME]} the same, {counted(counts[Step.CONFLICT], 'conflict')}"
+        f"{would}{verbs[0]} {counts[MigrationStep.CREATE]}, {verbs[1]} {counts[MigrationStep.UPDATE]};"
+        f" {counts[MigrationStep.SAME]} the same, {counted(counts[MigrationStep.CONFLICT], 'conflict')}"
         + ("" if yes else "; do it with --yes")
     )
     if others:
@@ -329,9 +335,9 @@ def _sum_up(
         say(
             f"{counted(owned, 'lease')} of FROM had an owner: what it commits from now on stays there"
         )
-    if counts[Step.CONFLICT]:
+    if counts[MigrationStep.CONFLICT]:
         raise click.ClickException(
-            f"{counts[Step.CONFLICT]} of {counted(len(actions), 'lease')} not imported: see the conflicts"
+            f"{counts[MigrationStep.CONFLICT]} of {counted(len(actions), 'lease')} not imported: see the conflicts"
         )
 
 

@@ -32,7 +32,7 @@ VALUE_BYTES: Final = 6
 """Values are never used twice: a copy that demands an old one is refused for ever."""
 
 
-class Refused(Enum):
+class RefusalMeaning(Enum):
     """What it means that a copy was refused for the register."""
 
     LANDED = "landed"
@@ -94,13 +94,13 @@ class CopyFence:
         if self._next:
             self._seen, self._next = self._next, ""
 
-    def on_refused(self, registers: LabelSet) -> Refused:
+    def on_refused(self, registers: LabelSet) -> RefusalMeaning:
         """A copy was refused, for `registers` are not as it demanded."""
         found = value_of(registers, self._register.name)
         if self._next and found == self._next:
             self.on_landed()
-            return Refused.LANDED
+            return RefusalMeaning.LANDED
         if self._next:
-            return Refused.UNKNOWN
+            return RefusalMeaning.UNKNOWN
         self._seen = found
-        return Refused.AGAIN
+        return RefusalMeaning.AGAIN

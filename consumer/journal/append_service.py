@@ -44,11 +44,11 @@ from consumer.errors import (
     RegisterMismatchError,
     RpcFailedError,
 )
-from consumer.journal.append_fence import CopyFence, CopyRegister, Refused
+from consumer.journal.append_fence import CopyFence, CopyRegister, RefusalMeaning
 from consumer.journal.appender import APPEND_BYTES_PER_SECOND_MIN, check_append
 from consumer.journal.client import JournalClient
 from consumer.journal.pipelining import AFTER_MAX, InTurn, TurnNames
-from consumer.op_future import Turn, TurnFuture
+from consumer.op_future import AppendToken, TurnFuture
 from consumer.protocol.journal_pb2 import AppendRequest, AppendResponse, LabelSelector, LabelSet
 
 ROOM_BYTES = 128 << 20
@@ -91,7 +91,7 @@ async def succeed(journal: str, futures: Collection[AnyFuture]) -> None:
         await _any_done(unfinished)
 
 
-async def succeed_or_go(journal: str, futures: Collection[AnyFuture]) -> tuple[Turn, ...]:
+async def succeed_or_go(journal: str, futures: Collection[AnyFuture]) -> tuple[AppendToken, ...]:
     """Wait until every future has succeeded, or its append is on its way in turn; return these turns, of one broker.
 
     Raises:
@@ -110,7 +110,7 @@ async def succeed_or_go(journal: str, futures: Collection[AnyFuture]) -> tuple[T
     return ()
 
 
-def _turn_of(future: AnyFuture) -> Turn | None:
+def _turn_of(future: AnyFuture) -> AppendToken | None:
     return future.turn if isinstance(future, TurnFuture) else None
 
 
@@ -509,9 +509,9 @@ class AppendService:
                 raise
             except RegisterMismatchError as error:
                 refused = fence.on_refused(error.registers)
-                if refused is Refused.UNKNOWN:
+                if refused is RefusalMeaning.UNKNOWN:
                     raise
-                group.landed = refused is Refused.LANDED
+                group.landed = refused is RefusalMeaning.LANDED
             else:
                 fence.on_landed()
                 return response

@@ -42,7 +42,7 @@ from consumer.journal.transport import (
     patiently,
 )
 from consumer.journal.wire import encode_append_chunk
-from consumer.op_future import Turn
+from consumer.op_future import AppendToken
 from consumer.protocol.alphabet import require
 from consumer.protocol.appends_pb2 import AppendStreamRequest
 from consumer.protocol.auth import TOKEN_LIFE_SECONDS, Capability
@@ -223,7 +223,7 @@ class _Append:
         )
         self._transport.channels.track(peer.endpoint, call)
         if in_turn.name:
-            in_turn.on_sent(Turn(peer.endpoint, in_turn.name))
+            in_turn.on_sent(AppendToken(peer.endpoint, in_turn.name))
         return call
 
     @property

@@ -69,7 +69,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ChannelTarget:
     """Where and how to connect."""
 
     address: str
@@ -77,7 +77,7 @@ class Target:
     tls: bool
 
 
-def parse_endpoint(endpoint: str, *, may_be_tls: bool = False) -> Target:
+def parse_endpoint(endpoint: str, *, may_be_tls: bool = False) -> ChannelTarget:
     """Return what to dial for an endpoint.
 
     Args:
@@ -105,7 +105,7 @@ def parse_endpoint(endpoint: str, *, may_be_tls: bool = False) -> Target:
         raise ValidationError("address", f"{expected} and a port above 0, got {shown(endpoint)}")
     if url.scheme == "unix" and url.path:
         # A host may stand there (Gazette writes the machine's name); the socket is local all the same.
-        return Target(f"unix:{url.path}", tls=False)
+        return ChannelTarget(f"unix:{url.path}", tls=False)
     if url.scheme not in _DEFAULT_PORTS or not host or url.path not in ("", "/"):
         raise ValidationError("address", f"{expected}, got {shown(endpoint)}")
     if url.scheme == "https" and not may_be_tls:
@@ -115,7 +115,9 @@ def parse_endpoint(endpoint: str, *, may_be_tls: bool = False) -> Target:
             "use http:// on a network that is trusted",
         )
     bracketed = f"[{host}]" if ":" in host else host
-    return Target(f"{bracketed}:{port or _DEFAULT_PORTS[url.scheme]}", tls=url.scheme == "https")
+    return ChannelTarget(
+        f"{bracketed}:{port or _DEFAULT_PORTS[url.scheme]}", tls=url.scheme == "https"
+    )
 
 
 def is_loopback(host: str) -> bool:
@@ -404,7 +406,7 @@ class ChannelCache:
         entry.used_monotonic_seconds = now
         return entry
 
-    def _open(self, target: Target) -> grpc.aio.Channel:
+    def _open(self, target: ChannelTarget) -> grpc.aio.Channel:
         if not target.tls:
             return grpc.aio.insecure_channel(target.address, options=_OPTIONS)
         credentials = grpc.ssl_channel_credentials(self._root_certificates)

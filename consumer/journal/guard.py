@@ -27,7 +27,7 @@ what one of them has not yet seen, a second or so."""
 _SHOWN_DIGITS = 8
 
 
-class Standing(Enum):
+class RememberedOffset(Enum):
     """What an offset that was remembered is worth."""
 
     SAME = "same"
@@ -61,7 +61,7 @@ def present_epoch(identity: JournalIdentity) -> JournalEpoch | None:
     return JournalEpoch(incarnation=identity.incarnation, number=last.number, nonce=last.nonce)
 
 
-def standing(offset: int, epoch: JournalEpoch | None, present: Present) -> Standing:
+def standing(offset: int, epoch: JournalEpoch | None, present: Present) -> RememberedOffset:
     """Judge an offset below which a journal was read.
 
     Args:
@@ -70,12 +70,12 @@ def standing(offset: int, epoch: JournalEpoch | None, present: Present) -> Stand
         present: What the broker says now.
     """
     if offset <= 0:
-        return Standing.SAME
+        return RememberedOffset.SAME
     if epoch is not None and present.identity is not None and present.identity.epochs:
         limit = shared_end(epoch, present.identity)
         if limit is not None and offset > limit:
-            return Standing.REPLACED
-    return Standing.BEHIND if offset > present.write_head else Standing.SAME
+            return RememberedOffset.REPLACED
+    return RememberedOffset.BEHIND if offset > present.write_head else RememberedOffset.SAME
 
 
 def shared_end(epoch: JournalEpoch, identity: JournalIdentity) -> int | None:
@@ -145,12 +145,12 @@ class OffsetGuard:
         """
         offset = self._read_below(self._starts_at if offset is None else offset)
         found = standing(offset, self._epoch, present)
-        if found is Standing.SAME:
+        if found is RememberedOffset.SAME:
             self._behind_since = None
             self.looked = True
             self._note(present.epoch)
             return True
-        if found is Standing.BEHIND:
+        if found is RememberedOffset.BEHIND:
             if self._behind_since is None:
                 self._behind_since = now
             if now - self._behind_since < self._patience_seconds:
@@ -164,7 +164,7 @@ class OffsetGuard:
             JournalReplacedError: the journal was replaced between the look and the read.
         """
         offset, present = self._read_below(offset), Present(write_head, identity)
-        if standing(offset, self._epoch, present) is Standing.REPLACED:
+        if standing(offset, self._epoch, present) is RememberedOffset.REPLACED:
             raise self._error(offset, present)
         self._note(present_epoch(identity))
 

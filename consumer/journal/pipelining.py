@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from consumer.op_future import Turn
+from consumer.op_future import AppendToken
 
 _PREFIX_BYTES = 12
 _COUNT_BYTES = 8
@@ -29,9 +29,9 @@ class InTurn:
 
     name: bytes
     """Its own; never used again."""
-    after: tuple[Turn, ...] = ()
+    after: tuple[AppendToken, ...] = ()
     """What must have succeeded first; a broker that is not theirs refuses."""
-    on_sent: Callable[[Turn], None] = lambda _: None
+    on_sent: Callable[[AppendToken], None] = lambda _: None
     """Called when it is on its way in turn; not called if it goes without."""
 
 

@@ -23,7 +23,7 @@ ATTEMPTS_MAX = 4
 # may have been done by others too.
 
 
-class Verdict(Enum):
+class SwapOutcome(Enum):
     """What became of a write."""
 
     LANDED = "landed"
@@ -35,7 +35,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class SwapAttempt:
     """A write whose outcome is in question."""
 
     seen: Versioned
@@ -50,55 +50,55 @@ class Attempt:
         return self.write_id is not None and current.record.write_id == self.write_id
 
 
-def verdict_of_holder(attempt: Attempt, current: Versioned) -> Verdict:
+def verdict_of_holder(attempt: SwapAttempt, current: Versioned) -> SwapOutcome:
     """Judge a write that only the holder may make."""
     if attempt.has_landed(current):
-        return Verdict.LANDED
+        return SwapOutcome.LANDED
     seen, record = attempt.seen, current.record
     if record.handoff_from is not None and record.handoff_from == record.owner:
-        return Verdict.LOST  # Corrupt: a worker does not hand a lease to itself.
+        return SwapOutcome.LOST  # Corrupt: a worker does not hand a lease to itself.
     unchanged = (
         current.fence == seen.fence
         and record.epoch == seen.record.epoch
         and record.holder == seen.record.holder
         and record.counter == seen.record.counter
     )
-    return Verdict.APPLY_AGAIN if unchanged else Verdict.LOST
+    return SwapOutcome.APPLY_AGAIN if unchanged else SwapOutcome.LOST
 
 
-def verdict_of_taker(attempt: Attempt, current: Versioned) -> Verdict:
+def verdict_of_taker(attempt: SwapAttempt, current: Versioned) -> SwapOutcome:
     """Judge an acquisition. It rests on all that was seen, so whatever changed, it must be decided anew."""
     if attempt.has_landed(current):
-        return Verdict.LANDED
+        return SwapOutcome.LANDED
     seen = attempt.seen
     unchanged = current.version == seen.version and current.fence == seen.fence
-    return Verdict.APPLY_AGAIN if unchanged else Verdict.LOST
+    return SwapOutcome.APPLY_AGAIN if unchanged else SwapOutcome.LOST
 
 
-def verdict_of_overseer(attempt: Attempt, current: Versioned) -> Verdict:
+def verdict_of_overseer(attempt: SwapAttempt, current: Versioned) -> SwapOutcome:
     """Judge a write about the owner by somebody else: however often the holder renews, it may be made."""
     if attempt.has_landed(current):
-        return Verdict.LANDED
+        return SwapOutcome.LANDED
     owners = _owners(current.record)
     if attempt.write_id is None and owners == _owners(attempt.written):
-        return Verdict.LANDED
-    return Verdict.APPLY_AGAIN if owners == _owners(attempt.seen.record) else Verdict.LOST
+        return SwapOutcome.LANDED
+    return SwapOutcome.APPLY_AGAIN if owners == _owners(attempt.seen.record) else SwapOutcome.LOST
 
 
-def verdict_of_claimant(attempt: Attempt, current: Versioned) -> Verdict:
+def verdict_of_claimant(attempt: SwapAttempt, current: Versioned) -> SwapOutcome:
     """Judge a claim: whatever the holder wrote meanwhile, it is made, as long as it is the same holder.
 
     It moves no counter, so one that was applied is known by being there: to claim twice changes nothing.
     """
     seen = attempt.seen.record
     is_same = (current.record.holder, current.record.epoch) == (seen.holder, seen.epoch)
-    return Verdict.APPLY_AGAIN if is_same else Verdict.LOST
+    return SwapOutcome.APPLY_AGAIN if is_same else SwapOutcome.LOST
 
 
-def verdict_of_anybody(attempt: Attempt, current: Versioned) -> Verdict:
+def verdict_of_anybody(attempt: SwapAttempt, current: Versioned) -> SwapOutcome:
     """Judge a write of what anybody may change, and twice without harm: it may be made on any record."""
     del attempt, current
-    return Verdict.APPLY_AGAIN
+    return SwapOutcome.APPLY_AGAIN
 
 
 def _owners(record: LeaseRecord) -> tuple[str | None, str | None, int]:
@@ -117,7 +117,7 @@ async def swap(
     store: RecordStore,
     seen: Versioned,
     change: Callable[[LeaseRecord], LeaseRecord],
-    judge: Callable[[Attempt, Versioned], Verdict],
+    judge: Callable[[SwapAttempt, Versioned], SwapOutcome],
 ) -> Versioned | None:
     """Make a change, on top of what others changed meanwhile if the judge allows it.
 
@@ -151,11 +151,11 @@ async def swap(
             current = await store.get(seen.record.key)
         if current is None:
             return None
-        attempt = Attempt(seen=seen, written=written, write_id=write_id)
+        attempt = SwapAttempt(seen=seen, written=written, write_id=write_id)
         verdict = judge(attempt, current)
-        if verdict is Verdict.LANDED:
+        if verdict is SwapOutcome.LANDED:
             return current
-        if verdict is Verdict.LOST:
+        if verdict is SwapOutcome.LOST:
             return None
         at = current
     raise DependencyError(f"lease {seen.record.key}: others were faster {ATTEMPTS_MAX} times")

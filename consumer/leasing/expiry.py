@@ -128,7 +128,7 @@ class LeaseObserver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class LeaseExpiry:
     """How it stands with a lease."""
 
     is_free: bool
@@ -140,7 +140,7 @@ class Standing:
 class Expiry(Protocol):
     """Judges leases. One for each process: it may remember what it saw."""
 
-    def standing(self, found: Versioned, *, asked_monotonic_seconds: float) -> Standing:
+    def standing(self, found: Versioned, *, asked_monotonic_seconds: float) -> LeaseExpiry:
         """Judge a lease.
 
         Args:
@@ -164,7 +164,7 @@ class ObservedExpiry:
         self._clock = clock or SystemClock()
         self._seen_by_key: dict[str, tuple[object, float]] = {}
 
-    def standing(self, found: Versioned, *, asked_monotonic_seconds: float) -> Standing:
+    def standing(self, found: Versioned, *, asked_monotonic_seconds: float) -> LeaseExpiry:
         """Judge a lease by when it was first seen as it is."""
         record = found.record
         state = (record.epoch, record.counter, record.claim, found.fence)
@@ -174,4 +174,4 @@ class ObservedExpiry:
             self._seen_by_key[record.key] = before
         overdue_seconds = asked_monotonic_seconds - before[1] - self._lease_seconds
         is_free = record.holder is None or not found.fence or overdue_seconds > 0
-        return Standing(is_free=is_free, overdue_seconds=overdue_seconds)
+        return LeaseExpiry(is_free=is_free, overdue_seconds=overdue_seconds)

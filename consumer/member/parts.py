@@ -41,7 +41,7 @@ from consumer.protocol.shard_pb2_grpc import add_ShardServicer_to_server
 from consumer.protocol.state_pb2_grpc import add_StateServiceServicer_to_server
 from consumer.resolver.hearing import Hearing
 from consumer.resolver.local_shards import LocalShards
-from consumer.resolver.resolver import Peers, Resolver
+from consumer.resolver.resolver import Peers, ShardResolver
 from consumer.rpc.allocation_api import AllocationApi
 from consumer.rpc.call_limits import CallLimits
 from consumer.rpc.guard import RpcGuard
@@ -109,7 +109,7 @@ class MemberParts:
     key_space: KeySpace
     session: Session
     local_shards: LocalShards
-    resolver: Resolver
+    resolver: ShardResolver
     peers: Peers
     peer_watch: PeerWatch | None
     """None if peers are not watched."""
@@ -136,7 +136,7 @@ def compose(given: Surroundings) -> MemberParts:
     ledger = _ledger(given, keys)
     local_shards = _local_shards(given, key_space, deaths, ledger)
     peers = Peers()
-    resolver = Resolver(
+    resolver = ShardResolver(
         key_space,
         local_shards,
         member_id=config.member_id,

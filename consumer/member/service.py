@@ -53,7 +53,7 @@ from consumer.member.stop_signals import STOP_SIGNALS, stop_on_signals
 from consumer.protocol.auth import KeyedAuth
 from consumer.protocol.journal_pb2 import ProcessSpec
 from consumer.protocol.shard_pb2 import ConsumerSpec
-from consumer.resolver.resolver import Resolver
+from consumer.resolver.resolver import ShardResolver
 
 log = structlog.get_logger()
 
@@ -105,7 +105,7 @@ class Service:
         return self._address
 
     @property
-    def resolver(self) -> Resolver:
+    def resolver(self) -> ShardResolver:
         """Finds shards, for code in this process, which passes `Claims.process()` in what it does for itself.
 
         Requires:

@@ -28,7 +28,7 @@ from itertools import chain
 from typing import Any
 
 from allocator.errors import ValidationError
-from consumer.errors import ContentTypeError, PublishError
+from consumer.errors import ContentTypeError, PublishMessageError
 from consumer.message.batch import MessageType
 from consumer.message.framing import Framing, framing_for
 from consumer.message.mapping import MappedJournal, Mapping
@@ -232,7 +232,7 @@ class Publisher:
         if content is None:
             _check_name(mapped)
         if flags == Flags.OUTSIDE_TXN and mapped.journal in self._uncommitted:
-            raise PublishError(
+            raise PublishMessageError(
                 mapped.journal,
                 content_type=mapped.content_type,
                 detail="it holds uncommitted messages of this transaction, which readers would discard; "
@@ -262,7 +262,7 @@ class Publisher:
             message_type.set_uuid(message, uuid)
             return framing.frame(message_type.encode(message))
         except Exception as error:  # whatever the message's own code raises
-            raise PublishError(
+            raise PublishMessageError(
                 mapped.journal,
                 content_type=mapped.content_type,
                 detail=f"{type(message).__name__} cannot be encoded: {error}",
@@ -273,7 +273,7 @@ def _check_name(mapped: MappedJournal) -> None:
     try:
         validate_journal(mapped.journal)
     except ValidationError as error:
-        raise PublishError(
+        raise PublishMessageError(
             mapped.journal, content_type=mapped.content_type, detail=str(error)
         ) from error
 

@@ -22,7 +22,7 @@ from consumer.message.sequence_rules import (
     NOTHING_PENDING,
     TXN_FLAGS,
     CommitSelection,
-    Outcome,
+    SequenceOutcome,
     decide,
     duplicates_through,
 )
@@ -314,7 +314,7 @@ def _floor(run: Run, producer: Producer | None, clock: int) -> int:
         return clock - 1
     if producer.begin != NOTHING_PENDING:
         outcome = decide(Flags.OUTSIDE_TXN, clock, producer)
-        run.spans_discarded += outcome is Outcome.SPAN_DISCARDED
+        run.spans_discarded += outcome is SequenceOutcome.SPAN_DISCARDED
     return _duplicates_through(producer)
 
 

@@ -51,7 +51,7 @@ Clocks: TypeAlias = Sequence[int] | NDArray[np.uint64]
 # Source: gazette/core message/sequencer.go (QueueOutcome).
 
 
-class Outcome(IntEnum):
+class SequenceOutcome(IntEnum):
     """Each message has exactly one of the first eleven; the last two may come on top."""
 
     OUTSIDE_COMMIT = 0
@@ -140,75 +140,75 @@ class Effect(Enum):
     """The producer settles at the message's clock, and nothing is shown."""
 
 
-EFFECTS: Final[Mapping[Outcome, Effect]] = {
-    Outcome.OUTSIDE_COMMIT: Effect.COMMIT,
-    Outcome.SPAN_DISCARDED: Effect.COMMIT,
-    Outcome.OUTSIDE_ALREADY_ACKED: Effect.SKIP,
-    Outcome.CONTINUE_BEGIN_SPAN: Effect.HOLD,
-    Outcome.CONTINUE_EXTEND_SPAN: Effect.HOLD,
-    Outcome.CONTINUE_DUPLICATE: Effect.SKIP,
-    Outcome.CONTINUE_ALREADY_ACKED: Effect.SKIP,
-    Outcome.ACK_COMMIT_RING: Effect.COMMIT,
-    Outcome.ACK_COMMIT_REPLAY: Effect.COMMIT,
-    Outcome.ACK_EMPTY: Effect.COMMIT,
-    Outcome.ACK_ROLLBACK: Effect.ROLL_BACK,
-    Outcome.ACK_ROLLBACK_LOST_PROGRESS: Effect.ROLL_BACK,
+EFFECTS: Final[Mapping[SequenceOutcome, Effect]] = {
+    SequenceOutcome.OUTSIDE_COMMIT: Effect.COMMIT,
+    SequenceOutcome.SPAN_DISCARDED: Effect.COMMIT,
+    SequenceOutcome.OUTSIDE_ALREADY_ACKED: Effect.SKIP,
+    SequenceOutcome.CONTINUE_BEGIN_SPAN: Effect.HOLD,
+    SequenceOutcome.CONTINUE_EXTEND_SPAN: Effect.HOLD,
+    SequenceOutcome.CONTINUE_DUPLICATE: Effect.SKIP,
+    SequenceOutcome.CONTINUE_ALREADY_ACKED: Effect.SKIP,
+    SequenceOutcome.ACK_COMMIT_RING: Effect.COMMIT,
+    SequenceOutcome.ACK_COMMIT_REPLAY: Effect.COMMIT,
+    SequenceOutcome.ACK_EMPTY: Effect.COMMIT,
+    SequenceOutcome.ACK_ROLLBACK: Effect.ROLL_BACK,
+    SequenceOutcome.ACK_ROLLBACK_LOST_PROGRESS: Effect.ROLL_BACK,
 }
 
 # Members of enums take longer to look up than `classify` takes to decide.
 _NOTHING: Final = SpanState.NOTHING
 _IN_MEMORY: Final = SpanState.IN_MEMORY
 _SKIP: Final = Effect.SKIP
-_Cell: TypeAlias = tuple[Outcome, Outcome, Outcome]
+_Cell: TypeAlias = tuple[SequenceOutcome, SequenceOutcome, SequenceOutcome]
 """By `SpanState`."""
 _Row: TypeAlias = tuple[_Cell, _Cell, _Cell, _Cell]
 """By `ClockStanding`."""
 
 
-def _whatever_is_pending(outcome: Outcome) -> _Cell:
+def _whatever_is_pending(outcome: SequenceOutcome) -> _Cell:
     return (outcome, outcome, outcome)
 
 
 _OUTSIDE_COMMIT: Final = (
-    Outcome.OUTSIDE_COMMIT,
+    SequenceOutcome.OUTSIDE_COMMIT,
     # The producer mixes both ways of publishing. To hold this message back until an acknowledgement would let it wait
     # for ever, and to show what is pending would commit what may yet be rolled back. So what is pending is lost.
-    Outcome.SPAN_DISCARDED,
-    Outcome.SPAN_DISCARDED,
+    SequenceOutcome.SPAN_DISCARDED,
+    SequenceOutcome.SPAN_DISCARDED,
 )
 _OUTSIDE: Final[_Row] = (
     # An append whose answer was lost is repeated: its messages come a second time.
-    _whatever_is_pending(Outcome.OUTSIDE_ALREADY_ACKED),
-    _whatever_is_pending(Outcome.OUTSIDE_ALREADY_ACKED),
+    _whatever_is_pending(SequenceOutcome.OUTSIDE_ALREADY_ACKED),
+    _whatever_is_pending(SequenceOutcome.OUTSIDE_ALREADY_ACKED),
     # No duplicate, though a clock so great was seen: that one was pending, and was not shown.
     _OUTSIDE_COMMIT,
     _OUTSIDE_COMMIT,
 )
 _CONTINUE: Final[_Row] = (
     # A copy of what was committed, or of what was rolled back: either way it is decided.
-    _whatever_is_pending(Outcome.CONTINUE_ALREADY_ACKED),
-    _whatever_is_pending(Outcome.CONTINUE_ALREADY_ACKED),
+    _whatever_is_pending(SequenceOutcome.CONTINUE_ALREADY_ACKED),
+    _whatever_is_pending(SequenceOutcome.CONTINUE_ALREADY_ACKED),
     # A copy of a pending message. One that is none, because the late copy of a rolled back message with a greater clock
     # came before it, looks the same.
-    _whatever_is_pending(Outcome.CONTINUE_DUPLICATE),
+    _whatever_is_pending(SequenceOutcome.CONTINUE_DUPLICATE),
     (
-        Outcome.CONTINUE_BEGIN_SPAN,
-        Outcome.CONTINUE_EXTEND_SPAN,
-        Outcome.CONTINUE_EXTEND_SPAN,
+        SequenceOutcome.CONTINUE_BEGIN_SPAN,
+        SequenceOutcome.CONTINUE_EXTEND_SPAN,
+        SequenceOutcome.CONTINUE_EXTEND_SPAN,
     ),
 )
 _ACK_COMMIT: Final = (
     # Its messages stand before the offset where the reader began, or there are none: it is delivered alone.
-    Outcome.ACK_EMPTY,
-    Outcome.ACK_COMMIT_RING,
-    Outcome.ACK_COMMIT_REPLAY,
+    SequenceOutcome.ACK_EMPTY,
+    SequenceOutcome.ACK_COMMIT_RING,
+    SequenceOutcome.ACK_COMMIT_REPLAY,
 )
 _ACK: Final[_Row] = (
     # The producer forgot what it had committed, and goes on from an earlier state. To insist on the greater clock would
     # drop all that it writes until it has caught up, so the clock goes back, and some may be shown twice.
-    _whatever_is_pending(Outcome.ACK_ROLLBACK_LOST_PROGRESS),
+    _whatever_is_pending(SequenceOutcome.ACK_ROLLBACK_LOST_PROGRESS),
     # A successor re-sends the last acknowledgement of a dead producer, which takes back what followed it.
-    _whatever_is_pending(Outcome.ACK_ROLLBACK),
+    _whatever_is_pending(SequenceOutcome.ACK_ROLLBACK),
     # Of an earlier clock than the last pending message: what is later is rolled back (`CommitSelection`).
     _ACK_COMMIT,
     _ACK_COMMIT,
@@ -223,7 +223,9 @@ TXN_FLAGS: Final = frozenset(DECISIONS) - {Flags.OUTSIDE_TXN}
 """Of messages that belong to a transaction. All others, and those without a clock, commit themselves."""
 
 
-def decide(flags: int, clock: int, producer: ProducerClocks, *, in_memory: bool = True) -> Outcome:
+def decide(
+    flags: int, clock: int, producer: ProducerClocks, *, in_memory: bool = True
+) -> SequenceOutcome:
     """Return what becomes of one message.
 
     Args:
@@ -233,7 +235,7 @@ def decide(flags: int, clock: int, producer: ProducerClocks, *, in_memory: bool 
         in_memory: Whether all that the producer has pending is.
     """
     if not clock:
-        return Outcome.OUTSIDE_COMMIT
+        return SequenceOutcome.OUTSIDE_COMMIT
     cell = DECISIONS.get(flags, _OUTSIDE)[standing_of(clock, producer)]
     if producer.begin == NOTHING_PENDING:
         return cell[SpanState.NOTHING]
@@ -242,7 +244,7 @@ def decide(flags: int, clock: int, producer: ProducerClocks, *, in_memory: bool 
 
 def classify(
     flags: int, clocks: Clocks, producer: ProducerClocks
-) -> tuple[int, Sequence[tuple[Outcome, int]]]:
+) -> tuple[int, Sequence[tuple[SequenceOutcome, int]]]:
     """Return what becomes of a stretch: the same as if `decide` were asked, and obeyed, one message at a time.
 
     Args:
@@ -257,7 +259,7 @@ def classify(
     row = DECISIONS.get(flags, _OUTSIDE)
     span = _NOTHING if producer.begin == NOTHING_PENDING else _IN_MEMORY
     count, done = len(clocks), 0
-    outcomes: list[tuple[Outcome, int]] = []
+    outcomes: list[tuple[SequenceOutcome, int]] = []
     while done < count:
         standing = standing_of(int(clocks[done]), producer)
         outcome = row[standing][span]
@@ -377,7 +379,7 @@ def _no_clock(_: ProducerClocks) -> int:
 _FLOORS: Final = {flags: _floor_of(row) for flags, row in DECISIONS.items()}
 
 
-def _following(outcome: Outcome) -> Outcome:
+def _following(outcome: SequenceOutcome) -> SequenceOutcome:
     """Return what becomes of the next message of a stretch if the one before it had this outcome, no duplicate's."""
     row = next(row for row in DECISIONS.values() if any(outcome in cell for cell in row))
     # Whatever that one did, its clock is the producer's greatest now, so the next one is new.

@@ -53,7 +53,7 @@ from consumer.message.sequence_rules import (
     NOTHING_PENDING,
     TXN_FLAGS,
     Effect,
-    Outcome,
+    SequenceOutcome,
     classify,
     decide,
 )
@@ -84,7 +84,7 @@ class Queued:
     """The batch's first message that was not sequenced; its length if all were."""
     emitting: bool
     """Whether committed messages now await `peek` and `consume`."""
-    outcomes: Mapping[Outcome, int]
+    outcomes: Mapping[SequenceOutcome, int]
     """Messages by what became of them."""
     visible_through: int | None
     """If nothing is emitted, the end of the last duplicate or rollback, bytes: no message will result from it, so its
@@ -133,7 +133,7 @@ class Sequencer:
         self._emission: RunEmission | SequenceEmission | None = None
         self._emitted: Producer | None = None
         """Whose sequence is emitted; None during a run."""
-        self._outcomes: dict[Outcome, int] = {}
+        self._outcomes: dict[SequenceOutcome, int] = {}
         self._visible_through: int | None = None
 
     @property
@@ -344,10 +344,10 @@ class Sequencer:
         heard_seconds = self._reading_of(journal).seconds
         for producer_id in run.producer_ids & producers.by_id.keys():
             producers.heard(producer_id, 0, heard_seconds=heard_seconds)
-        self._count(Outcome.OUTSIDE_COMMIT, len(run.indices))
-        self._count(Outcome.OUTSIDE_ALREADY_ACKED, run.duplicates)
-        self._count(Outcome.UNKNOWN_FLAGS, run.unknown_flags)
-        self._count(Outcome.SPAN_DISCARDED, run.spans_discarded)
+        self._count(SequenceOutcome.OUTSIDE_COMMIT, len(run.indices))
+        self._count(SequenceOutcome.OUTSIDE_ALREADY_ACKED, run.duplicates)
+        self._count(SequenceOutcome.UNKNOWN_FLAGS, run.unknown_flags)
+        self._count(SequenceOutcome.SPAN_DISCARDED, run.spans_discarded)
         if run.leading_duplicates_end is not None:
             self._offsets[journal] = self._visible_through = run.leading_duplicates_end
         if run.indices:
@@ -445,7 +445,7 @@ class Sequencer:
         if run.exhausted:
             self._emission = None
 
-    def _count(self, outcome: Outcome, messages: int = 1) -> None:
+    def _count(self, outcome: SequenceOutcome, messages: int = 1) -> None:
         if messages:
             self._outcomes[outcome] = self._outcomes.get(outcome, 0) + messages
 

@@ -26,7 +26,7 @@ from consumer.recoverylog.operation import next_checksum
 from consumer.recoverylog.segments import Segment, SegmentSet, segment_from, segment_message
 
 
-class Verdict(Enum):
+class OperationOutcome(Enum):
     """What became of an operation."""
 
     APPLIED = "applied"
@@ -47,15 +47,15 @@ class Verdict(Enum):
     @property
     def expected(self) -> bool:
         """Whether it is of the kind that any log holds; the others are worth a line in the log."""
-        return self.stepped or self in (Verdict.STALE, Verdict.NOT_HINTED_AUTHOR)
+        return self.stepped or self in (OperationOutcome.STALE, OperationOutcome.NOT_HINTED_AUTHOR)
 
 
 # Members are looked up at every operation, and slowly, before Python 3.12.
-_APPLIED, _NOT_TRACKED = Verdict.APPLIED, Verdict.NOT_TRACKED
+_APPLIED, _NOT_TRACKED = OperationOutcome.APPLIED, OperationOutcome.NOT_TRACKED
 
 
 @dataclass(slots=True)
-class Place:
+class FilePlacement:
     """Where an operation stands. Not frozen, which would make it twice as dear to make."""
 
     log: str
@@ -84,7 +84,7 @@ class Fnode:
         """Where the operations stand that made it what it is."""
         return [*self._past, *self._closed()]
 
-    def touch(self, op: pb.RecordedOp, place: Place) -> None:
+    def touch(self, op: pb.RecordedOp, place: FilePlacement) -> None:
         """Take note that the file's recovery needs an operation."""
         newest = self._newest
         if newest is None or newest.author != op.author or newest.log != place.log:
@@ -96,7 +96,7 @@ class Fnode:
         return [self._newest.extended(self._last_seq, self._last_offset)] if self._newest else []
 
 
-def _segment_of(op: pb.RecordedOp, place: Place) -> Segment:
+def _segment_of(op: pb.RecordedOp, place: FilePlacement) -> Segment:
     return Segment(
         author=op.author,
         first_seq=op.seq_no,
@@ -136,7 +136,7 @@ class FileStateMachine:
         """What the hints have us create yet, in order."""
         self._enter_hinted_segment()
 
-    def apply(self, op: pb.RecordedOp, payload: bytes, place: Place) -> Verdict:
+    def apply(self, op: pb.RecordedOp, payload: bytes, place: FilePlacement) -> OperationOutcome:
         """Apply an operation, encoded as `payload`; one that does not apply changes nothing."""
         verdict = self._check(op)
         if verdict is _APPLIED:
@@ -164,21 +164,23 @@ class FileStateMachine:
 
     # -- one operation
 
-    def _check(self, op: pb.RecordedOp) -> Verdict:
+    def _check(self, op: pb.RecordedOp) -> OperationOutcome:
         hinted = self.hinted_segments
         if hinted and hinted[0].author != op.author:
-            return Verdict.NOT_HINTED_AUTHOR
+            return OperationOutcome.NOT_HINTED_AUTHOR
         seq = op.seq_no
         if seq != self.next_seq:
-            return Verdict.STALE if seq < self.next_seq else Verdict.SEQUENCE_SKIPPED
+            return (
+                OperationOutcome.STALE if seq < self.next_seq else OperationOutcome.SEQUENCE_SKIPPED
+            )
         if op.checksum != self.next_checksum:
-            return Verdict.CHECKSUM_MISMATCH
+            return OperationOutcome.CHECKSUM_MISMATCH
         return _APPLIED
 
-    def _effect(self, op: pb.RecordedOp, place: Place) -> Verdict:
+    def _effect(self, op: pb.RecordedOp, place: FilePlacement) -> OperationOutcome:
         hinted = self.hinted_fnodes
         if hinted and hinted[0] == op.seq_no and not op.HasField("create"):
-            return Verdict.HINTED_FNODE_NOT_CREATED
+            return OperationOutcome.HINTED_FNODE_NOT_CREATED
         if op.HasField("write"):  # Most are.
             return self._touch(op.write.fnode, op, place)
         if op.HasField("create"):
@@ -191,10 +193,10 @@ class FileStateMachine:
             return self._set_property(op.property)
         return _APPLIED  # It does nothing but take its number.
 
-    def _create(self, op: pb.RecordedOp, place: Place) -> Verdict:
+    def _create(self, op: pb.RecordedOp, place: FilePlacement) -> OperationOutcome:
         path = op.create.path
         if self._taken(path):
-            return Verdict.PATH_TAKEN
+            return OperationOutcome.PATH_TAKEN
         if self.hinted_segments:
             # What the hints do not name was gone when they were made. Its end may stand where they have us skip.
             if not self.hinted_fnodes or self.hinted_fnodes[0] != op.seq_no:
@@ -204,23 +206,23 @@ class FileStateMachine:
         self.links[path] = op.seq_no
         return self._touch(op.seq_no, op, place)
 
-    def _link(self, op: pb.RecordedOp, place: Place) -> Verdict:
+    def _link(self, op: pb.RecordedOp, place: FilePlacement) -> OperationOutcome:
         number, path = op.link.fnode, op.link.path
         if self._taken(path):
-            return Verdict.PATH_TAKEN
+            return OperationOutcome.PATH_TAKEN
         if number not in self.fnodes:
             return _NOT_TRACKED
         self.fnodes[number].links.add(path)
         self.links[path] = number
         return self._touch(number, op, place)
 
-    def _unlink(self, op: pb.RecordedOp, place: Place) -> Verdict:
+    def _unlink(self, op: pb.RecordedOp, place: FilePlacement) -> OperationOutcome:
         number, path = op.unlink.fnode, op.unlink.path
         fnode = self.fnodes.get(number)
         if fnode is None:
             return _NOT_TRACKED
         if path not in fnode.links:
-            return Verdict.PATH_NOT_LINKED
+            return OperationOutcome.PATH_NOT_LINKED
         fnode.links.discard(path)
         del self.links[path]
         if fnode.links:
@@ -228,10 +230,10 @@ class FileStateMachine:
         del self.fnodes[number]
         return _APPLIED
 
-    def _set_property(self, each: pb.Property) -> Verdict:
+    def _set_property(self, each: pb.Property) -> OperationOutcome:
         path = each.path
         if path in self.links:
-            return Verdict.PATH_TAKEN
+            return OperationOutcome.PATH_TAKEN
         self._unplayed_properties.discard(path)
         # The hints are younger than all that they have us read.
         if not self.hinted_segments or path not in self._hinted_properties:
@@ -243,7 +245,7 @@ class FileStateMachine:
             path in self.properties and path not in self._unplayed_properties
         )
 
-    def _touch(self, number: int, op: pb.RecordedOp, place: Place) -> Verdict:
+    def _touch(self, number: int, op: pb.RecordedOp, place: FilePlacement) -> OperationOutcome:
         fnode = self.fnodes.get(number)
         if fnode is None:
             return _NOT_TRACKED

@@ -18,7 +18,7 @@ from consumer.journal.client import JournalClient
 from consumer.journal.guard import OffsetGuard
 from consumer.journal.reader import ReadSpan
 from consumer.protocol.identity_pb2 import JournalEpoch
-from consumer.recoverylog.playback import JUMP_BYTES, Position
+from consumer.recoverylog.playback import JUMP_BYTES, PlaybackPosition
 
 AHEAD_BYTES: Final = 8 << 20
 """Read and not taken yet, bytes; no more is read above it. Of each feed."""
@@ -34,7 +34,7 @@ class LogFeed:
     def __init__(
         self,
         journals: JournalClient,
-        position: Position,
+        position: PlaybackPosition,
         group: TaskGroup,
         on_arrival: Callable[[], None],
         *,
@@ -100,7 +100,7 @@ class LogFeed:
             self._room.set()
         return span
 
-    def reaches(self, position: Position) -> bool:
+    def reaches(self, position: PlaybackPosition) -> bool:
         """Tell whether a position is read, or so near that it soon will be."""
         return (
             position.log == self.begin.log
@@ -147,7 +147,7 @@ class LogFeeds:
     def __init__(
         self,
         journals: JournalClient,
-        position: Position,
+        position: PlaybackPosition,
         group: TaskGroup,
         on_arrival: Callable[[], None],
         *,
@@ -183,7 +183,7 @@ class LogFeeds:
             return self.current.take()
         return None
 
-    def prepare(self, upcoming: Position | None) -> None:
+    def prepare(self, upcoming: PlaybackPosition | None) -> None:
         """Begin to read where the player will jump to, if that is known; one jump at a time."""
         if upcoming is None or self.next is not None or self.current.reaches(upcoming):
             return
@@ -191,7 +191,7 @@ class LogFeeds:
         if upcoming.log == self.current.begin.log:
             self.current.end_at(upcoming.offset)
 
-    def jump(self, position: Position) -> None:
+    def jump(self, position: PlaybackPosition) -> None:
         """Go on at a position that the current feed does not reach."""
         self._close(self.current)
         prepared, self.next = self.next, None
@@ -200,7 +200,7 @@ class LogFeeds:
             prepared = None
         self.current = prepared or self._open(position)
 
-    def hurry(self, position: Position) -> None:
+    def hurry(self, position: PlaybackPosition) -> None:
         """Go on at `position`, and linger no more: somebody waits for the end."""
         if not self._linger_seconds:
             return
@@ -214,7 +214,7 @@ class LogFeeds:
         if self.next is not None:
             self._close(self.next)
 
-    def _open(self, position: Position) -> LogFeed:
+    def _open(self, position: PlaybackPosition) -> LogFeed:
         guard = OffsetGuard(
             position.log,
             self._epochs.get(position.log),

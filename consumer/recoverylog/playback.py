@@ -14,7 +14,7 @@ from typing import Final
 
 from consumer.errors import LogDataLossError
 from consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
-from consumer.recoverylog.fsm import FileStateMachine, Place, Verdict
+from consumer.recoverylog.fsm import FilePlacement, FileStateMachine, OperationOutcome
 from consumer.recoverylog.operation import DecodedOp, Desync, OperationDecoder, WrittenBytes, framed
 from consumer.recoverylog.segments import Segment
 
@@ -51,14 +51,14 @@ FileChange = CreateFile | WriteFile | RemoveFile
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class PlaybackPosition:
     """A byte of a log."""
 
     log: str
     offset: int
 
 
-_APPLIED = Verdict.APPLIED
+_APPLIED = OperationOutcome.APPLIED
 
 
 class Playback:
@@ -83,23 +83,23 @@ class Playback:
         self.strayed = 0
         """Operations since the newest one that took its number which follow from something else: a recorder wrote them
         that knew of operations which we do not have."""
-        self.ignored: Counter[Verdict] = Counter()
+        self.ignored: Counter[OperationOutcome] = Counter()
         """Operations that did not apply, and should have, by why."""
         self.skipped_bytes = 0
         """Bytes that belong to no operation."""
-        self._at = self._hinted() or Position(hints.log, 0)
+        self._at = self._hinted() or PlaybackPosition(hints.log, 0)
         self._decoder = OperationDecoder(self._at.log, self._at.offset)
         self._fed_to = self._at.offset
         self._entered: Segment | None = None
         """The hinted segment that reading has come to."""
-        self._place = Place(self._at.log, 0, 0)
+        self._place = FilePlacement(self._at.log, 0, 0)
         self._hole: tuple[int, int] | None = None
         """Bytes that were gone, since which no operation followed in sequence."""
 
     @property
-    def position(self) -> Position:
+    def position(self) -> PlaybackPosition:
         """Up to where the log is read."""
-        return Position(self._at.log, self._fed_to)
+        return PlaybackPosition(self._at.log, self._fed_to)
 
     @property
     def whole_to(self) -> int:
@@ -107,7 +107,7 @@ class Playback:
         return self._decoder.whole_to
 
     @property
-    def seek(self) -> Position | None:
+    def seek(self) -> PlaybackPosition | None:
         """Where to read on if not where we are: the hints say that nothing in between is live."""
         hinted = self._hinted()
         if hinted is None or self._decoder.raw_bytes:
@@ -116,13 +116,13 @@ class Playback:
         return hinted if ahead else None
 
     @property
-    def upcoming(self) -> Position | None:
+    def upcoming(self) -> PlaybackPosition | None:
         """Where the hints will have us go once we have read up to where nothing is live for long; None: nowhere."""
         log = self._at.log
         end = max(self._fed_to, self._decoder.offset + self._decoder.raw_bytes)
         for segment in self.fsm.hinted_segments:
             if segment.log != log or segment.first_offset > end + JUMP_BYTES:
-                return Position(segment.log, segment.first_offset)
+                return PlaybackPosition(segment.log, segment.first_offset)
             end = max(segment.last_offset, end)
         return None
 
@@ -131,7 +131,7 @@ class Playback:
         """Whether all that the hints name has been read."""
         return not self.fsm.hinted_segments
 
-    def go_to(self, position: Position) -> None:
+    def go_to(self, position: PlaybackPosition) -> None:
         """Go on from there; what was fed and is not whole is dropped."""
         self._at = position
         self._decoder = OperationDecoder(position.log, position.offset)
@@ -183,11 +183,11 @@ class Playback:
         self._entered = segments[0]
         return False
 
-    def _hinted(self) -> Position | None:
+    def _hinted(self) -> PlaybackPosition | None:
         if not self.fsm.hinted_segments:
             return None
         segment = self.fsm.hinted_segments[0]
-        return Position(segment.log, segment.first_offset)
+        return PlaybackPosition(segment.log, segment.first_offset)
 
     def _on_hole(self, offset: int) -> None:
         """The bytes up to `offset` are gone from the log: pruned, or lost."""
@@ -196,7 +196,7 @@ class Playback:
         hole = self._fed_to, offset
         if live or self._target_bytes:
             raise self._loss(hole, f"of which some are live ({segment or 'content of a file'})")
-        self.go_to(Position(self._at.log, offset))
+        self.go_to(PlaybackPosition(self._at.log, offset))
         self._hole = hole
 
     def _loss(self, hole: tuple[int, int], detail: str) -> LogDataLossError:
@@ -247,11 +247,11 @@ class Playback:
             self._target_offset += size
             self._target_bytes -= size
 
-    def _on_not_applied(self, op: RecordedOp, verdict: Verdict) -> None:
+    def _on_not_applied(self, op: RecordedOp, verdict: OperationOutcome) -> None:
         if verdict.stepped:
             self._hole = None
             self.strayed = 0
-        elif verdict is Verdict.SEQUENCE_SKIPPED and self._hole is not None:
+        elif verdict is OperationOutcome.SEQUENCE_SKIPPED and self._hole is not None:
             raise self._loss(
                 self._hole, f"and with them operations {self.fsm.next_seq} to {op.seq_no - 1}"
             )

@@ -97,7 +97,7 @@ def _longest_dead(spans: Sequence[Span]) -> Sequence[Span]:
     return sorted(sorted(spans, key=lambda span: span[2])[:SPANS_MAX])
 
 
-class Fate(Enum):
+class SegmentFate(Enum):
     """What becomes of a fragment."""
 
     NEEDED = "needed"
@@ -108,7 +108,7 @@ class Fate(Enum):
 
 
 @dataclass(slots=True)
-class Tally:
+class PruneCounts:
     """How many fragments, and how long they are together."""
 
     fragments: int = 0
@@ -128,7 +128,9 @@ class LogPlan:
     shards: tuple[str, ...]
     spared: str = ""
     """Why the log is left alone; empty if it is not."""
-    tallies: Mapping[Fate, Tally] = field(default_factory=lambda: {fate: Tally() for fate in Fate})
+    tallies: Mapping[SegmentFate, PruneCounts] = field(
+        default_factory=lambda: {fate: PruneCounts() for fate in SegmentFate}
+    )
     dead: Sequence[Fragment] = ()
     """What goes, ascending."""
     quarantined_until: int = 0
@@ -171,7 +173,7 @@ def plan_log(
     assert not needs.spared, "a spared log is not planned"
     if known.create_revision != create_revision:
         known = QuarantineRecord(create_revision=create_revision)
-    tallies = {fate: Tally() for fate in Fate}
+    tallies = {fate: PruneCounts() for fate in SegmentFate}
     dead: list[Fragment] = []
     spans: list[Span] = []
     until: list[int] = []
@@ -181,11 +183,11 @@ def plan_log(
         due = _due(needs, fragment, now if since is None else since, delay_seconds)
         fate = _fate(needs, fragment, is_newest=fragment.begin == newest, is_due=due <= now)
         tallies[fate].add(fragment)
-        if fate in (Fate.QUARANTINED, Fate.DEAD):
+        if fate in (SegmentFate.QUARANTINED, SegmentFate.DEAD):
             spans.append((fragment.begin, fragment.end, now if since is None else since))
-        if fate is Fate.DEAD:
+        if fate is SegmentFate.DEAD:
             dead.append(fragment)
-        elif fate is Fate.QUARANTINED:
+        elif fate is SegmentFate.QUARANTINED:
             until.append(due)
     return LogPlan(
         log=needs.log,
@@ -198,16 +200,16 @@ def plan_log(
     )
 
 
-def _fate(needs: LogNeeds, fragment: Fragment, *, is_newest: bool, is_due: bool) -> Fate:
+def _fate(needs: LogNeeds, fragment: Fragment, *, is_newest: bool, is_due: bool) -> SegmentFate:
     if needs.needs(fragment.begin, fragment.end):
-        return Fate.NEEDED
+        return SegmentFate.NEEDED
     if not fragment.mod_time:
-        return Fate.UNPERSISTED
+        return SegmentFate.UNPERSISTED
     if is_newest:
-        return Fate.NEEDED
+        return SegmentFate.NEEDED
     if fragment.backing_store:
-        return Fate.ELSEWHERE
-    return Fate.DEAD if is_due else Fate.QUARANTINED
+        return SegmentFate.ELSEWHERE
+    return SegmentFate.DEAD if is_due else SegmentFate.QUARANTINED
 
 
 def _due(needs: LogNeeds, fragment: Fragment, since: int, delay_seconds: float) -> int:

@@ -24,8 +24,8 @@ from consumer.recoverylog.hint_store import read_cluster_hints
 from consumer.recoverylog.liveness import ENDLESS, LogNeeds, live_logs
 from consumer.recoverylog.prune_plan import (
     LogPlan,
+    PruneCounts,
     QuarantineRecord,
-    Tally,
     decode_quarantine,
     encode_quarantine,
     plan_log,
@@ -40,8 +40,8 @@ class PruneOutcome:
     """What a prune did to one log."""
 
     plan: LogPlan
-    removed: Tally = field(default_factory=Tally)
-    failed: Tally = field(default_factory=Tally)
+    removed: PruneCounts = field(default_factory=PruneCounts)
+    failed: PruneCounts = field(default_factory=PruneCounts)
     """Should have been removed, and was not."""
     failure: str = ""
     """Why."""
@@ -150,7 +150,7 @@ class Pruner:
             raise
         except ConsumerError as error:
             failure = str(error)
-        removed, failed = Tally(), Tally()
+        removed, failed = PruneCounts(), PruneCounts()
         for fragment in plan.dead:
             (removed if (fragment.begin, fragment.end) in gone else failed).add(fragment)
         if failed.fragments and not failure:

@@ -34,9 +34,9 @@ from consumer.op_future import OpFuture, TurnFuture
 from consumer.protocol.journal_pb2 import AppendResponse, LabelSelector, LabelSet
 from consumer.protocol.recorded_op_pb2 import FSMHints, Property, RecordedOp
 from consumer.recoverylog.fsm import (
+    FilePlacement,
     FileStateMachine,
-    Place,
-    Verdict,
+    OperationOutcome,
     fence_check,
     fence_of,
     holds_fence,
@@ -201,8 +201,10 @@ class Recorder:
         op.seq_no = self._fsm.next_seq
         op.checksum = self._fsm.next_checksum
         payload = op.SerializeToString()
-        verdict = self._fsm.apply(op, payload, Place(self._log, self._head, 0))
-        assert verdict is Verdict.APPLIED, f"{op} recorded against the files there are: {verdict}"
+        verdict = self._fsm.apply(op, payload, FilePlacement(self._log, self._head, 0))
+        assert verdict is OperationOutcome.APPLIED, (
+            f"{op} recorded against the files there are: {verdict}"
+        )
         frame = framed(payload)
         self._pieces.append(frame)
         if content:

@@ -70,7 +70,7 @@ def _endpoint(member: Member | None) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class ResolveQuestion:
     """Which shard is sought, and on whose behalf."""
 
     shard_id: str
@@ -83,7 +83,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class ResolverSnapshot:
     """What this process knows of the shard, as of one revision."""
 
     local_id: MemberId | None
@@ -95,7 +95,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class ForwardRefused:
     """The request was forwarded to the wrong place."""
 
     problem: str
@@ -133,10 +133,10 @@ class ServeHere:
     spec: ShardSpec
 
 
-Decision = Refused | AwaitRevision | Answered | Forward | ServeHere
+Decision = ForwardRefused | AwaitRevision | Answered | Forward | ServeHere
 
 
-def decide(question: Question, snapshot: Snapshot) -> Decision:
+def decide(question: ResolveQuestion, snapshot: ResolverSnapshot) -> Decision:
     """Decide who answers."""
     if question.proxy_header is not None:
         objection = _check_proxied(question.proxy_header, snapshot)
@@ -171,10 +171,12 @@ def header_of(process_id: MemberId | None, etcd: EtcdHeader, route: Route | None
     )
 
 
-def _check_proxied(header: Header, snapshot: Snapshot) -> Refused | AwaitRevision | None:
+def _check_proxied(
+    header: Header, snapshot: ResolverSnapshot
+) -> ForwardRefused | AwaitRevision | None:
     expected, named = snapshot.etcd.cluster_id, header.etcd.cluster_id
     if named != expected:
-        return Refused(
+        return ForwardRefused(
             f"header.etcd.cluster_id: expected {expected:#x}, got {named:#x}; "
             "do both processes use one etcd cluster?"
         )
@@ -182,7 +184,7 @@ def _check_proxied(header: Header, snapshot: Snapshot) -> Refused | AwaitRevisio
     # An empty identity means "whoever you are".
     if (wanted.zone or wanted.suffix) and member_id_of(wanted) != snapshot.local_id:
         here = "a process that is leaving" if snapshot.local_id is None else str(snapshot.local_id)
-        return Refused(
+        return ForwardRefused(
             f"header.process_id: the request is for {member_id_of(wanted)}, but this is {here}"
         )
     if header.etcd.revision > snapshot.etcd.revision:

@@ -72,7 +72,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class ShardUpdate:
     """Tell the running replica its present spec and status; nothing restarts."""
 
     assigned: Assigned
@@ -99,7 +99,7 @@ class Stop:
     item_id: ItemId
 
 
-Instruction = Start | Update | Promote | Replace | Stop
+Instruction = Start | ShardUpdate | Promote | Replace | Stop
 
 
 def assigned_to(
@@ -139,7 +139,7 @@ def _instruction(running: Replica | None, assigned: Assigned) -> Instruction:
     if assigned.assignment.slot < running.slot:
         return Promote(assigned)
     if assigned.assignment.kv.create_revision == running.create_revision:
-        return Update(assigned)
+        return ShardUpdate(assigned)
     return Replace(assigned)
 
 
@@ -203,7 +203,7 @@ class LocalShards:
             match instruction:
                 case Start(target):
                     self._start(target)
-                case Update(target) | Promote(target):
+                case ShardUpdate(target) | Promote(target):
                     shard = self._shards[target.item.item_id]
                     shard.on_assignment_changed(spec_of(target.item), target.assignment)
                 case Replace(target):

@@ -45,10 +45,10 @@ from consumer.resolver.decision import (
     AwaitRevision,
     Decision,
     Forward,
-    Question,
-    Refused,
+    ForwardRefused,
+    ResolveQuestion,
+    ResolverSnapshot,
     ServeHere,
-    Snapshot,
     decide,
 )
 from consumer.resolver.local_shards import LocalShards
@@ -215,7 +215,7 @@ class ShardResolution:
         self.release()
 
 
-class Resolver:
+class ShardResolver:
     """Resolves shards of one process; implements `consumer.application.Resolver`."""
 
     def __init__(
@@ -271,7 +271,7 @@ class Resolver:
             UnauthenticatedError: the claims have expired.
         """
         _require_unexpired(claims)
-        question = Question(
+        question = ResolveQuestion(
             shard_id=shard_id,
             selector=claims.selector,
             may_proxy=may_proxy,
@@ -313,11 +313,11 @@ class Resolver:
             item = self._key_space.items.get(item_id)
             self._sources.replace(item_id, None if item is None else spec_of(item))
 
-    def snapshot_of(self, shard_id: str) -> Snapshot:
+    def snapshot_of(self, shard_id: str) -> ResolverSnapshot:
         """Return what this process knows of a shard, as of now."""
         item_id = ItemId(shard_id)
         announced = self._member_id in self._key_space.members
-        return Snapshot(
+        return ResolverSnapshot(
             local_id=self._member_id if announced else None,
             etcd=self._key_space.header,
             item=self._key_space.items.get(item_id),
@@ -325,11 +325,11 @@ class Resolver:
             members=self._key_space.members,
         )
 
-    async def _decide(self, question: Question) -> Answered | Forward | ServeHere:
+    async def _decide(self, question: ResolveQuestion) -> Answered | Forward | ServeHere:
         while True:
             decision: Decision = decide(question, self.snapshot_of(question.shard_id))
             match decision:
-                case Refused(problem):
+                case ForwardRefused(problem):
                     raise ProxyHeaderError(problem)
                 case AwaitRevision(revision):
                     async with asyncio.timeout(CATCH_UP_SECONDS_MAX):

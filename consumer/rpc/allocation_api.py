@@ -32,7 +32,7 @@ from allocator.model import Item, ItemId, Member, MemberId
 from allocator.ops import TXN_OPERATIONS_MAX, Compare, Delete, Operation, Put
 from allocator.placement.plan import Plan, PlanRefused
 from allocator.whatif.explain import explain
-from allocator.whatif.leader_snapshot import Standing
+from allocator.whatif.leader_snapshot import LeaderSnapshot
 from allocator.whatif.preview import Proposal, propose
 from consumer.errors import (
     BoundExceededError,
@@ -205,13 +205,13 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
             explained.notes.append(refused)
         return explained
 
-    def _standing(self) -> Standing:
+    def _standing(self) -> LeaderSnapshot:
         standing = self._allocation.standing()
         if standing is None:
             raise ResolverStoppedError("leadership was lost meanwhile: try again in a moment")
         return standing
 
-    async def _proposal(self, standing: Standing, request: PlanRequest) -> Proposal:
+    async def _proposal(self, standing: LeaderSnapshot, request: PlanRequest) -> Proposal:
         hypothesis = hypothesis_of(
             request,
             keys=self._key_space.keys,

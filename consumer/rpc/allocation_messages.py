@@ -14,7 +14,8 @@ from allocator.keys import Keys
 from allocator.leader.move_log import Ledger
 from allocator.model import Item, ItemId, Member, MemberId
 from allocator.ops import KeyValue
-from allocator.transition.capacity import Blocked, Reason
+from allocator.transition.capacity import Blocked
+from allocator.transition.capacity import WaitReason as Reason
 from allocator.whatif.dry_run import Happening, Kind
 from allocator.whatif.explain import Explanation
 from allocator.whatif.leader_snapshot import Hypothesis

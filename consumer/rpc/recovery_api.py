@@ -42,7 +42,7 @@ from consumer.protocol.recovery_pb2 import (
 )
 from consumer.protocol.shard_pb2 import ShardSpec
 from consumer.protocol.validation_shard import validate_shard_id
-from consumer.recoverylog.prune_plan import Fate, LogPlan, Tally
+from consumer.recoverylog.prune_plan import LogPlan, PruneCounts, SegmentFate
 from consumer.recoverylog.pruner import PruneOutcome, Pruner
 from consumer.recoverylog.rewinder import Rewinder
 from consumer.rpc.call_context import claims_of
@@ -158,12 +158,12 @@ def planned_log(plan: LogPlan) -> PrunedLog:
     return PrunedLog(
         log=plan.log,
         shards=plan.shards,
-        needed=_tally(plan.tallies[Fate.NEEDED]),
-        unpersisted=_tally(plan.tallies[Fate.UNPERSISTED]),
-        elsewhere=_tally(plan.tallies[Fate.ELSEWHERE]),
-        quarantined=_tally(plan.tallies[Fate.QUARANTINED]),
+        needed=_tally(plan.tallies[SegmentFate.NEEDED]),
+        unpersisted=_tally(plan.tallies[SegmentFate.UNPERSISTED]),
+        elsewhere=_tally(plan.tallies[SegmentFate.ELSEWHERE]),
+        quarantined=_tally(plan.tallies[SegmentFate.QUARANTINED]),
         quarantined_until=plan.quarantined_until,
-        removed=_tally(plan.tallies[Fate.DEAD]),
+        removed=_tally(plan.tallies[SegmentFate.DEAD]),
         failed=FragmentTally(),
     )
 
@@ -178,7 +178,7 @@ def pruned_log(outcome: PruneOutcome) -> PrunedLog:
     return message
 
 
-def _tally(tally: Tally) -> FragmentTally:
+def _tally(tally: PruneCounts) -> FragmentTally:
     return FragmentTally(fragments=tally.fragments, bytes=tally.bytes)
 
 

@@ -66,7 +66,7 @@ from consumer.protocol.validation_shard import (
 from consumer.recoverylog.hint_store import fetch_hints
 from consumer.recoverylog.hints import encode_hints
 from consumer.resolver.decision import header_of
-from consumer.resolver.resolver import Resolver, ShardResolution
+from consumer.resolver.resolver import ShardResolution, ShardResolver
 from consumer.rpc.call_context import claims_of
 from consumer.rpc.grpc_status import CAUSE_METADATA
 from consumer.shard_changes import (
@@ -94,7 +94,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
 
     def __init__(
         self,
-        resolver: Resolver,
+        resolver: ShardResolver,
         key_space: KeySpace,
         etcd: Etcd,
         *,

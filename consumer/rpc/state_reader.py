@@ -19,7 +19,7 @@ from consumer.protocol.journal_pb2 import Header
 from consumer.protocol.shard_pb2 import Status
 from consumer.recoverylog.hints import has_recovery_log
 from consumer.resolver.local_shards import LocalShards
-from consumer.resolver.resolver import Resolver, ShardResolution
+from consumer.resolver.resolver import ShardResolution, ShardResolver
 from consumer.shard.live_shard import LiveShard
 from consumer.shard.standby_copy import opened_copy
 from consumer.state_tables import ScannableStore
@@ -48,7 +48,7 @@ class ShownStates:
 
     def __init__(
         self,
-        resolver: Resolver,
+        resolver: ShardResolver,
         local_shards: LocalShards,
         application: Application[Any],  # its store type is its own business
         *,

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import structlog
 
 from consumer.application import Shard
-from consumer.message.sequence_rules import Outcome
+from consumer.message.sequence_rules import SequenceOutcome
 from consumer.shard import transaction_events as tx
 from consumer.shard.metrics import ShardMetrics
 from consumer.shard.progress import ACKNOWLEDGED, Progress
 
 _log = structlog.get_logger()
 _WORTH_KNOWING = {
-    Outcome.UNKNOWN_FLAGS: "sequencer.unknown_flags",
-    Outcome.SPAN_DISCARDED: "sequencer.span_discarded",
-    Outcome.ACK_ROLLBACK_LOST_PROGRESS: "sequencer.producer_lost_progress",
+    SequenceOutcome.UNKNOWN_FLAGS: "sequencer.unknown_flags",
+    SequenceOutcome.SPAN_DISCARDED: "sequencer.span_discarded",
+    SequenceOutcome.ACK_ROLLBACK_LOST_PROGRESS: "sequencer.producer_lost_progress",
 }
 """What an operator should know of messages that were read, and the event that tells it: one a batch at most."""
 

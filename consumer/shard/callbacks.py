@@ -31,7 +31,7 @@ from consumer.message.uuid import MessageClock
 from consumer.op_future import OpFuture, failed
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.shard.dead_letters import DeadLetters, dead_letter_journal, publish_dead_letter
-from consumer.shard.supervision import Place
+from consumer.shard.supervision import MessagePosition
 from consumer.shard.transaction_events import Finalize
 
 
@@ -99,7 +99,7 @@ class Callbacks:
             count_unreadable: Called for each stretch of bytes that is left out because it is no message.
             ahead_seconds_max: Messages whose clock is further ahead of wall time are refused; None: none are.
         """
-        self.failed_at: Place | None = None
+        self.failed_at: MessagePosition | None = None
         """What the application was consuming when it failed; None if it did not, or failed elsewhere."""
         self.deliveries = 0
         """How often it came further: by a message, or by a batch where it takes batches. Read on any thread."""
@@ -307,5 +307,5 @@ class Callbacks:
         return ApplicationError(self._shard.id, operation, error)
 
 
-def _place_of(batch: MessageBatch) -> Place:
-    return Place(batch.journal, batch.begins[0], batch.ends[-1], messages=len(batch))
+def _place_of(batch: MessageBatch) -> MessagePosition:
+    return MessagePosition(batch.journal, batch.begins[0], batch.ends[-1], messages=len(batch))

@@ -23,7 +23,7 @@ from consumer.message.types import JsonType
 from consumer.message.uuid import build_uuid, format_uuid
 from consumer.protocol.labels import DEAD_LETTER_JOURNAL, values_of
 from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.shard.supervision import Place
+from consumer.shard.supervision import MessagePosition
 
 _log = structlog.get_logger()
 
@@ -45,10 +45,10 @@ class DeadLetters:
 
     poison: dict[tuple[str, int], str] = field(default_factory=dict)
     """Why each message, by journal and offset, is left out."""
-    suspect: Place | None = None
+    suspect: MessagePosition | None = None
     """A range to consume message by message."""
 
-    def leave_out(self, place: Place, cause: str) -> None:
+    def leave_out(self, place: MessagePosition, cause: str) -> None:
         """Leave out the one message at `place` from now on, because of `cause`."""
         self.poison[place.journal, place.begin] = cause
 

@@ -29,7 +29,7 @@ from consumer.shard.crash_loop import DeathRecords
 from consumer.shard.metrics import ShardMetrics
 from consumer.shard.rollback.records import RollbackRecords
 from consumer.shard.supervision import RestartPolicy
-from consumer.shard.worker import ShardWorker, Worker
+from consumer.shard.worker import ShardThread, ShardWorker
 
 
 class RevisionWaiter(Protocol):
@@ -133,7 +133,7 @@ class ShardEnvironment:
     config: ShardConfig = field(default_factory=ShardConfig)
     new_random: Callable[[], Random] = Random
     """Makes the source of jitter of a shard's back-off."""
-    new_worker: Callable[[str], ShardWorker] = Worker
+    new_worker: Callable[[str], ShardWorker] = ShardThread
     """Makes where an attempt's callbacks run, of the shard's id."""
     random_bytes: Callable[[int], bytes] = os.urandom
     """Draws so many bytes: for producers, authors and directories, none of which may come twice."""

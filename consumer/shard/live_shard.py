@@ -46,7 +46,7 @@ from consumer.shard.recovery import Recovery
 from consumer.shard.replica_status import Availability, ReplicaStatusWriter, failed_status
 from consumer.shard.shard_reference import ShardReference as ShardReference
 from consumer.shard.stall_detector import StallWatch
-from consumer.shard.supervision import Supervision, Verdict, text_of, trace_of, way_past
+from consumer.shard.supervision import RestartDecision, Supervision, text_of, trace_of, way_past
 
 # Tells which producers of a shard's sources have clocks ahead of this process's: a warning each,
 # and a count.
@@ -425,7 +425,7 @@ class LiveShard:
     async def _say_stalled(self, description: str) -> None:
         await self._status.replace(failed_status((description,)))
 
-    def _judge(self, cause: BaseException) -> Verdict:
+    def _judge(self, cause: BaseException) -> RestartDecision:
         """Decide what to do about a failure, and take note of what to leave out."""
         attempt = self._attempt
         verdict = self._supervision.on_failure(
@@ -459,7 +459,7 @@ class LiveShard:
                     await self._spec_changed.wait()
             group.stop()
 
-    def _outlook(self, verdict: Verdict, cause: BaseException) -> str:
+    def _outlook(self, verdict: RestartDecision, cause: BaseException) -> str:
         """Return what a status says of what comes next."""
         kind = f"attempt {verdict.attempt} failed ({verdict.kind.value})"
         place = self._attempt.failed_at

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from consumer.message.sequence_rules import Outcome
+from consumer.message.sequence_rules import SequenceOutcome
 from consumer.shard.transaction_events import (
     RecordCheckpoint,
     RecordSequenced,
@@ -21,10 +21,10 @@ from consumer.shard.transaction_events import (
 
 _FLAGS = {
     outcome: f"{flag}_TXN"
-    for outcome in Outcome
+    for outcome in SequenceOutcome
     for flag in ("OUTSIDE", "CONTINUE", "ACK")
     if outcome.name.startswith(flag)
-} | {Outcome.UNKNOWN_FLAGS: "UNKNOWN", Outcome.SPAN_DISCARDED: "OUTSIDE_TXN"}
+} | {SequenceOutcome.UNKNOWN_FLAGS: "UNKNOWN", SequenceOutcome.SPAN_DISCARDED: "OUTSIDE_TXN"}
 """The flag of the messages that an outcome can have."""
 
 _PHASES = (

@@ -40,8 +40,8 @@ from consumer.shard.progress import ACKNOWLEDGED, UNDONE, Progress
 from consumer.shard.replica_status import prove_assignment
 from consumer.shard.rollback.keeper import Rollbacks
 from consumer.shard.sources import Sources
-from consumer.shard.stall import Look
-from consumer.shard.supervision import Place
+from consumer.shard.stall import ProgressSample
+from consumer.shard.supervision import MessagePosition
 from consumer.shard.transaction_loop import TransactionLoop, TxnServices, limits_of
 from consumer.shard.transaction_machine import TransactionMachine
 from consumer.shard.worker import ShardWorker
@@ -155,7 +155,7 @@ class PrimaryAttempt:
         self.ready_at_monotonic_seconds: float | None = None
 
     @property
-    def failed_at(self) -> Place | None:
+    def failed_at(self) -> MessagePosition | None:
         """What the application was consuming when it failed, if it was."""
         return self._callbacks.failed_at if self._callbacks is not None else None
 
@@ -165,7 +165,7 @@ class PrimaryAttempt:
         cpu_seconds = self._worker.cpu_seconds if self._worker is not None else 0.0
         return Usage(consumed_bytes=self._achievements.consumed_bytes, cpu_seconds=cpu_seconds)
 
-    def look(self, heads: Mapping[str, int]) -> Look:
+    def look(self, heads: Mapping[str, int]) -> ProgressSample:
         """Return what can be seen of its progress.
 
         A source that it has not read from yet, nor has its checkpoint, may have nothing to read below the head that is
@@ -176,7 +176,7 @@ class PrimaryAttempt:
         """
         for journal, head in heads.items():
             self._achievements.sequenced_to.setdefault(journal, head)
-        return Look(
+        return ProgressSample(
             read=dict(self._achievements.sequenced_to),
             committed=self.progress.copies()[0],
             deliveries=self._callbacks.deliveries if self._callbacks is not None else 0,

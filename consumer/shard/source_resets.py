@@ -15,7 +15,7 @@ from allocator.errors import KeyDecodeError
 from allocator.etcd.api import Etcd
 from allocator.keys import SEPARATOR, AuxiliaryKeys
 from allocator.ops import Compare, Delete, KeyValue, Put, prefix_range_end
-from consumer.journal.guard import Present, Standing, standing
+from consumer.journal.guard import Present, RememberedOffset, standing
 from consumer.protocol.identity_pb2 import JournalEpoch
 from consumer.protocol.recovery_pb2 import SourceResetRecord
 from consumer.protocol.shard_pb2 import Checkpoint
@@ -59,7 +59,7 @@ def is_of(reset: SourceReset, present: Present) -> bool:
     """Tell whether a reset was asked for the journal that is there now, and not for one before it."""
     if reset.epoch is not None and present.identity is None:
         return False
-    return standing(reset.offset, reset.epoch, present) is Standing.SAME and (
+    return standing(reset.offset, reset.epoch, present) is RememberedOffset.SAME and (
         reset.epoch is None
         or present.identity is None
         or reset.epoch.incarnation == present.identity.incarnation

@@ -17,7 +17,7 @@ from consumer.shard.transaction_events import Activity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class ProgressSample:
     """What is seen of a primary at one moment. Offsets are bytes by journal."""
 
     read: Mapping[str, int]
@@ -69,7 +69,7 @@ class StallDetector:
         self._marker: object = None
         self._stuck_since: float | None = None
 
-    def observed(self, look: Look, now_monotonic_seconds: float) -> Stall | None:
+    def observed(self, look: ProgressSample, now_monotonic_seconds: float) -> Stall | None:
         """Take in a look; return the stall if there is one."""
         marker = (dict(look.read), dict(look.committed), look.deliveries)
         moved, self._marker = marker != self._marker, marker

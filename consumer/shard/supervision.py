@@ -27,7 +27,7 @@ _EXPONENT_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MessagePosition:
     """Messages of one journal that were being consumed: [begin, end) in bytes."""
 
     journal: str
@@ -53,7 +53,7 @@ class RestartPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class RestartDecision:
     """What to do next."""
 
     attempt: int
@@ -62,9 +62,9 @@ class Verdict:
     delay_seconds: float | None
     """When to try again; None: only once the spec changes."""
     quarantined: bool = False
-    poison: Place | None = None
+    poison: MessagePosition | None = None
     """The message to leave out from now on."""
-    suspect: Place | None = None
+    suspect: MessagePosition | None = None
     """Messages to consume one by one from now on, to find the one that fails."""
 
 
@@ -75,7 +75,7 @@ class Supervision:
         self._policy = policy
         self._failures = 0
         self._application_failures = 0
-        self._place: Place | None = None
+        self._place: MessagePosition | None = None
         self._place_failures = 0
 
     @property
@@ -87,12 +87,12 @@ class Supervision:
         self,
         kind: FailureKind,
         *,
-        place: Place | None = None,
+        place: MessagePosition | None = None,
         healthy: bool = False,
         can_skip: bool = False,
         held_seconds: float = 0.0,
         jitter: float = 0.5,
-    ) -> Verdict:
+    ) -> RestartDecision:
         """Take in a failure and return what to do.
 
         A failure at the message of the one before has not been healthy in between, however long the attempt served:
@@ -114,7 +114,7 @@ class Supervision:
             return self._verdict(kind, None)
         if kind is FailureKind.HELD_BACK:
             self._failures -= 1  # It was not even tried.
-            return Verdict(
+            return RestartDecision(
                 attempt=self._failures, kind=kind, delay_seconds=held_seconds, quarantined=True
             )
         if kind is FailureKind.DATA_LOSS:
@@ -129,7 +129,7 @@ class Supervision:
                 return self._quarantine(kind)
         return self._verdict(kind, self._delay(jitter), suspect=self._suspect())
 
-    def _note(self, kind: FailureKind, place: Place | None) -> None:
+    def _note(self, kind: FailureKind, place: MessagePosition | None) -> None:
         if kind is not FailureKind.APPLICATION or place is None:
             self._place, self._place_failures = None, 0
         elif self._place is not None and place == self._place:
@@ -144,18 +144,20 @@ class Supervision:
             and self._place_failures >= self._policy.poison_attempts
         )
 
-    def _suspect(self) -> Place | None:
+    def _suspect(self) -> MessagePosition | None:
         return self._place if self._place is not None and self._place.messages > 1 else None
 
-    def _skip(self, kind: FailureKind, jitter: float) -> Verdict:
+    def _skip(self, kind: FailureKind, jitter: float) -> RestartDecision:
         """Leave the message out: that is a new beginning, for the next one may be as bad and deserves its own tries."""
         poison, attempt = self._place, self._failures
         self._failures = self._application_failures = self._place_failures = 0
         self._place = None
-        return Verdict(attempt=attempt, kind=kind, delay_seconds=self._delay(jitter), poison=poison)
+        return RestartDecision(
+            attempt=attempt, kind=kind, delay_seconds=self._delay(jitter), poison=poison
+        )
 
-    def _quarantine(self, kind: FailureKind) -> Verdict:
-        return Verdict(
+    def _quarantine(self, kind: FailureKind) -> RestartDecision:
+        return RestartDecision(
             attempt=self._failures,
             kind=kind,
             delay_seconds=self._policy.quarantine_seconds or None,
@@ -163,9 +165,13 @@ class Supervision:
         )
 
     def _verdict(
-        self, kind: FailureKind, delay_seconds: float | None, *, suspect: Place | None = None
-    ) -> Verdict:
-        return Verdict(
+        self,
+        kind: FailureKind,
+        delay_seconds: float | None,
+        *,
+        suspect: MessagePosition | None = None,
+    ) -> RestartDecision:
+        return RestartDecision(
             attempt=self._failures, kind=kind, delay_seconds=delay_seconds, suspect=suspect
         )
 

@@ -13,7 +13,7 @@ from enum import Enum
 from consumer.checkpoint import build_checkpoint
 from consumer.message.batch import MessageBatch
 from consumer.message.producers import ProducerCounts
-from consumer.message.sequence_rules import Outcome
+from consumer.message.sequence_rules import SequenceOutcome
 from consumer.protocol import shard_pb2
 from consumer.protocol.identity_pb2 import JournalEpoch
 
@@ -41,7 +41,7 @@ class Activity(Enum):
     """For time alone: it takes no input before its transaction may close."""
 
 
-class Demand(Enum):
+class InputDemand(Enum):
     """What input the machine can take now."""
 
     NOTHING = "nothing"
@@ -284,7 +284,7 @@ class RecordSequenced:
     """Count what became of the messages of one batch that was read."""
 
     journal: str
-    outcomes: Mapping[Outcome, int]
+    outcomes: Mapping[SequenceOutcome, int]
     begin: int
     """Offset of the batch's first message, bytes."""
     end: int

@@ -34,7 +34,7 @@ from consumer.protocol.journal_pb2 import AppendResponse
 from consumer.protocol.shard_pb2 import Checkpoint, ShardSpec
 from consumer.shard import transaction_events as tx
 from consumer.shard.callbacks import Callbacks, Delivered, Finalized, StartedCommit
-from consumer.shard.transaction_events import Activity, Demand, Event, Instruction, TxnLimits
+from consumer.shard.transaction_events import Activity, Event, InputDemand, Instruction, TxnLimits
 from consumer.shard.transaction_machine import TransactionMachine
 from consumer.shard.worker import ShardWorker
 
@@ -260,18 +260,18 @@ class TransactionLoop:
         if self._events:
             return self._events.popleft()
         match self._machine.demand:
-            case Demand.BATCH | Demand.BATCH_IF_READY:
+            case InputDemand.BATCH | InputDemand.BATCH_IF_READY:
                 batch = self.input.take_or_none()
                 if batch is not None:
                     return tx.BatchRead(batch)
                 return tx.SourcesClosed() if self.input.exhausted else None
-            case Demand.REPLAY:
+            case InputDemand.REPLAY:
                 assert self._replay is not None, "no replay was started"
                 batch = self._replay.take_or_none()
                 if batch is not None:
                     return tx.ReplayRead(batch)
                 return tx.ReplayEnded() if self._replay.exhausted else None
-            case Demand.NOTHING:
+            case InputDemand.NOTHING:
                 return None
             case _ as never:
                 assert_never(never)
@@ -279,7 +279,7 @@ class TransactionLoop:
     async def _wait(self) -> None:
         """Wait until there may be an event; or, if the machine only asks whether one is ready, let it know."""
         self._wake.clear()
-        if self._machine.demand is not Demand.BATCH_IF_READY:
+        if self._machine.demand is not InputDemand.BATCH_IF_READY:
             await self._wake.wait()
             return
         # Readers whose data has arrived get one turn to hand it over before the transaction closes.

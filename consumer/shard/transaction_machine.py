@@ -31,15 +31,15 @@ from typing import Final, assert_never
 from consumer.checkpoint import SourceOrigins, read_through_of
 from consumer.errors import ReplayError
 from consumer.message.batch import MessageBatch
-from consumer.message.sequence_rules import Outcome
+from consumer.message.sequence_rules import SequenceOutcome
 from consumer.message.sequencer import Sequencer
 from consumer.message.uuid import Flags
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.shard import transaction_events as tx
 from consumer.shard.transaction_events import (
     Activity,
-    Demand,
     Event,
+    InputDemand,
     Instruction,
     RecordTxn,
     TxnLimits,
@@ -216,7 +216,7 @@ class TransactionMachine:
         """Producers that the sequencer had forgotten for lack of room when its last checkpoint was recorded."""
         self._input: MessageBatch | None = None
         self._input_next = 0
-        self._input_outcomes: Counter[Outcome] = Counter()
+        self._input_outcomes: Counter[SequenceOutcome] = Counter()
         self._input_open = True
         self._input_idle = False
         self._stopping = False
@@ -226,14 +226,14 @@ class TransactionMachine:
         """The last order of its kind."""
         self._timer: float | None = None
         self._out: list[Instruction] = []
-        self._demand = Demand.NOTHING
+        self._demand = InputDemand.NOTHING
         self._running = RunningTxn(limits, 0.0, is_first=True)
         self._prior: PriorTxn | None = None
         self._last_acknowledgement: Mapping[str, bytes] = {}
         """The one that this machine's transactions made last, with its journal."""
 
     @property
-    def demand(self) -> Demand:
+    def demand(self) -> InputDemand:
         """What input the machine can take, as of the last event."""
         return self._demand
 
@@ -242,7 +242,7 @@ class TransactionMachine:
         """What it waits for, as of the last event: while it works, something must move."""
         if self._phase is not _Phase.CONSUMING or self._prior is not None or self._replaying:
             return Activity.WORKING
-        return Activity.WAITING if self._demand is Demand.NOTHING else Activity.READING
+        return Activity.WAITING if self._demand is InputDemand.NOTHING else Activity.READING
 
     def start(self, now: float) -> tuple[Instruction, ...]:
         """Begin: as if the transaction of the restored checkpoint had just committed, and acknowledge it again.
@@ -277,7 +277,7 @@ class TransactionMachine:
         if self._phase is _Phase.CONSUMING:
             self._advance(now)
         else:
-            self._demand = Demand.NOTHING
+            self._demand = InputDemand.NOTHING
         out, self._out = tuple(self._out), []
         return out
 
@@ -468,7 +468,7 @@ class TransactionMachine:
         if self._running.began is None:
             self._phase = _Phase.BEGINNING
             self._out.append(tx.BeginTxn())
-            self._demand = Demand.NOTHING
+            self._demand = InputDemand.NOTHING
             return True
         acks = leading_acks(batch)
         if acks > 0:
@@ -477,7 +477,7 @@ class TransactionMachine:
         self._delivered = bounded(before_ack(batch), self._delivery.bytes_max)
         self._phase = _Phase.DELIVERING
         self._out.append(tx.Deliver(self._delivered, first=self._running.messages == 0))
-        self._demand = Demand.NOTHING
+        self._demand = InputDemand.NOTHING
         return True
 
     def _consume(self, batch: MessageBatch, count: int) -> None:
@@ -491,7 +491,7 @@ class TransactionMachine:
             assert replay is not None, "the sequencer wants neither input nor a replay"
             self._replaying = True
             self._out.append(tx.StartReplay(replay.journal, replay.begin, replay.end))
-        self._demand = Demand.REPLAY
+        self._demand = InputDemand.REPLAY
         self._arm(now)
 
     def _close_or_wait(self, now: float) -> None:
@@ -500,12 +500,12 @@ class TransactionMachine:
         ends_here = self._stopping or not self._input_open
         if self._prior is None and running.messages == 0 and ends_here:
             self._phase = _Phase.ENDED
-            self._demand = Demand.NOTHING
+            self._demand = InputDemand.NOTHING
             self._out.append(tx.Finish())
         elif self._must_wait(now, can_read=can_read):
-            self._wait(Demand.BATCH if can_read else Demand.NOTHING, now)
+            self._wait(InputDemand.BATCH if can_read else InputDemand.NOTHING, now)
         elif can_read and not self._input_idle and not running.leaves_ready_input(now):
-            self._wait(Demand.BATCH_IF_READY, now)
+            self._wait(InputDemand.BATCH_IF_READY, now)
         else:
             self._close(now)
 
@@ -518,7 +518,7 @@ class TransactionMachine:
             return True
         return can_read and running.limits.wait_for_ack and self._sequencer.has_pending()
 
-    def _wait(self, demand: Demand, now: float) -> None:
+    def _wait(self, demand: InputDemand, now: float) -> None:
         self._demand = demand
         self._arm(now)
 
@@ -532,7 +532,7 @@ class TransactionMachine:
     def _close(self, now: float) -> None:
         self._running.finalizing = now
         self._phase = _Phase.FINALIZING
-        self._demand = Demand.NOTHING
+        self._demand = InputDemand.NOTHING
         sources = self._origins.stamped(self._sequencer.take_checkpoint())
         self._finalize = tx.Finalize(sources, self._last_acknowledgement)
         self._out.append(self._finalize)

@@ -53,7 +53,7 @@ class ShardWorker(Protocol):
         ...
 
 
-class Worker:
+class ShardThread:
     """Runs calls first in, first out, on a thread of its own."""
 
     def __init__(self, name: str) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from consumer.broker.append import Turns
 from consumer.broker.preconditions import (
-    Position,
+    JournalEnd,
     content_refusal,
     is_proven,
     may_read,
@@ -63,9 +63,9 @@ class MemoryJournal:
         """The write head, bytes."""
         return len(self.content)
 
-    def position(self) -> Position:
+    def position(self) -> JournalEnd:
         """Return what an append is judged against."""
-        return Position(self.head, self.registers, unconfirmed=False)
+        return JournalEnd(self.head, self.registers, unconfirmed=False)
 
     def fragment(self, begin: int, end: int) -> Fragment:
         """Return bytes of it as clients see them."""

@@ -33,7 +33,7 @@ from consumer.shard.environment import ShardConfig
 from consumer.simulation.application import NumberKeeper, NumberStore
 from consumer.simulation.broker import MemoryBroker
 from consumer.simulation.history_checker import INPUTS, LOG, OUTPUTS, Witness
-from consumer.simulation.member import SimulatedMember, Surroundings, new_member
+from consumer.simulation.member import SimulatedConsumer, SimulatedSurroundings, new_member
 from consumer.simulation.scenario import Scenario
 from consumer.simulation.stores import FaultyWay, FencedRowStore, RecordedStore, Table
 
@@ -59,7 +59,7 @@ CONFIG: Final = ShardConfig(
 """Everything happens often; a former producer is undone again when whatever was late has come."""
 
 
-class Cluster:
+class ConsumerCluster:
     """Everything there is in one run."""
 
     def __init__(
@@ -92,7 +92,7 @@ class Cluster:
         self.broker = MemoryBroker()
         self.broker.observers.append(witness.on_appended)
         self.table = Table(lambda _, state: witness.on_durable(state))
-        self.members: list[SimulatedMember] = []
+        self.members: list[SimulatedConsumer] = []
         """All that ever were, oldest first."""
         self.application_fails = False
         self.recorded = self.random.random() < scenario.recorded
@@ -102,7 +102,7 @@ class Cluster:
         self._keys = Keys(ROOT)
         self._members_wanted = self.draw(scenario.members)
         self._standbys_wanted = self.draw(scenario.standbys) if self.recorded else 0
-        self._surroundings = Surroundings(
+        self._surroundings = SimulatedSurroundings(
             etcd=self.etcd,
             broker=self.broker,
             keys=self._keys,
@@ -147,7 +147,7 @@ class Cluster:
             spec.hint_backups = 2
         self._write(Put(self._keys.item(SHARD), spec.SerializeToString(deterministic=True)))
 
-    def join(self) -> SimulatedMember:
+    def join(self) -> SimulatedConsumer:
         """Start a member."""
         number = len(self.members) + 1
         member_id = MemberId("zone", f"m{number}")
@@ -177,14 +177,14 @@ class Cluster:
             self._fill()
             await asyncio.sleep(self.random.uniform(*LOOK_SECONDS))
 
-    def primary(self) -> SimulatedMember | None:
+    def primary(self) -> SimulatedConsumer | None:
         """Return the member at slot 0."""
         for member_id, slot in self._slots():
             if slot == 0:
                 return self._by_id(member_id)
         return None
 
-    def promote(self, member: SimulatedMember) -> None:
+    def promote(self, member: SimulatedConsumer) -> None:
         """Make a member the primary, in place of another, in one step."""
         operations: list[Operation] = []
         value = b""
@@ -199,12 +199,12 @@ class Cluster:
             operations, value = [], b""
         self._write(*operations, Put(key, value, lease=member.lease))
 
-    def revoke(self, member: SimulatedMember) -> None:
+    def revoke(self, member: SimulatedConsumer) -> None:
         """End a member's lease; it has another one for what is assigned to it next."""
         self.etcd.revoke(member.lease)
         member.lease = self.etcd.grant(LEASE_SECONDS)
 
-    def candidates(self) -> list[SimulatedMember]:
+    def candidates(self) -> list[SimulatedConsumer]:
         """Return members that may be given something: also some that stand still, for a while."""
         return [member for member in self._present() if not member.killed]
 
@@ -246,13 +246,13 @@ class Cluster:
                 key = self._keys.assignment(SHARD, member.member_id, slot)
                 self._write(Put(key, b"", lease=member.lease))
 
-    def _has_slot(self, member: SimulatedMember) -> bool:
+    def _has_slot(self, member: SimulatedConsumer) -> bool:
         return any(member_id == member.member_id for member_id, _ in self._slots())
 
-    def _present(self) -> list[SimulatedMember]:
+    def _present(self) -> list[SimulatedConsumer]:
         return [member for member in self.members if not member.is_gone]
 
-    def _by_id(self, member_id: MemberId) -> SimulatedMember:
+    def _by_id(self, member_id: MemberId) -> SimulatedConsumer:
         return next(member for member in self.members if member.member_id == member_id)
 
     def _slots(self) -> dict[tuple[MemberId, int], KeyValue]:

@@ -9,9 +9,9 @@ from typing import Final
 
 from allocator.simulation.network import Link
 from consumer.protocol.journal_pb2 import Status
-from consumer.simulation.cluster import Cluster
+from consumer.simulation.cluster import ConsumerCluster
 from consumer.simulation.history_checker import LOG
-from consumer.simulation.member import SimulatedMember
+from consumer.simulation.member import SimulatedConsumer
 from consumer.simulation.scenario import Fault
 
 LOSS_MAX: Final = 0.35
@@ -28,10 +28,10 @@ _REFUSALS: Final = (
 )
 
 
-class Faults:
+class ShardFaults:
     """Draws what happens next, does it, and undoes all that can be undone."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ConsumerCluster) -> None:
         self._cluster = cluster
         self._random = cluster.random
         self._actions: dict[Fault, Callable[[], str | None]] = {
@@ -123,17 +123,17 @@ class Faults:
         self._cluster.promote(member)
         return str(member.member_id)
 
-    def _wake(self, member: SimulatedMember) -> None:
+    def _wake(self, member: SimulatedConsumer) -> None:
         if not member.killed:
             member.process.go_on()
 
-    def _replace(self, member: SimulatedMember) -> None:
+    def _replace(self, member: SimulatedConsumer) -> None:
         if self._cluster.primary() is member and not member.killed:
             self._cluster.revoke(member)
 
     # -- ways
 
-    def _cut(self, links_of: Callable[[SimulatedMember], Sequence[Link]]) -> str | None:
+    def _cut(self, links_of: Callable[[SimulatedConsumer], Sequence[Link]]) -> str | None:
         member = self._victim()
         if member is None:
             return None
@@ -143,7 +143,7 @@ class Faults:
         seconds = self._passes(lambda: _mend(links_of(member)))
         return f"{member.member_id} for {seconds:.1f} s"
 
-    def _lossy(self, links_of: Callable[[SimulatedMember], Sequence[Link]]) -> str | None:
+    def _lossy(self, links_of: Callable[[SimulatedConsumer], Sequence[Link]]) -> str | None:
         member = self._victim()
         if member is None:
             return None
@@ -214,7 +214,7 @@ class Faults:
 
     # -- who and when
 
-    def _victim(self) -> SimulatedMember | None:
+    def _victim(self) -> SimulatedConsumer | None:
         """Return a running member, most often the primary."""
         running = [m for m in self._cluster.members if m.is_running and not m.killed]
         primary = self._cluster.primary()

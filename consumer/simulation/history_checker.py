@@ -21,7 +21,7 @@ import msgspec
 
 from consumer.message.batch import batch_of
 from consumer.message.framing import NDJSON, framing_for
-from consumer.message.sequence_rules import Outcome
+from consumer.message.sequence_rules import SequenceOutcome
 from consumer.message.sequencer import Sequencer
 from consumer.message.types import JsonType
 from consumer.message.uuid import Flags
@@ -77,7 +77,7 @@ class RecoveredView:
         return True
 
 
-class CommittedView:
+class CommittedHistory:
     """Follows one journal from its beginning. Messages are JSON with a number at `id`."""
 
     def __init__(self, journal: str) -> None:
@@ -85,7 +85,7 @@ class CommittedView:
         self._unframer = framing_for(NDJSON, journal=journal).unframer(journal=journal, offset=0)
         self._sequencer = Sequencer({}, ring_messages=ENDLESS, ring_bytes=ENDLESS)
         self._type = JsonType()
-        self.outcomes: Counter[Outcome] = Counter()
+        self.outcomes: Counter[SequenceOutcome] = Counter()
         """Messages by what became of them."""
 
     def feed(self, appended: Appended) -> list[int]:
@@ -126,7 +126,7 @@ def output_of(number: int) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class HistoryViolation:
     """A promise that did not hold."""
 
     invariant: str
@@ -143,7 +143,7 @@ class Witness:
 
     tell: Callable[[str], object] = lambda _: None
     """Is told each event."""
-    violation: Violation | None = None
+    violation: HistoryViolation | None = None
     """The first one."""
     committed: set[int] = field(default_factory=set)
     """Inputs that are committed."""
@@ -155,11 +155,11 @@ class Witness:
     """States that became durable."""
     restores: int = 0
     """How often a store was opened."""
-    _views: dict[str, CommittedView] = field(default_factory=dict)
+    _views: dict[str, CommittedHistory] = field(default_factory=dict)
     _log: RecoveredView = field(default_factory=lambda: RecoveredView(LOG))
 
     def __post_init__(self) -> None:
-        self._views = {journal: CommittedView(journal) for journal in (*INPUTS, *OUTPUTS)}
+        self._views = {journal: CommittedHistory(journal) for journal in (*INPUTS, *OUTPUTS)}
         self.visible = {journal: [] for journal in OUTPUTS}
 
     # -- what happens
@@ -215,7 +215,7 @@ class Witness:
     def violate(self, invariant: str, problem: str) -> None:
         """Note that a promise was broken."""
         self.tell(f"VIOLATION {invariant}: {problem}")
-        self.violation = self.violation or Violation(invariant, problem)
+        self.violation = self.violation or HistoryViolation(invariant, problem)
 
     # -- at rest
 

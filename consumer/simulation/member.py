@@ -121,7 +121,7 @@ class InlineWorker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class SimulatedSurroundings:
     """What all members of a run share."""
 
     etcd: FakeEtcd
@@ -134,7 +134,7 @@ class Surroundings:
 
 
 @dataclass(eq=False, kw_only=True)
-class SimulatedMember:
+class SimulatedConsumer:
     """One process."""
 
     member_id: MemberId
@@ -146,7 +146,7 @@ class SimulatedMember:
     random: Random
     application: Application[Any]
     """Its store type is between the application and itself."""
-    surroundings: Surroundings
+    surroundings: SimulatedSurroundings
     killed: bool = False
     """It stands still for ever, or will after its last steps."""
     is_gone: bool = False
@@ -223,13 +223,13 @@ class SimulatedMember:
 
 def new_member(
     member_id: MemberId,
-    surroundings: Surroundings,
+    surroundings: SimulatedSurroundings,
     *,
     random: Random,
     latency_seconds: tuple[float, float],
     lease: LeaseId,
     new_application: Callable[[Link], Application[Any]],
-) -> SimulatedMember:
+) -> SimulatedConsumer:
     """Put a member together; it does not run yet.
 
     Args:
@@ -241,7 +241,7 @@ def new_member(
         new_application: Makes its application, given the way to the table.
     """
     to_etcd, to_journals, to_table = (Link(random, latency_seconds) for _ in range(3))
-    return SimulatedMember(
+    return SimulatedConsumer(
         member_id=member_id,
         process=Process(str(member_id)),
         lease=lease,

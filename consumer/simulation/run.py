@@ -18,7 +18,7 @@ from allocator.ops import KeyValue
 from allocator.runtime.task_group import TaskGroup
 from allocator.simulation.many import Family
 from allocator.simulation.run import logs_to
-from allocator.simulation.store import Commit
+from allocator.simulation.store import StoreCommit
 from allocator.simulation.trace import Trace
 from allocator.simulation.virtual_loop import run_virtual, running_loop
 from allocator.simulation.world import describe
@@ -26,8 +26,8 @@ from consumer.failure_kind import FailureKind
 from consumer.protocol.journal_pb2 import Status
 from consumer.protocol.shard_pb2 import ReplicaStatus
 from consumer.simulation.application import BROKEN_ON_PURPOSE
-from consumer.simulation.cluster import CONFIG, ROOT, Cluster
-from consumer.simulation.faults import Faults
+from consumer.simulation.cluster import CONFIG, ROOT, ConsumerCluster
+from consumer.simulation.faults import ShardFaults
 from consumer.simulation.history_checker import Witness
 from consumer.simulation.scenario import Report, Scenario
 from consumer.simulation.writers import Writers, writers_of_outputs
@@ -53,7 +53,7 @@ class Statuses:
         self._witness = witness
         self._codes: dict[AssignmentKey, ReplicaStatus.Code.ValueType] = {}
 
-    def on_commit(self, commit: Commit) -> None:
+    def on_commit(self, commit: StoreCommit) -> None:
         """Take in a revision."""
         for event in commit.events:
             key = event.kv.key if isinstance(event, KeyPut) else event.key
@@ -160,7 +160,7 @@ class _Run:
         self._statuses = Statuses(self._keys, self._witness)
         loop.set_exception_handler(self._on_unheard)
         async with TaskGroup() as group:
-            self._cluster = Cluster(
+            self._cluster = ConsumerCluster(
                 self._seed,
                 self._scenario,
                 group,
@@ -178,7 +178,7 @@ class _Run:
     async def _go_through_it(self, group: TaskGroup) -> None:
         self._cluster.etcd.observers.append(self._on_commit)
         group.start_soon(self._cluster.allocate(), name="allocate")
-        faults = Faults(self._cluster)
+        faults = ShardFaults(self._cluster)
         async with TaskGroup() as writing:
             writing.start_soon(self._write(), name="write")
             await self._time_of_faults(faults)
@@ -199,7 +199,7 @@ class _Run:
                 (self._outputs if chance.random() < FOREIGN_SHARE else self._inputs).step()
             await asyncio.sleep(chance.uniform(*self._scenario.write_seconds))
 
-    async def _time_of_faults(self, faults: Faults) -> None:
+    async def _time_of_faults(self, faults: ShardFaults) -> None:
         for _ in range(self._cluster.draw(self._scenario.steps)):
             await asyncio.sleep(self._cluster.random.uniform(*self._scenario.pause_seconds))
             if self._witness.violation is not None:
@@ -229,7 +229,7 @@ class _Run:
                 self._witness.violate(invariant, f"in the end {'; '.join(missing or untrue)}")
             await asyncio.sleep(POLL_SECONDS)
 
-    def _on_commit(self, commit: Commit) -> None:
+    def _on_commit(self, commit: StoreCommit) -> None:
         self._trace.add(describe(self._keys, commit))
         self._statuses.on_commit(commit)
 

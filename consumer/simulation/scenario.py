@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from consumer.simulation.history_checker import Violation
+from consumer.simulation.history_checker import HistoryViolation
 
 Range = tuple[float, float]
 IntRange = tuple[int, int]
@@ -123,7 +123,7 @@ class Report:
     """Transactions that became durable."""
     restores: int
     """How often a primary opened its store."""
-    violation: Violation | None = None
+    violation: HistoryViolation | None = None
     recent: tuple[str, ...] = ()
     """The last lines of the trace, if there is a violation."""
 

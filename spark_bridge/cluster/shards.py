@@ -77,7 +77,7 @@ class MemberClient:
 
 # Who serves which shard, read from a listing.
 @dataclass(frozen=True, slots=True)
-class Replicas:
+class ShardReplicas:
     """The shards of a listing, by id."""
 
     primaries: Mapping[str, MemberId] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Replicas:
         return f"{shard_id} ({', '.join(self.statuses[shard_id]) or 'assigned to nobody'})"
 
 
-def read_replicas(listing: ListResponse, *, not_on: Container[MemberId] = ()) -> Replicas:
+def read_replicas(listing: ListResponse, *, not_on: Container[MemberId] = ()) -> ShardReplicas:
     """Read a listing; replicas on the members `not_on` do not count."""
     primaries: dict[str, MemberId] = {}
     statuses: dict[str, tuple[str, ...]] = {}
@@ -105,7 +105,7 @@ def read_replicas(listing: ListResponse, *, not_on: Container[MemberId] = ()) ->
             if status.code == ReplicaStatus.PRIMARY and member_id not in not_on:
                 primaries[shard.spec.id] = member_id
         statuses[shard.spec.id] = tuple(said)
-    return Replicas(primaries, statuses)
+    return ShardReplicas(primaries, statuses)
 
 
 class Shards:
@@ -143,7 +143,7 @@ class Shards:
             TimeoutError: some have none; the message names them and what is known of them.
         """
         wanted = frozenset(shard_ids)
-        found = Replicas()
+        found = ShardReplicas()
 
         def all_serving() -> bool:
             nonlocal found

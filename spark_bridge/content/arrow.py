@@ -17,8 +17,8 @@ from spark_bridge.content.frames import (
 )
 from spark_bridge.journal_sink.stamps import Stamper
 from spark_bridge.journal_sink.texts import Indices
-from spark_bridge.journal_source.byte_runs import Content
-from spark_bridge.journal_source.columns import Columns, metadata_columns
+from spark_bridge.journal_source.byte_runs import FetchedContent
+from spark_bridge.journal_source.columns import RowColumns, metadata_columns
 
 
 class ArrowDecoder:
@@ -26,11 +26,11 @@ class ArrowDecoder:
 
     whole_bytes = staticmethod(whole_frames)
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: RowColumns) -> None:
         """Say what is wanted; columns that a batch has not are null."""
         self._columns = columns
 
-    def decode(self, content: Content) -> pa.RecordBatch:
+    def decode(self, content: FetchedContent) -> pa.RecordBatch:
         """Return the rows of whole frames.
 
         Raises:

@@ -18,8 +18,8 @@ from spark_bridge.content.encoder import Encoded, Stretches, check_columns, in_o
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_sink.stamps import Stamper, uuid_texts
 from spark_bridge.journal_sink.texts import Indices, base64_text, fixed_width_texts, timestamp_text
-from spark_bridge.journal_source.byte_runs import Content
-from spark_bridge.journal_source.columns import Columns, metadata_columns
+from spark_bridge.journal_source.byte_runs import FetchedContent
+from spark_bridge.journal_source.columns import RowColumns, metadata_columns
 
 _UUID_COLUMN = "\0uuid"
 """No column of anybody's is called so."""
@@ -28,7 +28,7 @@ _UUID_COLUMN = "\0uuid"
 class CsvDecoder:
     """Decodes the records of one journal."""
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: RowColumns) -> None:
         """Say what is wanted.
 
         Raises:
@@ -48,7 +48,7 @@ class CsvDecoder:
         ends = _records(data).ends
         return ends[-1] if ends else 0
 
-    def decode(self, content: Content) -> pa.RecordBatch:
+    def decode(self, content: FetchedContent) -> pa.RecordBatch:
         """Return the messages of whole records.
 
         Raises:

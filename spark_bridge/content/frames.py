@@ -9,7 +9,7 @@ import numpy as np
 
 from consumer.errors import FramingError
 from consumer.message.framing import FIXED_MAGIC, FixedFraming, Frames
-from spark_bridge.journal_source.byte_runs import Content
+from spark_bridge.journal_source.byte_runs import FetchedContent
 
 _HEADER: Final = struct.Struct("<4sI")
 _UUID_BYTES: Final = 16
@@ -32,18 +32,18 @@ def frames_in(data: bytes) -> Frames:
     return FixedFraming().unframer(journal="", offset=0).feed(data)
 
 
-def frames_of(content: Content) -> Frames:
+def frames_of(content: FetchedContent) -> Frames:
     """Return the frames of some content."""
     return frames_in(content.data)
 
 
-def places_of(content: Content, frames: Frames) -> tuple[Any, Any]:
+def places_of(content: FetchedContent, frames: Frames) -> tuple[Any, Any]:
     """Return the journal offsets at which frames begin and end; shape (N,) each."""
     starts = np.array(frames.begins, dtype=np.int64)
     return content.offsets_of(starts, np.array(frames.ends, dtype=np.int64))
 
 
-def framing_error(content: Content, error: Exception) -> FramingError:
+def framing_error(content: FetchedContent, error: Exception) -> FramingError:
     """Return the error of content whose messages cannot be decoded."""
     detail = f"of a message there or after: {error}"
     return FramingError(content.journal, offset=int(content.piece_offsets[0]), detail=detail)

@@ -60,8 +60,8 @@ from spark_bridge.journal_sink.texts import (
     plain_text,
     timestamp_text,
 )
-from spark_bridge.journal_source.byte_runs import Content
-from spark_bridge.journal_source.columns import Columns, metadata_columns
+from spark_bridge.journal_source.byte_runs import FetchedContent
+from spark_bridge.journal_source.columns import RowColumns, metadata_columns
 from spark_bridge.journal_source.damage import corrupt_column
 from spark_bridge.journal_source.line_tables import bounds_of_lines, uuids_of_lines
 
@@ -230,7 +230,7 @@ _SCALARS: Final[dict[type[DataType], Convert]] = {
 class JsonDecoder:
     """Decodes the lines of one journal."""
 
-    def __init__(self, columns: Columns, *, permissive: bool) -> None:
+    def __init__(self, columns: RowColumns, *, permissive: bool) -> None:
         """Say what is wanted.
 
         Args:
@@ -252,7 +252,7 @@ class JsonDecoder:
         """Return how many bytes are whole lines."""
         return data.rfind(b"\n") + 1
 
-    def decode(self, content: Content) -> pa.RecordBatch:
+    def decode(self, content: FetchedContent) -> pa.RecordBatch:
         """Return the messages of whole lines.
 
         Raises:
@@ -275,7 +275,7 @@ class JsonDecoder:
             detail = f"of a message there or after: {error}"
             raise FramingError(content.journal, offset=first, detail=detail) from error
 
-    def _read(self, content: Content, starts: Any, stops: Any) -> dict[str, pa.Array]:
+    def _read(self, content: FetchedContent, starts: Any, stops: Any) -> dict[str, pa.Array]:
         if not self._columns.of_messages.fields:
             return {}
         if self._readable is not None:
@@ -286,7 +286,9 @@ class JsonDecoder:
                 pass  # what Arrow refuses is read value by value, which tells where it is wrong
         return self._read_one_by_one(content, starts, stops)
 
-    def _read_one_by_one(self, content: Content, starts: Any, stops: Any) -> dict[str, pa.Array]:
+    def _read_one_by_one(
+        self, content: FetchedContent, starts: Any, stops: Any
+    ) -> dict[str, pa.Array]:
         values: dict[str, list[Any]] = {name: [] for name in self._converters}
         corrupt: list[bytes | None] = []
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):

@@ -18,8 +18,8 @@ from spark_bridge.format_options import OptionError
 from spark_bridge.journal_sink.imports import imported
 from spark_bridge.journal_sink.stamps import Stamper
 from spark_bridge.journal_sink.texts import Indices
-from spark_bridge.journal_source.byte_runs import Content
-from spark_bridge.journal_source.columns import Columns, metadata_columns
+from spark_bridge.journal_source.byte_runs import FetchedContent
+from spark_bridge.journal_source.columns import RowColumns, metadata_columns
 from spark_bridge.journal_source.message_types import TIMESTAMP, is_map
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ class ProtobufDecoder:
 
     whole_bytes = staticmethod(whole_frames)
 
-    def __init__(self, columns: Columns, message_class: type[Message], *, uuid_field: str) -> None:
+    def __init__(
+        self, columns: RowColumns, message_class: type[Message], *, uuid_field: str
+    ) -> None:
         """Say what is wanted; columns that no field fills are null."""
         self._columns = columns
         self._class = message_class
@@ -39,7 +41,7 @@ class ProtobufDecoder:
         wanted = set(columns.of_messages.names)
         self._fields = [f for f in message_class.DESCRIPTOR.fields if f.name in wanted]
 
-    def decode(self, content: Content) -> pa.RecordBatch:
+    def decode(self, content: FetchedContent) -> pa.RecordBatch:
         """Return the messages of whole frames.
 
         Raises:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from consumer.interpreter import keep_freed_buffers
 from consumer.message.uuid import new_producer_id
-from spark_bridge.journal_sink.commit_store import Attempt
+from spark_bridge.journal_sink.commit_store import CommitAttempt
 from spark_bridge.journal_sink.key_mapping import stable_order
 from spark_bridge.journal_sink.stamps import UUID_CHARACTERS, Stamper
 
@@ -51,7 +51,7 @@ class WritePlan:
     """For the mapping, not for the messages."""
 
 
-def write_attempt(batches: Iterator[pa.RecordBatch], plan: WritePlan) -> Attempt:
+def write_attempt(batches: Iterator[pa.RecordBatch], plan: WritePlan) -> CommitAttempt:
     """Append every row, and return what commits them.
 
     Raises:
@@ -62,7 +62,7 @@ def write_attempt(batches: Iterator[pa.RecordBatch], plan: WritePlan) -> Attempt
         return runner.run(_write(_Chunks(batches, plan), plan))
 
 
-async def _write(chunks: _Chunks, plan: WritePlan) -> Attempt:
+async def _write(chunks: _Chunks, plan: WritePlan) -> CommitAttempt:
     # gRPC may only be used after the fork that made this process, so it is imported here.
     from allocator.runtime.task_group import TaskGroup
     from consumer.journal.appender import BULK_CHUNK_BYTES
@@ -118,9 +118,9 @@ class _Chunks:
         self._journals.update(chunk)
         return chunk
 
-    def attempt(self) -> Attempt:
+    def attempt(self) -> CommitAttempt:
         """Return what commits everything encoded."""
-        return Attempt(
+        return CommitAttempt(
             messages=self._messages,
             acknowledgement=self._plan.encoder.acknowledgement(
                 self._stamper.stamp_acknowledgement()

@@ -37,7 +37,7 @@ NO_BATCH = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class CommitAttempt:
     """What one successful attempt of a task wrote, uncommitted."""
 
     messages: int
@@ -74,7 +74,7 @@ class Publication(msgspec.Struct, frozen=True, omit_defaults=True):
         }
 
 
-def publication_of(attempts: Iterable[Attempt], *, batch: int = NO_BATCH) -> Publication:
+def publication_of(attempts: Iterable[CommitAttempt], *, batch: int = NO_BATCH) -> Publication:
     """Return what would commit the attempts."""
     written = [attempt for attempt in attempts if attempt.journals]
     bits: dict[str, int] = {}

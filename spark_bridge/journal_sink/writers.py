@@ -36,7 +36,7 @@ from spark_bridge.journal_sink.commit import (
     finish_publication,
     observe_nothing,
 )
-from spark_bridge.journal_sink.commit_store import Attempt, publication_of
+from spark_bridge.journal_sink.commit_store import CommitAttempt, publication_of
 from spark_bridge.journal_sink.key_mapping import mapping_for
 from spark_bridge.journal_sink.options import WriteOptions
 
@@ -95,7 +95,7 @@ async def _find_journals(options: WriteOptions) -> tuple[tuple[str, ...], str]:
 class AttemptMessage(WriterCommitMessage):
     """What a task returns."""
 
-    attempt: Attempt | None
+    attempt: CommitAttempt | None
     """None if its work was found committed, or failed."""
     query: str = ""
     """Of a micro-batch: the query's id, which stays the same as long as its checkpoint does."""
@@ -251,7 +251,7 @@ def _given(messages: Sequence[WriterCommitMessage | None]) -> list[AttemptMessag
     return [message for message in messages if isinstance(message, AttemptMessage)]
 
 
-def _attempts(messages: Sequence[AttemptMessage]) -> Iterator[Attempt]:
+def _attempts(messages: Sequence[AttemptMessage]) -> Iterator[CommitAttempt]:
     return (message.attempt for message in messages if message.attempt is not None)
 
 

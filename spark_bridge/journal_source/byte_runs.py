@@ -141,7 +141,7 @@ class RunCutter:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class FetchedContent:
     """Whole frames from one or more places of a journal."""
 
     journal: str
@@ -183,7 +183,7 @@ class ContentBuffer:
         self._pieces.append((offset, piece))
         self.size_bytes += len(piece)
 
-    def take(self) -> Content:
+    def take(self) -> FetchedContent:
         """Remove and return the whole frames, perhaps none."""
         data = b"".join([piece for _, piece in self._pieces])
         used = self._whole_bytes(data)
@@ -191,7 +191,7 @@ class ContentBuffer:
         offsets = np.array([offset for offset, _ in self._pieces], dtype=np.int64)
         self._keep_from(used, len(data))
         wanted = starts < used
-        return Content(self._journal, data[:used], starts[wanted], offsets[wanted])
+        return FetchedContent(self._journal, data[:used], starts[wanted], offsets[wanted])
 
     def _keep_from(self, used: int, size: int) -> None:
         kept: list[tuple[int, bytes]] = []

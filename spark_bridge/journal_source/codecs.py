@@ -16,8 +16,8 @@ from consumer.errors import ContentTypeError
 from consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED
 from consumer.message.types import ArrowType, CsvType, ProtobufType, json_uuid_of
 from spark_bridge.format_options import OptionError
-from spark_bridge.journal_source.byte_runs import Content
-from spark_bridge.journal_source.columns import Columns
+from spark_bridge.journal_source.byte_runs import FetchedContent
+from spark_bridge.journal_source.columns import RowColumns
 from spark_bridge.journal_source.line_tables import LineTables, LineTablesAroundDamage
 from spark_bridge.journal_source.message_table import FrameTables, MessageTable, UuidOf
 from spark_bridge.journal_source.message_types import load_message_class
@@ -47,14 +47,14 @@ class Tables(Protocol):
         ...
 
 
-class Decoder(Protocol):
+class RowDecoder(Protocol):
     """Decodes the messages of one journal."""
 
     def whole_bytes(self, data: bytes) -> int:
         """Return how many bytes of `data`, which begins with a frame, are whole frames."""
         ...
 
-    def decode(self, content: Content) -> pa.RecordBatch:
+    def decode(self, content: FetchedContent) -> pa.RecordBatch:
         """Return the messages of some content.
 
         Raises:
@@ -96,7 +96,7 @@ def uuid_of_messages(journal: str, content_type: str, options: ReadOptions) -> U
 
 
 def tolerant_decoder_for(
-    journal: str, content_type: str, *, options: ReadOptions, columns: Columns
+    journal: str, content_type: str, *, options: ReadOptions, columns: RowColumns
 ) -> TolerantDecoder:
     """Return what decodes a journal's messages, and does with those that cannot be decoded as the mode says.
 
@@ -111,8 +111,8 @@ def tolerant_decoder_for(
 
 
 def decoder_for(
-    journal: str, content_type: str, *, options: ReadOptions, columns: Columns
-) -> Decoder:
+    journal: str, content_type: str, *, options: ReadOptions, columns: RowColumns
+) -> RowDecoder:
     """Return what decodes a journal's messages.
 
     Raises:

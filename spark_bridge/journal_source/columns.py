@@ -39,7 +39,7 @@ _DIGITS: Final = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _PRODUCER_DIGITS: Final = 12
 
 
-class Columns:
+class RowColumns:
     """What a read returns."""
 
     def __init__(

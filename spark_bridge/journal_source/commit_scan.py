@@ -37,8 +37,8 @@ from consumer.message.sequence_rules import (
     NOTHING_PENDING,
     CommitSelection,
     Effect,
-    Outcome,
     ProducerClocks,
+    SequenceOutcome,
     classify,
     decide,
 )
@@ -70,7 +70,7 @@ _ROW_BYTES: Final = 24
 _DEAD_SLOTS_MAX: Final = 10_000
 
 
-class Segment(NamedTuple):
+class ScanSegment(NamedTuple):
     """Consecutive messages of one producer, clocks growing; every column has shape (N,), N > 0."""
 
     begins: Offsets
@@ -78,7 +78,7 @@ class Segment(NamedTuple):
     clocks: Words
 
     @classmethod
-    def of(cls, table: MessageTable, start: int, stop: int) -> Segment:
+    def of(cls, table: MessageTable, start: int, stop: int) -> ScanSegment:
         """Return messages [start, stop) of a table, which it does not keep alive."""
         return cls(
             table.begins[start:stop].copy(),
@@ -92,13 +92,13 @@ class Segment(NamedTuple):
         return _SEGMENT_BYTES + _ROW_BYTES * len(self.begins)
 
 
-class Span:
+class ScanSpan:
     """The pending messages of one producer that are still in memory, in offset order."""
 
     __slots__ = ("live", "segments")
 
     def __init__(self) -> None:
-        self.segments: deque[Segment] = deque()
+        self.segments: deque[ScanSegment] = deque()
         self.live = True
 
 
@@ -108,11 +108,11 @@ class PendingRing:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._slots: deque[Span] = deque()
+        self._slots: deque[ScanSpan] = deque()
         """The span of each segment, in order of arrival; a span that left is swept out some time."""
         self._dead_slots = 0
 
-    def add(self, span: Span, segment: Segment) -> None:
+    def add(self, span: ScanSpan, segment: ScanSegment) -> None:
         """Add messages, and forget the oldest if they are too many; these here are kept."""
         while self._slots and self._bytes + segment.size_bytes > self._bytes_max:
             self._forget_oldest()
@@ -120,7 +120,7 @@ class PendingRing:
         self._bytes += segment.size_bytes
         self._slots.append(span)
 
-    def release(self, span: Span) -> None:
+    def release(self, span: ScanSpan) -> None:
         """Let go of a span's messages."""
         span.live = False
         self._bytes -= sum(segment.size_bytes for segment in span.segments)
@@ -138,7 +138,7 @@ class PendingRing:
 
 
 def committed_of(
-    segments: Sequence[Segment], selection: CommitSelection
+    segments: Sequence[ScanSegment], selection: CommitSelection
 ) -> tuple[Offsets, Offsets]:
     """Return begins and ends of the messages that an acknowledgement commits.
 
@@ -190,7 +190,7 @@ class ScannedBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class ScanReplay:
     """Bytes [begin, end) that must be read again, for the messages of one producer."""
 
     begin: int
@@ -204,8 +204,8 @@ class _Producer(ProducerClocks):
     def __init__(self, state: ProducerState) -> None:
         super().__init__(state.min_clock, state.max_clock, state.begin)
         self.heard_ms = state.heard_ms
-        self.span = Span()
-        self.replayed: list[Segment] | None = None
+        self.span = ScanSpan()
+        self.replayed: list[ScanSegment] | None = None
         """What was read again, before the span."""
 
     def known_from(self, *, acknowledged_at: int) -> int:
@@ -247,7 +247,7 @@ class CommitScan:
         """
         self.position = state.offset
         """Where to read on, bytes."""
-        self.replay: Replay | None = None
+        self.replay: ScanReplay | None = None
         """What must be read again before the scan can go on."""
         self._producers = {key: _Producer(kept) for key, kept in state.producers.items()}
         self._reading = ReadingTime(state.read_ms / 1000)
@@ -316,7 +316,7 @@ class CommitScan:
         ours = (table.producers == np.uint64(self.replay.producer)) & (table.clocks != 0)
         found = table.select(ours)
         if len(found):
-            producer.replayed.append(Segment.of(found, 0, len(found)))
+            producer.replayed.append(ScanSegment.of(found, 0, len(found)))
 
     def end_replay(self) -> None:
         """Say that the range was read to its end."""
@@ -411,16 +411,16 @@ class CommitScan:
 
     def _hold_back(self, table: MessageTable, producer: _Producer, start: int, stop: int) -> None:
         producer.hold(int(table.begins[start]), int(table.clocks[stop - 1]))
-        self._ring.add(producer.span, Segment.of(table, start, stop))
+        self._ring.add(producer.span, ScanSegment.of(table, start, stop))
         self._pass(table, stop)
 
     def _acknowledge(self, table: MessageTable, producer: _Producer, key: int, index: int) -> None:
         clock = int(table.clocks[index])
         known_from = producer.known_from(acknowledged_at=int(table.begins[index]))
         outcome = decide(Flags.ACK_TXN, clock, producer, in_memory=known_from == producer.begin)
-        if outcome is Outcome.ACK_COMMIT_REPLAY:
+        if outcome is SequenceOutcome.ACK_COMMIT_REPLAY:
             producer.replayed = []
-            self.replay = Replay(producer.begin, known_from, key)
+            self.replay = ScanReplay(producer.begin, known_from, key)
             return
         if EFFECTS[outcome] is Effect.COMMIT and not self._commit(producer, through=clock):
             self.full, self._held = True, key  # the state says that it is to come
@@ -452,7 +452,7 @@ class CommitScan:
     def _settle(self, producer: _Producer, clock: int) -> None:
         """Let a producer have nothing pending after `clock`."""
         self._ring.release(producer.span)
-        producer.span = Span()
+        producer.span = ScanSpan()
         producer.replayed = None
         producer.settle(clock)
 

@@ -16,8 +16,8 @@ from pyspark.sql.types import BinaryType
 
 from consumer.errors import FramingError
 from consumer.message.framing import Frames, framing_for
-from spark_bridge.journal_source.byte_runs import Content
-from spark_bridge.journal_source.columns import Columns, metadata_columns
+from spark_bridge.journal_source.byte_runs import FetchedContent
+from spark_bridge.journal_source.columns import RowColumns, metadata_columns
 from spark_bridge.journal_source.message_table import Offsets
 from spark_bridge.journal_source.options import ReadMode
 
@@ -36,10 +36,10 @@ class DamagedRecord(NamedTuple):
 class _Decoder(Protocol):
     def whole_bytes(self, data: bytes) -> int: ...
 
-    def decode(self, content: Content) -> pa.RecordBatch: ...
+    def decode(self, content: FetchedContent) -> pa.RecordBatch: ...
 
 
-def damaged_rows(columns: Columns, journal: str, records: list[DamagedRecord]) -> pa.RecordBatch:
+def damaged_rows(columns: RowColumns, journal: str, records: list[DamagedRecord]) -> pa.RecordBatch:
     """Return a row for each record: where it stands and, if there is a column for it, its bytes; all else is null.
 
     Raises:
@@ -52,7 +52,7 @@ def damaged_rows(columns: Columns, journal: str, records: list[DamagedRecord]) -
     return columns.batch(values, len(records))
 
 
-def corrupt_column(columns: Columns, contents: list[bytes | None]) -> dict[str, pa.Array]:
+def corrupt_column(columns: RowColumns, contents: list[bytes | None]) -> dict[str, pa.Array]:
     """Return the column of damaged records, if it is wanted; None where a record is sound."""
     field = columns.corrupt
     if field is None:
@@ -68,7 +68,7 @@ class TolerantDecoder:
     """Decodes what can be decoded; what cannot is a row of its own, left out, or an error."""
 
     def __init__(
-        self, inner: _Decoder, columns: Columns, *, content_type: str, mode: ReadMode
+        self, inner: _Decoder, columns: RowColumns, *, content_type: str, mode: ReadMode
     ) -> None:
         """Wrap a decoder.
 
@@ -84,7 +84,7 @@ class TolerantDecoder:
         self._mode = mode
         self.whole_bytes = inner.whole_bytes
 
-    def decode(self, content: Content) -> Iterator[pa.RecordBatch]:
+    def decode(self, content: FetchedContent) -> Iterator[pa.RecordBatch]:
         """Yield the messages of whole frames, in order.
 
         Raises:
@@ -102,7 +102,7 @@ class TolerantDecoder:
         yield from self._halves(content, frames, 0, len(frames.payloads))
 
     def _halves(
-        self, content: Content, frames: Frames, start: int, stop: int
+        self, content: FetchedContent, frames: Frames, start: int, stop: int
     ) -> Iterator[pa.RecordBatch]:
         """Decode frames [start, stop), which are known to fail together."""
         if stop - start <= 1:
@@ -121,7 +121,7 @@ class TolerantDecoder:
             else:
                 yield batch
 
-    def _damaged(self, content: Content, frames: Frames, index: int) -> pa.RecordBatch:
+    def _damaged(self, content: FetchedContent, frames: Frames, index: int) -> pa.RecordBatch:
         begins, ends = content.offsets_of(_one(frames.begins[index]), _one(frames.ends[index]))
         record = DamagedRecord(int(begins[0]), int(ends[0]), frames.payloads[index])
         try:
@@ -130,14 +130,14 @@ class TolerantDecoder:
             raise _framing_error(content, error) from error
 
 
-def _framing_error(content: Content, error: Exception) -> FramingError:
+def _framing_error(content: FetchedContent, error: Exception) -> FramingError:
     if isinstance(error, FramingError):
         return error
     detail = f"of a message there or after: {type(error).__name__}: {error}"
     return FramingError(content.journal, offset=int(content.piece_offsets[0]), detail=detail)
 
 
-def _part(content: Content, start: int, stop: int) -> Content:
+def _part(content: FetchedContent, start: int, stop: int) -> FetchedContent:
     """Return bytes [start, stop) of some content, which are whole frames."""
     first = int(np.searchsorted(content.piece_starts, start, side="right")) - 1
     last = int(np.searchsorted(content.piece_starts, stop - 1, side="right"))
@@ -145,7 +145,7 @@ def _part(content: Content, start: int, stop: int) -> Content:
     offsets = content.piece_offsets[first:last].copy()
     offsets[0] -= starts[0]  # the part begins within its first piece
     starts[0] = 0
-    return Content(content.journal, content.data[start:stop], starts, offsets)
+    return FetchedContent(content.journal, content.data[start:stop], starts, offsets)
 
 
 def _one(value: int) -> Offsets:

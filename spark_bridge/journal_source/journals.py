@@ -14,7 +14,7 @@ from consumer.protocol.selector_text import parse_selector
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.codecs import tables_for
 from spark_bridge.journal_source.journal_state import AT_THE_BEGINNING, JournalState
-from spark_bridge.journal_source.options import Place, ReadOptions
+from spark_bridge.journal_source.options import ReadOptions, ReadStart
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -42,7 +42,7 @@ async def presents(client: JournalClient, journals: list[str]) -> dict[str, Pres
 
 
 async def states_at(
-    client: JournalClient, place: Place, *, content_types: ContentTypes, options: ReadOptions
+    client: JournalClient, place: ReadStart, *, content_types: ContentTypes, options: ReadOptions
 ) -> dict[str, JournalState]:
     """Return the state of each journal at the place where a read begins.
 
@@ -70,7 +70,7 @@ async def states_at(
 
 
 async def named_offsets(
-    client: JournalClient, option: str, *, place: Place, journals: list[str]
+    client: JournalClient, option: str, *, place: ReadStart, journals: list[str]
 ) -> dict[str, int]:
     """Return the offsets that an option names, write heads looked up.
 
@@ -87,7 +87,7 @@ async def named_offsets(
 
 
 async def _offset_at(
-    client: JournalClient, journal: str, *, place: Place, tables: str, options: ReadOptions
+    client: JournalClient, journal: str, *, place: ReadStart, tables: str, options: ReadOptions
 ) -> int:
     """Return where the first message stands that was published at a time or later; the write head if none was."""
     assert place.time is not None, "a time was parsed"

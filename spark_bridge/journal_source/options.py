@@ -65,7 +65,7 @@ _NAMED: Final = {"earliest": 0, "latest": -1}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ReadStart:
     """A place in each of several journals."""
 
     kind: Literal["earliest", "latest", "time", "offsets"]
@@ -75,11 +75,11 @@ class Place:
     """By journal, bytes; -1 is the write head. Of kind `offsets`."""
 
 
-EARLIEST: Final = Place("earliest")
-LATEST: Final = Place("latest")
+EARLIEST: Final = ReadStart("earliest")
+LATEST: Final = ReadStart("latest")
 
 
-def parse_place(option: str, text: str) -> Place:
+def parse_place(option: str, text: str) -> ReadStart:
     """Return the place that an option's text says.
 
     Raises:
@@ -92,14 +92,14 @@ def parse_place(option: str, text: str) -> Place:
         case "latest":
             return LATEST
     if stripped.startswith("{"):
-        return Place("offsets", offsets=_offsets(option, stripped))
+        return ReadStart("offsets", offsets=_offsets(option, stripped))
     try:
         time = datetime.fromisoformat(stripped)
     except ValueError as error:
         raise OptionError(option, _EXPECTED, got=text) from error
     if time.tzinfo is None:
         raise OptionError(option, f"{_EXPECTED}; the time needs a zone, such as Z", got=text)
-    return Place("time", time=time)
+    return ReadStart("time", time=time)
 
 
 def _offsets(option: str, text: str) -> dict[str, int]:
@@ -162,10 +162,10 @@ class ReadOptions:
     """A message that is stamped with a time so far ahead of the driver's clock is warned of."""
     refuse_clocks_ahead: bool = False
     """Whether it ends the read, too."""
-    start: Place = EARLIEST
+    start: ReadStart = EARLIEST
     start_text: str = "earliest"
     """As it was given."""
-    end: Place = LATEST
+    end: ReadStart = LATEST
     rows_max: int | None = None
     """Of a micro-batch."""
     bytes_max: int | None = None
@@ -241,7 +241,7 @@ def _mode(given: FormatOptions) -> ReadMode:
         raise OptionError("mode", f"one of {expected}", got=text) from error
 
 
-def _end(given: FormatOptions) -> Place:
+def _end(given: FormatOptions) -> ReadStart:
     text = given.text_or_none("end") or "latest"
     end = parse_place("end", text)
     if end.kind not in ("latest", "offsets"):

@@ -12,9 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import InputPartition
 
-from spark_bridge.errors import JournalBytesGoneError, JournalReplacedError
-from spark_bridge.journal_source.byte_runs import BytePartition, Content, ContentBuffer, RunCutter
-from spark_bridge.journal_source.columns import Columns
+from spark_bridge.errors import JournalBytesGoneError, QuerySourceReplacedError
+from spark_bridge.journal_source.byte_runs import (
+    BytePartition,
+    ContentBuffer,
+    FetchedContent,
+    RunCutter,
+)
+from spark_bridge.journal_source.columns import RowColumns
 from spark_bridge.journal_source.options import ReadOptions
 
 if TYPE_CHECKING:
@@ -39,7 +44,7 @@ class JournalPartition(InputPartition):
 
 
 def read_partition(
-    partition: InputPartition, *, options: ReadOptions, columns: Columns
+    partition: InputPartition, *, options: ReadOptions, columns: RowColumns
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a partition.
 
@@ -70,7 +75,7 @@ def read_partition(
 
 
 def _damaged_rows(
-    wanted: BytePartition, options: ReadOptions, columns: Columns
+    wanted: BytePartition, options: ReadOptions, columns: RowColumns
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows of records that are no messages."""
     from spark_bridge.journal_source.damage import DamagedRecord
@@ -99,7 +104,7 @@ def _damaged_rows(
         yield _rows_of(columns, wanted.journal, records)
 
 
-def _rows_of(columns: Columns, journal: str, records: list[DamagedRecord]) -> pa.RecordBatch:
+def _rows_of(columns: RowColumns, journal: str, records: list[DamagedRecord]) -> pa.RecordBatch:
     from consumer.errors import FramingError
     from spark_bridge.journal_source.damage import damaged_rows
 
@@ -112,7 +117,7 @@ def _rows_of(columns: Columns, journal: str, records: list[DamagedRecord]) -> pa
 
 async def _contents(
     wanted: BytePartition, options: ReadOptions, buffer: ContentBuffer
-) -> AsyncGenerator[Content, None]:
+) -> AsyncGenerator[FetchedContent, None]:
     async with aclosing(_pieces(wanted, options)) as pieces:
         async for offset, piece in pieces:
             buffer.add(offset, piece)
@@ -174,7 +179,7 @@ async def _guarded(reader: Reader, options: ReadOptions) -> AsyncGenerator[ReadS
             yield span
     except Replaced as error:
         if options.fail_on_data_loss:
-            raise JournalReplacedError(
+            raise QuerySourceReplacedError(
                 error.journal,
                 error.offset,
                 error.write_head,

@@ -31,9 +31,9 @@ from spark_bridge.journal_source.commit_scan import (
     NO_LIMITS,
     UNLIMITED,
     CommitScan,
-    Replay,
     ScanLimits,
     ScannedBatch,
+    ScanReplay,
 )
 from spark_bridge.journal_source.journal_state import AT_THE_BEGINNING, JournalState
 from spark_bridge.journal_source.journals import (
@@ -174,7 +174,7 @@ class JournalScanner:
             self._scan.advance()
         return not self._scan.full
 
-    async def _read_again(self, replay: Replay) -> None:
+    async def _read_again(self, replay: ScanReplay) -> None:
         async with aclosing(self._read(replay.begin, replay.end)) as tables:
             async for table in tables:
                 self._scan.feed_replay(table)
@@ -210,7 +210,7 @@ class JournalScanner:
             raise JournalBytesGoneError(self._journal, begin, end)
 
 
-class BatchLimits(NamedTuple):
+class MicroBatchLimits(NamedTuple):
     """How much a micro-batch may hold, of all journals together."""
 
     rows_max: int = UNLIMITED
@@ -240,7 +240,7 @@ class Planner:
         self._content_types = content_types
 
     async def plan_end(
-        self, start: States, heads: Heads, limits: BatchLimits
+        self, start: States, heads: Heads, limits: MicroBatchLimits
     ) -> dict[str, JournalState]:
         """Return where the micro-batch that begins at `start` ends, in every journal.
 
@@ -300,7 +300,7 @@ class Planner:
         end: dict[str, JournalState],
         *,
         heads: Heads,
-        limits: BatchLimits,
+        limits: MicroBatchLimits,
     ) -> None:
         """Move each journal's end on by its share of the limits."""
         rows = bytes_ = 0

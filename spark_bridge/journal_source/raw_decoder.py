@@ -10,15 +10,15 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from consumer.message.framing import framing_for
 from spark_bridge.format_options import OptionError
-from spark_bridge.journal_source.byte_runs import Content
-from spark_bridge.journal_source.columns import Columns, metadata_columns
+from spark_bridge.journal_source.byte_runs import FetchedContent
+from spark_bridge.journal_source.columns import RowColumns, metadata_columns
 from spark_bridge.journal_source.message_table import UuidOf
 
 VALUE: Final = "value"
 RAW_SCHEMA: Final = StructType([StructField(VALUE, BinaryType())])
 
 
-def check_raw(columns: Columns) -> None:
+def check_raw(columns: RowColumns) -> None:
     """Refuse columns that only decoded messages have.
 
     Raises:
@@ -32,7 +32,7 @@ def check_raw(columns: Columns) -> None:
 class RawDecoder:
     """Returns payloads; looks into them for UUIDs only, and only where those are asked for."""
 
-    def __init__(self, columns: Columns, *, content_type: str, uuid_of: UuidOf) -> None:
+    def __init__(self, columns: RowColumns, *, content_type: str, uuid_of: UuidOf) -> None:
         """Say what is wanted.
 
         Requires:
@@ -47,7 +47,7 @@ class RawDecoder:
         ends = self._framing.unframer(journal="", offset=0).feed(data).ends
         return ends[-1] if ends else 0
 
-    def decode(self, content: Content) -> pa.RecordBatch:
+    def decode(self, content: FetchedContent) -> pa.RecordBatch:
         """Return the payloads of whole frames."""
         frames = self._framing.unframer(journal="", offset=0).feed(content.data)
         begins, ends = content.offsets_of(

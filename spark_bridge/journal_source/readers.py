@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from spark_bridge.format_options import OptionError
-from spark_bridge.journal_source.columns import Columns
+from spark_bridge.journal_source.columns import RowColumns
 from spark_bridge.journal_source.options import LATEST, ReadMode, ReadOptions
 from spark_bridge.journal_source.partition_reader import read_partition
 from spark_bridge.journal_source.raw_decoder import check_raw
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from spark_bridge.journal_source.stream_plan import StreamPlan
 
 
-def columns_of_read(schema: StructType, options: ReadOptions) -> Columns:
+def columns_of_read(schema: StructType, options: ReadOptions) -> RowColumns:
     """Return the columns of a read.
 
     Raises:
         OptionError: a column or an option does not fit.
     """
     corrupt = options.corrupt_column if options.mode is ReadMode.PERMISSIVE else None
-    columns = Columns(schema, include_metadata=options.include_metadata, corrupt=corrupt)
+    columns = RowColumns(schema, include_metadata=options.include_metadata, corrupt=corrupt)
     if not options.decode:
         check_raw(columns)  # here, because Spark tries tasks again and again
     return columns

@@ -11,10 +11,16 @@ from typing import Any, Final
 import structlog
 
 from consumer.client.loop_thread import LoopThread
-from consumer.journal.guard import HEAD_PATIENCE_SECONDS, Present, Standing, epoch_text, standing
+from consumer.journal.guard import (
+    HEAD_PATIENCE_SECONDS,
+    Present,
+    RememberedOffset,
+    epoch_text,
+    standing,
+)
 from consumer.protocol.identity_pb2 import JournalEpoch
 from spark_bridge.brokers import open_client
-from spark_bridge.errors import JournalReplacedError
+from spark_bridge.errors import QuerySourceReplacedError
 from spark_bridge.journal_source.byte_runs import BytePartition
 from spark_bridge.journal_source.commit_scan import UNLIMITED
 from spark_bridge.journal_source.journal_state import JournalState
@@ -34,7 +40,7 @@ from spark_bridge.journal_source.offsets import (
 )
 from spark_bridge.journal_source.options import ReadOptions, parse_place
 from spark_bridge.journal_source.partition_reader import JournalPartition
-from spark_bridge.journal_source.planner import BatchLimits, Planner
+from spark_bridge.journal_source.planner import MicroBatchLimits, Planner
 
 _log = structlog.get_logger()
 
@@ -51,7 +57,9 @@ class StreamPlan:
     def __init__(self, options: ReadOptions) -> None:
         """Open what reads the journals."""
         self._options = options
-        self._limits = BatchLimits(options.rows_max or UNLIMITED, options.bytes_max or UNLIMITED)
+        self._limits = MicroBatchLimits(
+            options.rows_max or UNLIMITED, options.bytes_max or UNLIMITED
+        )
         self._loop = LoopThread(name="journal-stream-plan")
         self._client = open_client(options.access)
         self._planner = Planner(self._client, options)
@@ -111,7 +119,7 @@ class StreamPlan:
             replaced = self._replaced(offset, heads)
             restarted = {name: offset.journals[name].restarted() for name in replaced}
             began, states = restarted or None, {**offset.journals, **restarted}
-        limits = self._limits if limited else BatchLimits()
+        limits = self._limits if limited else MicroBatchLimits()
         end = await self._planner.plan_end(states, heads, limits)
         self._idle = not isinstance(offset, SymbolicStart) and end == states
         if self._idle:
@@ -133,12 +141,12 @@ class StreamPlan:
                 continue
             epoch = offset.epochs.get(name)
             found = standing(state.offset, epoch, present)
-            if found is Standing.BEHIND and self._is_patient(name):
+            if found is RememberedOffset.BEHIND and self._is_patient(name):
                 heads.pop(name, None)
-            elif found is Standing.SAME:
+            elif found is RememberedOffset.SAME:
                 self._behind_since.pop(name, None)
             elif self._options.fail_on_data_loss:
-                raise JournalReplacedError(
+                raise QuerySourceReplacedError(
                     name,
                     offset=state.offset,
                     write_head=present.write_head,

@@ -44,7 +44,7 @@ AnswerT = TypeVar("AnswerT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class CallTarget:
     """Whom calls are for, and what they carry."""
 
     plan: ResolverPlan
@@ -66,7 +66,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class CallAttempt:
     """What an attempt hands to gRPC."""
 
     channel: grpc.Channel
@@ -79,11 +79,11 @@ class Attempt:
     """The token, if the answer must acknowledge it; else empty."""
 
 
-Perform = Callable[[Attempt], tuple[AnswerT | None, Outcome]]
+Perform = Callable[[CallAttempt], tuple[AnswerT | None, Outcome]]
 """Makes an attempt; returns what was answered, and what that means."""
 
 
-def perform(target: Target, call: Call, attempt: Perform[AnswerT]) -> AnswerT:
+def perform(target: CallTarget, call: Call, attempt: Perform[AnswerT]) -> AnswerT:
     """Return what a shard's primary answers.
 
     Raises:
@@ -95,7 +95,7 @@ def perform(target: Target, call: Call, attempt: Perform[AnswerT]) -> AnswerT:
     return _Calling(target, call).run(attempt)
 
 
-def of_unary(shard_id: str, attempt: Attempt, begin: Callable[..., Any]) -> tuple[Any, Outcome]:
+def of_unary(shard_id: str, attempt: CallAttempt, begin: Callable[..., Any]) -> tuple[Any, Outcome]:
     """Make an attempt of a method with one response; return (response, call), and the outcome.
 
     Args:
@@ -117,7 +117,7 @@ def of_unary(shard_id: str, attempt: Attempt, begin: Callable[..., Any]) -> tupl
 class _Calling:
     """The state of one call."""
 
-    def __init__(self, target: Target, call: Call) -> None:
+    def __init__(self, target: CallTarget, call: Call) -> None:
         plan = target.plan
         seconds = plan.deadline_seconds if call.timeout_seconds is None else call.timeout_seconds
         self._target = target
@@ -162,7 +162,7 @@ class _Calling:
         )
         channel, release = self._worker.channels.borrow(route.endpoint)
         answer, outcome = attempt(
-            Attempt(
+            CallAttempt(
                 channel=channel,
                 release=release,
                 request=request,

@@ -41,7 +41,7 @@ _MAP_KEY_TEXT, _MAP_VALUE_INT64 = 9, 3
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class CallAnswered:
     """The call is done."""
 
 
@@ -68,7 +68,7 @@ class Failed:
     error: Exception
 
 
-Outcome = Answered | Moved | Questioned | Failed
+Outcome = CallAnswered | Moved | Questioned | Failed
 
 
 def of_answer(shard_id: str, response: object, initial: Pairs | None, *, asked: Token) -> Outcome:
@@ -85,7 +85,7 @@ def of_answer(shard_id: str, response: object, initial: Pairs | None, *, asked: 
         return _of_status(shard_id, status, header)
     if asked and not is_honoured(initial):
         return Questioned("the answer does not say that it honours the token", None)
-    return Answered()
+    return CallAnswered()
 
 
 def of_error(shard_id: str, error: grpc.RpcError) -> Outcome:
@@ -110,7 +110,7 @@ def _of_status(shard_id: str, status: int, header: Header | None) -> Outcome:
     name = Status.Name(Status.ValueType(status))
     if status == Status.SHARD_NOT_FOUND:
         return Questioned(name, ShardNotFoundError(shard_id, header))
-    return Moved(name, header) if status in _MOVING else Answered()
+    return Moved(name, header) if status in _MOVING else CallAnswered()
 
 
 def _in_band(response: object) -> tuple[int, Header | None]:
@@ -225,7 +225,7 @@ class CallHistory:
         """
         self.attempts += 1
         match outcome:
-            case Answered():
+            case CallAnswered():
                 return Done()
             case Failed(error):
                 return Final(error)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import grpc
 
-from spark_bridge.routing.attempts import Attempt, Call, Target, of_unary, perform
+from spark_bridge.routing.attempts import Call, CallAttempt, CallTarget, of_unary, perform
 from spark_bridge.routing.channels import this_worker
 from spark_bridge.routing.retry_policy import Outcome, of_answer, of_error
 
@@ -26,7 +26,7 @@ Metadata = Iterable[tuple[str, str | bytes]] | None
 class RoutedChannel(grpc.Channel):
     """Holds no connection of its own: those are the worker's, which other channels share."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: CallTarget) -> None:
         """Lead to a shard."""
         self._target = target
 
@@ -98,7 +98,7 @@ class _Callable:
     """A method of a shard's service."""
 
     def __init__(
-        self, target: Target, method: str, serialize: Serializer, deserialize: Deserializer
+        self, target: CallTarget, method: str, serialize: Serializer, deserialize: Deserializer
     ) -> None:
         self._target = target
         self._method = method
@@ -164,12 +164,12 @@ class _OneResponse(_Callable):
     def _sendable(self, request: Any) -> Any:
         return request
 
-    def _attempt(self, attempt: Attempt) -> tuple[Any, Outcome]:
+    def _attempt(self, attempt: CallAttempt) -> tuple[Any, Outcome]:
         raise NotImplementedError
 
 
 class _UnaryUnary(_OneResponse):
-    def _attempt(self, attempt: Attempt) -> tuple[Any, Outcome]:
+    def _attempt(self, attempt: CallAttempt) -> tuple[Any, Outcome]:
         method = attempt.channel.unary_unary(self._method, self._serialize, self._deserialize)
         return of_unary(self._target.shard_id, attempt, method.with_call)
 
@@ -178,7 +178,7 @@ class _StreamUnary(_OneResponse):
     def _sendable(self, request: Any) -> Any:
         return request if isinstance(request, tuple) else tuple(request)
 
-    def _attempt(self, attempt: Attempt) -> tuple[Any, Outcome]:
+    def _attempt(self, attempt: CallAttempt) -> tuple[Any, Outcome]:
         method = attempt.channel.stream_unary(self._method, self._serialize, self._deserialize)
 
         def begin(requests: Any, **options: Any) -> Any:
@@ -202,7 +202,7 @@ class _UnaryStream(_Callable):
         call = self._call(request, timeout, metadata, compression)
         return perform(self._target, call, self._attempt)
 
-    def _attempt(self, attempt: Attempt) -> tuple[RoutedStream | None, Outcome]:
+    def _attempt(self, attempt: CallAttempt) -> tuple[RoutedStream | None, Outcome]:
         method = attempt.channel.unary_stream(self._method, self._serialize, self._deserialize)
         call = method(
             attempt.request,

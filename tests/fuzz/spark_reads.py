@@ -21,9 +21,9 @@ from pyspark.sql.types import (
 
 from consumer.message.framing import ARROW_STREAM, CSV, NDJSON, PROTOBUF_FIXED, framing_for
 from consumer.message.types import ArrowMessage, ArrowType
-from spark_bridge.journal_source.byte_runs import Content
+from spark_bridge.journal_source.byte_runs import FetchedContent
 from spark_bridge.journal_source.codecs import tables_for, tolerant_decoder_for
-from spark_bridge.journal_source.columns import Columns, with_metadata
+from spark_bridge.journal_source.columns import RowColumns, with_metadata
 from spark_bridge.journal_source.message_table import DAMAGED, MessageTable
 from spark_bridge.journal_source.options import ReadMode, read_options
 from tests.fuzz.arrow_seeds import arrow_messages
@@ -44,15 +44,15 @@ _OPTIONS: Final = replace(
 _CHUNK: Final = 11
 
 
-def _columns(**kinds: DataType) -> Columns:
+def _columns(**kinds: DataType) -> RowColumns:
     fields = [StructField(name, kind) for name, kind in kinds.items()]
     fields.append(StructField("_corrupt_record", StringType()))
-    return Columns(
+    return RowColumns(
         with_metadata(StructType(fields)), include_metadata=True, corrupt="_corrupt_record"
     )
 
 
-def _reads(content_type: str, columns: Columns) -> Callable[[bytes], object]:
+def _reads(content_type: str, columns: RowColumns) -> Callable[[bytes], object]:
     def read(data: bytes) -> None:
         table = _table(content_type, data, len(data) + 1)
         again = _table(content_type, data, _CHUNK)
@@ -64,7 +64,7 @@ def _reads(content_type: str, columns: Columns) -> Callable[[bytes], object]:
         places = zip(sound.begins.tolist(), sound.ends.tolist(), strict=True)
         pieces = [data[begin:end] for begin, end in places]
         starts = np.cumsum([0, *map(len, pieces)], dtype=np.int64)[:-1]
-        content = Content("in/a", b"".join(pieces), starts, sound.begins)
+        content = FetchedContent("in/a", b"".join(pieces), starts, sound.begins)
         decoder = tolerant_decoder_for("in/a", content_type, options=_OPTIONS, columns=columns)
         assert decoder.whole_bytes(content.data) == len(content.data), "a frame is lost"
         rows = [row for batch in decoder.decode(content) for row in batch.to_pylist()]

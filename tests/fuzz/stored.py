@@ -192,7 +192,7 @@ _ETCD: Final = (
         "etcd.move",
         lambda: [
             move_records.encoded(
-                move_records.Entry(
+                move_records.MoveLogEntry(
                     at_milliseconds=1_700_000_000_000,
                     writer="zone-a#member-1",
                     epoch=4,

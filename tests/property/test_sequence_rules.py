@@ -13,8 +13,8 @@ from consumer.message.sequence_rules import (
     NOTHING_PENDING,
     CommitSelection,
     Effect,
-    Outcome,
     ProducerClocks,
+    SequenceOutcome,
     classify,
     decide,
     duplicates_through,
@@ -41,7 +41,7 @@ def copy_of(producer: ProducerClocks) -> ProducerClocks:
     return ProducerClocks(producer.min_clock, producer.max_clock, producer.begin)
 
 
-def obey(producer: ProducerClocks, clock: int, outcome: Outcome) -> None:
+def obey(producer: ProducerClocks, clock: int, outcome: SequenceOutcome) -> None:
     """Do to a producer what an outcome says."""
     match EFFECTS[outcome]:
         case Effect.HOLD:
@@ -83,15 +83,15 @@ def test_acknowledgement_of_what_memory_lost_asks_for_a_replay() -> None:
     """
     producer = ProducerClocks(20, 40, 5)
 
-    assert decide(ACK, 50, producer, in_memory=False) is Outcome.ACK_COMMIT_REPLAY
-    assert decide(ACK, 20, producer, in_memory=False) is Outcome.ACK_ROLLBACK
-    assert decide(ACK, 50, ProducerClocks(20), in_memory=False) is Outcome.ACK_EMPTY
+    assert decide(ACK, 50, producer, in_memory=False) is SequenceOutcome.ACK_COMMIT_REPLAY
+    assert decide(ACK, 20, producer, in_memory=False) is SequenceOutcome.ACK_ROLLBACK
+    assert decide(ACK, 50, ProducerClocks(20), in_memory=False) is SequenceOutcome.ACK_EMPTY
 
 
 @given(st.sampled_from(FLAGS), producers())
 def test_message_without_a_clock_is_shown(flags: int, producer: ProducerClocks) -> None:
     """Plan: any flags, any producer. Why: it opted out of sequencing, so nothing known of anyone may hide it."""
-    assert decide(flags, 0, producer) is Outcome.OUTSIDE_COMMIT
+    assert decide(flags, 0, producer) is SequenceOutcome.OUTSIDE_COMMIT
 
 
 def test_every_decision_has_an_effect() -> None:

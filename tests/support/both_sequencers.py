@@ -10,7 +10,7 @@ from consumer.message.sequencer import Sequencer
 from consumer.message.uuid import Flags
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.shard import transaction_events as tx
-from consumer.shard.transaction_events import Demand, TxnLimits
+from consumer.shard.transaction_events import InputDemand, TxnLimits
 from consumer.shard.transaction_machine import TransactionMachine
 from spark_bridge.journal_source.commit_scan import CommitScan
 from spark_bridge.journal_source.journal_state import AT_THE_BEGINNING
@@ -97,11 +97,11 @@ class _Shard:
         if self._events:
             return self._events.popleft()
         match self._machine.demand:
-            case Demand.REPLAY:
+            case InputDemand.REPLAY:
                 return self._replay.popleft()
-            case Demand.BATCH_IF_READY if self._cuts.random() < 0.5:
+            case InputDemand.BATCH_IF_READY if self._cuts.random() < 0.5:
                 return tx.InputIdle()
-            case Demand.BATCH | Demand.BATCH_IF_READY:
+            case InputDemand.BATCH | InputDemand.BATCH_IF_READY:
                 return self._input()
             case demand:
                 raise AssertionError(f"nothing happens, and the machine wants {demand}")

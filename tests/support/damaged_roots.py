@@ -21,7 +21,7 @@ from consumer.broker.content_file import ContentFile
 from consumer.broker.data_root import DataRoot, open_data_root
 from consumer.broker.fragment_sums import Verification, load_sums
 from consumer.broker.fragments import SealedFragment
-from consumer.broker.quarantine import Quarantine
+from consumer.broker.quarantine import JournalQuarantine
 from consumer.broker.recovery import Opening, open_journal
 from consumer.broker.store import INLINE_BYTES_MAX
 from consumer.broker.strangers import settle_root
@@ -112,7 +112,7 @@ async def _write(directory: Path) -> None:
 
 
 def _opening(name: str, disk: UnsyncedDisk, root: DataRoot) -> Opening:
-    quarantine = Quarantine(disk, root.directory)
+    quarantine = JournalQuarantine(disk, root.directory)
     return Opening(name=name, synced=True, boot_id=BOOT, quarantine=quarantine)
 
 
@@ -172,7 +172,7 @@ def _opened(directory: Path) -> Iterator[_Opened | None]:
         yield None
         return
     try:
-        quarantine = Quarantine(disk, root.directory)
+        quarantine = JournalQuarantine(disk, root.directory)
         stored = settle_root(
             root,
             quarantine,

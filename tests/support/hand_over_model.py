@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from consumer.broker.preconditions import Position, refusal, registers_after
+from consumer.broker.preconditions import JournalEnd, refusal, registers_after
 from consumer.protocol.journal_pb2 import AppendRequest, JournalSpec, LabelSet, Status
 from consumer.recoverylog.fsm import fence_check, fence_of, holds_fence
 from tests.support.modelled_log import LOG, NO_HINTS, Made, hand_over, played, recorded, truth
@@ -234,7 +234,7 @@ def _arrive(model: Model, world: World, append: Append) -> tuple[str, World]:
         request.union_registers.CopyFrom(fence_of(append.author))
     elif model.demands_fence:
         request.check_registers.CopyFrom(fence_check(append.author))
-    position = Position(len(world.log), registers, unconfirmed=False)
+    position = JournalEnd(len(world.log), registers, unconfirmed=False)
     accepted = refusal(request, _SPEC, position) == Status.OK
     after = world._replace(underway=world.underway - {append})
     if accepted:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from consumer.broker.disk import Buffer, Disk
 from consumer.broker.fragments import FragmentIndex
-from consumer.broker.recovery import Opening, Recovered, open_journal
+from consumer.broker.recovery import Opening, RecoveredJournal, open_journal
 from consumer.broker.staging import Batch
 from consumer.broker.store import JournalStore
 from consumer.protocol.journal_pb2 import LabelSet
@@ -83,13 +83,13 @@ def marks(number: int) -> LabelSet:
     return label_set(("batch", str(number)))
 
 
-def crash(recovered: Recovered) -> None:
+def crash(recovered: RecoveredJournal) -> None:
     """Leave the files as a kill would, but give the descriptors back."""
     recovered.store._log.close()
     recovered.store.file.release()
 
 
-def reopened(directory: Path, *, synced: bool = True, boot_id: str = BOOT) -> Recovered:
+def reopened(directory: Path, *, synced: bool = True, boot_id: str = BOOT) -> RecoveredJournal:
     """Recover a directory."""
     return open_journal(UnsyncedDisk(), directory, opening(synced=synced, boot_id=boot_id))
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from consumer.broker.preconditions import Position, refusal, registers_after
-from consumer.journal.append_fence import CopyFence, CopyRegister, Refused
+from consumer.broker.preconditions import JournalEnd, refusal, registers_after
+from consumer.journal.append_fence import CopyFence, CopyRegister, RefusalMeaning
 from consumer.protocol.journal_pb2 import AppendRequest, JournalSpec, LabelSet, Status
 from consumer.protocol.labels import label_set
 
@@ -111,7 +111,7 @@ def _arrive(world: World, copy: Copy) -> World:
     request = AppendRequest.FromString(copy.request)
     registers = LabelSet.FromString(world.registers)
     head = len(world.log) + 1
-    status = refusal(request, _SPEC, Position(head, registers, unconfirmed=False))
+    status = refusal(request, _SPEC, JournalEnd(head, registers, unconfirmed=False))
     underway = world.underway - {copy}
     if status == Status.REGISTER_MISMATCH:
         answer = (copy.number, world.registers)
@@ -137,9 +137,9 @@ def _answered(model: Model, world: World, number: int, registers: bytes | None) 
         return _with(world, fence)._replace(append=world.append + 1)
     refused = fence.on_refused(LabelSet.FromString(registers))
     world = _with(world, fence)
-    if refused is Refused.UNKNOWN:
+    if refused is RefusalMeaning.UNKNOWN:
         return world._replace(gave_up=True)
-    return world._replace(append=world.append + 1) if refused is Refused.LANDED else world
+    return world._replace(append=world.append + 1) if refused is RefusalMeaning.LANDED else world
 
 
 def _fence(world: World) -> CopyFence:

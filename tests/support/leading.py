@@ -15,7 +15,7 @@ from consumer.leasing.store import ForeignLeader, OnUnreadable, log_unreadable
 from consumer.leasing.worker.leader.assigner import Assigner
 from consumer.leasing.worker.leader.lock import ForeignWatch, LeaderLock
 from consumer.leasing.worker.leader.roster import Presence, Roster
-from consumer.leasing.worker.leader.term import Leadership
+from consumer.leasing.worker.leader.term import LeaderTerm
 from consumer.leasing.worker.metrics import WorkerMetrics
 from consumer.leasing.worker.settings import WorkerSettings
 from tests.support.memory_records import MemoryRecords, MemoryRecordStore
@@ -58,7 +58,7 @@ class LeadWorker:
     name: str
     presence: Presence
     lock: LeaderLock
-    leadership: Leadership
+    leadership: LeaderTerm
     leases: LeaseTableOfOthers
     metrics: LeaseMetrics
 
@@ -92,7 +92,7 @@ class LeadWorld:
             lease_seconds=self.settings.leader_lease_seconds,
             clock=self.clock,
         )
-        leadership = Leadership(
+        leadership = LeaderTerm(
             name,
             lock,
             foreign=ForeignWatch(leases, self.clock),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from consumer.errors import LogDataLossError
 from consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
-from consumer.recoverylog.fsm import Place, Verdict
+from consumer.recoverylog.fsm import FilePlacement, OperationOutcome
 from consumer.recoverylog.operation import framed
 from consumer.recoverylog.playback import Playback, WriteFile
 
@@ -96,8 +96,10 @@ class _Recorder:
     def _recorded(self, op: RecordedOp) -> bytes:
         op.author, op.seq_no, op.checksum = self._author, self.fsm.next_seq, self.fsm.next_checksum
         payload = op.SerializeToString()
-        verdict = self.fsm.apply(op, payload, Place(LOG, self._head, 0))
-        assert verdict is Verdict.APPLIED, f"{op} recorded against the files there are: {verdict}"
+        verdict = self.fsm.apply(op, payload, FilePlacement(LOG, self._head, 0))
+        assert verdict is OperationOutcome.APPLIED, (
+            f"{op} recorded against the files there are: {verdict}"
+        )
         return framed(payload)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from consumer.journal.client import JournalClient
 from consumer.message.reader import read_batches
-from consumer.message.sequence_rules import Outcome
+from consumer.message.sequence_rules import SequenceOutcome
 from consumer.message.sequencer import Sequencer
 from consumer.message.types import JsonType
 
@@ -19,7 +19,7 @@ class SequencedJournal:
 
     pending: list[int] = field(default_factory=list)
     """Producers whose messages are neither committed nor rolled back."""
-    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    outcomes: Counter[SequenceOutcome] = field(default_factory=Counter)
     messages: int = 0
     """As written, committed or not."""
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.recoverylog.playback import CreateFile, FileChange, Playback, Position, WriteFile
+from consumer.recoverylog.playback import (
+    CreateFile,
+    FileChange,
+    Playback,
+    PlaybackPosition,
+    WriteFile,
+)
 
 Spans = Sequence[tuple[int, bytes]]
 """(offset, content) of what a log holds; bytes between spans are gone."""
@@ -17,13 +23,13 @@ class PlayedLogs:
     def __init__(self, hints: FSMHints, logs: Mapping[str, Spans]) -> None:
         self.playback = Playback(hints)
         self.logs = logs
-        self.positions: list[Position] = []
+        self.positions: list[PlaybackPosition] = []
         """Where reading began, and where it went on after each jump."""
         self._content: dict[int, bytearray] = {}
 
     def play(self, *, piece_bytes: int = 1 << 30) -> PlayedLogs:
         """Read to the end, in pieces; return ourselves."""
-        position: Position | None = self.playback.position
+        position: PlaybackPosition | None = self.playback.position
         while position is not None:
             self.positions.append(position)
             position = self._read(position, piece_bytes)
@@ -48,7 +54,7 @@ class PlayedLogs:
             else:
                 del self._content[change.fnode]
 
-    def _read(self, position: Position, piece_bytes: int) -> Position | None:
+    def _read(self, position: PlaybackPosition, piece_bytes: int) -> PlaybackPosition | None:
         """Read a log to its end, or until the player wants to go elsewhere: return where to."""
         for offset, piece in _pieces(self.logs[position.log], position.offset, piece_bytes):
             self.perform(self.playback.feed(offset, piece))

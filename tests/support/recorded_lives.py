@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from consumer.protocol.recorded_op_pb2 import FSMHints
-from consumer.recoverylog.fsm import FileStateMachine, Place
+from consumer.recoverylog.fsm import FilePlacement, FileStateMachine
 from consumer.recoverylog.playback import CreateFile, FileChange, Playback, WriteFile
 from tests.support.recorded_ops import ChainedOp, OpChain
 
@@ -86,8 +86,8 @@ class RecordedLife:
         begin = len(self.logs[self.log])
         self.logs[self.log] += op.framed
         for fsm, place in (
-            (self._known, Place(self.log, begin, len(self.logs[self.log]))),
-            (self._recording, Place(self.log, self._sure_bytes, 0)),
+            (self._known, FilePlacement(self.log, begin, len(self.logs[self.log]))),
+            (self._recording, FilePlacement(self.log, self._sure_bytes, 0)),
         ):
             assert fsm.apply(op.op, op.payload, place).stepped
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from consumer.protocol.recorded_op_pb2 import FSMHints, Property, RecordedOp
-from consumer.recoverylog.fsm import FileStateMachine, Place, Verdict
+from consumer.recoverylog.fsm import FilePlacement, FileStateMachine, OperationOutcome
 from consumer.recoverylog.operation import framed, next_checksum
 
 LOG = "logs/shard-a"
@@ -83,7 +83,7 @@ class FileLog:
         """Return one without operations."""
         return cls(FileStateMachine(FSMHints(log=name)), name)
 
-    def append(self, *ops: ChainedOp) -> list[Verdict]:
+    def append(self, *ops: ChainedOp) -> list[OperationOutcome]:
         """Append operations, and return what became of each."""
         return [self._append(each) for each in ops]
 
@@ -95,7 +95,9 @@ class FileLog:
         """Return hints of now."""
         return self.fsm.hints(self.name)
 
-    def _append(self, each: ChainedOp) -> Verdict:
+    def _append(self, each: ChainedOp) -> OperationOutcome:
         begin = len(self.content)
         self.content += each.framed
-        return self.fsm.apply(each.op, each.payload, Place(self.name, begin, len(self.content)))
+        return self.fsm.apply(
+            each.op, each.payload, FilePlacement(self.name, begin, len(self.content))
+        )

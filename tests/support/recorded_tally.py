@@ -13,7 +13,7 @@ from consumer.protocol.auth import Claims
 from consumer.protocol.journal_pb2 import ApplyRequest as JournalApply
 from consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, label_set
 from consumer.protocol.shard_pb2 import ShardSpec
-from consumer.resolver.resolver import Resolver
+from consumer.resolver.resolver import ShardResolver
 from consumer.stores.json_file import JsonFileStore
 from consumer.stores.rocksdb import RocksDbStore
 from consumer.stores.sqlite import SqliteStore
@@ -112,7 +112,7 @@ def recorded(spec: ShardSpec, root: str, *, hint_backups: int = 2) -> ShardSpec:
 
 
 async def counts_of(
-    resolver: Resolver, shard_id: str, kind: str, *, read_through: dict[str, int]
+    resolver: ShardResolver, shard_id: str, kind: str, *, read_through: dict[str, int]
 ) -> dict[str, int]:
     """What the shard, whose primary is here, has committed once it has read so far."""
     async with await resolver.resolve(

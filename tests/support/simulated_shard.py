@@ -16,12 +16,12 @@ from random import Random
 
 from consumer.message.batch import MessageBatch
 from consumer.message.rollback import Rollback, brought_forward
-from consumer.message.sequence_rules import Outcome
+from consumer.message.sequence_rules import SequenceOutcome
 from consumer.message.sequencer import Sequencer
 from consumer.message.uuid import Flags, build_uuid, parse_uuid
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.shard import transaction_events as tx
-from consumer.shard.transaction_events import Demand, TxnLimits
+from consumer.shard.transaction_events import InputDemand, TxnLimits
 from consumer.shard.transaction_machine import DeliveryLimits, TransactionMachine
 from tests.support.message_batches import FRAME_BYTES, Written, WrittenJournal
 
@@ -164,7 +164,7 @@ class SimulatedShard:
         if self._commit is not None and not any(a in pending for a in self._commit[2]):
             possible.append(self._make_durable)
         demand = self._machine.demand
-        if demand in (Demand.BATCH, Demand.BATCH_IF_READY):
+        if demand in (InputDemand.BATCH, InputDemand.BATCH_IF_READY):
             possible.extend(
                 partial(self._read, journal)
                 for journal in self.world.inputs
@@ -172,9 +172,9 @@ class SimulatedShard:
             )
             if not self.write_more():
                 possible.append(lambda: self._on(tx.SourcesClosed()))
-        if demand is Demand.BATCH_IF_READY:
+        if demand is InputDemand.BATCH_IF_READY:
             possible.append(lambda: self._on(tx.InputIdle()))
-        if demand is Demand.REPLAY:
+        if demand is InputDemand.REPLAY:
             possible.append(self._read_replay)
         return possible
 
@@ -360,7 +360,7 @@ class Seen:
     """What a reader of committed messages makes of a journal."""
 
     numbers: list[int]
-    outcomes: Counter[Outcome]
+    outcomes: Counter[SequenceOutcome]
     pending: int
     """Producers whose messages were neither committed nor rolled back."""
 

@@ -11,7 +11,7 @@ from allocator.state.alloc_state import AllocState
 from allocator.state.load import ItemWeights
 from allocator.state.snapshot import Snapshot
 from allocator.transition.membership_settling import Settling
-from allocator.whatif.leader_snapshot import Standing
+from allocator.whatif.leader_snapshot import LeaderSnapshot
 from tests.support.memory_cluster import AT_ONCE, MemoryCluster, ValueConsistency
 
 
@@ -46,7 +46,7 @@ def standing_of(
     settling: Settling | None = None,
     now: float = 0.0,
     quarantined: frozenset[str] = frozenset(),
-) -> Standing:
+) -> LeaderSnapshot:
     """Return a leader's knowledge; it is settled unless told otherwise."""
     policy = policy or AllocationPolicy(transition=AT_ONCE)
     state = cluster.state()
@@ -65,7 +65,7 @@ def standing_of(
         lags=cluster.lags,
         objective=settling.objective(policy.objective),
     )
-    return Standing(
+    return LeaderSnapshot(
         snapshot=snapshot_of(state),
         plan=plan,
         policy=policy,

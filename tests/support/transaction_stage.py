@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from consumer.message.sequencer import Sequencer
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.shard import transaction_events as tx
-from consumer.shard.transaction_events import Activity, Demand, Event, Instruction, TxnLimits
+from consumer.shard.transaction_events import Activity, Event, InputDemand, Instruction, TxnLimits
 from consumer.shard.transaction_machine import DeliveryLimits, TransactionMachine
 from tests.support.message_batches import WrittenJournal, single
 
@@ -38,7 +38,7 @@ class Stage:
         )
         self.started = self.machine.start(self.now)
 
-    def takes(self) -> Demand:
+    def takes(self) -> InputDemand:
         """Return what input it can take now."""
         return self.machine.demand
 

@@ -22,7 +22,7 @@ from azure.eventhub.aio import CheckpointStore
 from allocator.runtime.clock import Clock, SystemClock
 from consumer.errors import InvalidPositionError, InvalidStateError, ShutdownError
 from consumer.leasing import rules
-from consumer.leasing.compare_and_swap import Attempt, Verdict, swap, verdict_of_anybody
+from consumer.leasing.compare_and_swap import SwapAttempt, SwapOutcome, swap, verdict_of_anybody
 from consumer.leasing.expiry import Sighting, sighted
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
@@ -76,16 +76,16 @@ def claimed(record: LeaseRecord, owner_id: str, *, is_held: bool) -> LeaseRecord
     return rules.take(record, owner_id)
 
 
-def verdict_of_claim(attempt: Attempt, current: Versioned) -> Verdict:
+def verdict_of_claim(attempt: SwapAttempt, current: Versioned) -> SwapOutcome:
     """Judge a claim: a checkpoint that came in between does not disturb it."""
     if attempt.has_landed(current):
-        return Verdict.LANDED
+        return SwapOutcome.LANDED
     seen = attempt.seen
     is_same = etag_of(current.record) == etag_of(seen.record) and current.fence == seen.fence
-    return Verdict.APPLY_AGAIN if is_same else Verdict.LOST
+    return SwapOutcome.APPLY_AGAIN if is_same else SwapOutcome.LOST
 
 
-def verdict_of_claimant(attempt: Attempt, current: Versioned) -> Verdict:
+def verdict_of_claimant(attempt: SwapAttempt, current: Versioned) -> SwapOutcome:
     """Judge a checkpoint: renewals that came in between do not disturb it."""
     seen = attempt.seen
     is_held = (
@@ -93,7 +93,7 @@ def verdict_of_claimant(attempt: Attempt, current: Versioned) -> Verdict:
         and current.record.epoch == seen.record.epoch
         and current.record.holder == seen.record.holder
     )
-    return Verdict.APPLY_AGAIN if is_held else Verdict.LOST
+    return SwapOutcome.APPLY_AGAIN if is_held else SwapOutcome.LOST
 
 
 def etag_of(record: LeaseRecord) -> str:

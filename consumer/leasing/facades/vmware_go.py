@@ -28,7 +28,7 @@ from consumer.errors import (
 from consumer.leasing import rules
 from consumer.leasing.blocking import OnStoreThread, OpenStore, blocking
 from consumer.leasing.compare_and_swap import swap, verdict_of_claimant
-from consumer.leasing.expiry import Expiry, ObservedExpiry, Standing
+from consumer.leasing.expiry import Expiry, LeaseExpiry, ObservedExpiry
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord, Versioned
@@ -200,13 +200,13 @@ class ShardCheckpointer:
             raise LeaseNotAcquiredError(f"lease {shard} was deleted meanwhile")
         return found
 
-    def _standing(self, found: Versioned, asked_seconds: float) -> Standing:
+    def _standing(self, found: Versioned, asked_seconds: float) -> LeaseExpiry:
         standing = self._expiry.standing(found, asked_monotonic_seconds=asked_seconds)
         if not self._store.tells_who_lives:
             return standing
-        return Standing(is_free=not found.fence, overdue_seconds=standing.overdue_seconds)
+        return LeaseExpiry(is_free=not found.fence, overdue_seconds=standing.overdue_seconds)
 
-    def _check_claim(self, record: LeaseRecord, worker: str, standing: Standing) -> None:
+    def _check_claim(self, record: LeaseRecord, worker: str, standing: LeaseExpiry) -> None:
         is_void = standing.is_free and standing.overdue_seconds > self._claim_timeout_seconds
         if self._stealing and record.claim not in (None, worker) and not is_void:
             raise ShardClaimedError(f"lease {record.key} is claimed by {record.claim}")

@@ -18,7 +18,7 @@ _NOT_COMPARED: Final = frozenset({"counter", "owner_switches", "write_id", "clai
 """What says nothing of how far a shard is processed: a record is the same without."""
 
 
-class Step(Enum):
+class MigrationStep(Enum):
     """What is done with a record."""
 
     CREATE = "create"
@@ -32,7 +32,7 @@ class Action:
     """What is done with one record, and why."""
 
     key: str
-    step: Step
+    step: MigrationStep
     wanted: LeaseRecord
     """What is to be moved."""
     before: Versioned | None
@@ -82,7 +82,7 @@ def _action(
     if refusal is not None:
         return Action(
             key=record.key,
-            step=Step.CONFLICT,
+            step=MigrationStep.CONFLICT,
             wanted=wanted,
             before=before,
             conflicts=(refusal,),
@@ -90,7 +90,7 @@ def _action(
     if before is None:
         return Action(
             key=record.key,
-            step=Step.CREATE,
+            step=MigrationStep.CREATE,
             wanted=wanted,
             before=None,
             after=wanted,
@@ -118,9 +118,15 @@ def _onto(
     conflicts = () if force else found.conflicts
     if (changed or conflicts) and before.fence:
         conflicts += (f"it is held by {there.holder}: stop its workers, or evict it",)
-    step = Step.CONFLICT if conflicts else Step.UPDATE if changed else Step.SAME
+    step = (
+        MigrationStep.CONFLICT
+        if conflicts
+        else MigrationStep.UPDATE
+        if changed
+        else MigrationStep.SAME
+    )
     after = None
-    if step is Step.UPDATE:
+    if step is MigrationStep.UPDATE:
         after = _written(wanted, there, target, acquires=acquires)
     return Action(
         key=wanted.key,
@@ -194,13 +200,13 @@ async def carry_out(store: RecordStore, actions: Sequence[Action]) -> tuple[Acti
 async def _carried_out(store: RecordStore, action: Action) -> Action:
     if action.after is None:
         return action
-    if action.step is Step.CREATE:
+    if action.step is MigrationStep.CREATE:
         is_done = await LeaseManager(store).create_lease(action.after)
     else:
         is_done = await _replaced(store, action, action.after)
     if is_done:
         return action
-    return replace(action, step=Step.CONFLICT, after=None, conflicts=(CHANGED_MEANWHILE,))
+    return replace(action, step=MigrationStep.CONFLICT, after=None, conflicts=(CHANGED_MEANWHILE,))
 
 
 async def _replaced(store: RecordStore, action: Action, after: LeaseRecord) -> bool:

@@ -19,11 +19,11 @@ from enum import Enum
 
 from consumer.leasing.record import LeaseRecord
 from consumer.leasing.worker.fair_share import LeaseView
-from consumer.leasing.worker.lease_view import Look, Observer, Outlook, has_lapsed
+from consumer.leasing.worker.lease_view import LeaseScan, Observer, Outlook, has_lapsed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class UnfinishedLease:
     """A lease of an unfinished shard, as the leader sees it."""
 
     key: str
@@ -52,7 +52,7 @@ class GivenHow(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class LeaseAssignment:
     """What the leader does with a lease."""
 
     key: str
@@ -72,11 +72,11 @@ class AssignmentLimits:
 
 def standings(
     seen: Outlook,
-    look: Look,
+    look: LeaseScan,
     observer: Observer,
     *,
     last_holder: Mapping[str, str],
-) -> tuple[Standing, ...]:
+) -> tuple[UnfinishedLease, ...]:
     """Return what a look showed, as far as assignments rest on it.
 
     Args:
@@ -99,9 +99,9 @@ def standings(
 
 def _standing(
     view: LeaseView, record: LeaseRecord, *, lapsed: bool, last_holder: str | None
-) -> Standing:
+) -> UnfinishedLease:
     in_hand_off = record.handoff_from is not None
-    return Standing(
+    return UnfinishedLease(
         key=view.key,
         bound_for=record.owner if in_hand_off else view.bound_for,
         held_by=view.held_by,
@@ -113,13 +113,13 @@ def _standing(
 
 
 def plan_assignments(
-    leases: Sequence[Standing],
+    leases: Sequence[UnfinishedLease],
     *,
     workers: Collection[str],
     limits: AssignmentLimits,
     rebalances: bool,
     dice: Callable[[], float],
-) -> tuple[Assignment, ...]:
+) -> tuple[LeaseAssignment, ...]:
     """Decide a pass.
 
     Args:
@@ -141,9 +141,9 @@ class _Plan:
     """Counts while it decides."""
 
     def __init__(
-        self, leases: Sequence[Standing], workers: Collection[str], limits: AssignmentLimits
+        self, leases: Sequence[UnfinishedLease], workers: Collection[str], limits: AssignmentLimits
     ) -> None:
-        self.made: list[Assignment] = []
+        self.made: list[LeaseAssignment] = []
         self._leases = leases
         self._workers = sorted(workers)
         self._limits = limits
@@ -187,7 +187,7 @@ class _Plan:
                 keys.setdefault(holder, []).append((dice(), lease.key))
         return {worker: [key for _, key in sorted(found)] for worker, found in keys.items()}
 
-    def _pass_on(self, lease: Standing, how: GivenHow) -> None:
+    def _pass_on(self, lease: UnfinishedLease, how: GivenHow) -> None:
         """Give a lease to the worker that awaits it, else to the one with fewest; to nobody if all have enough."""
         if lease.bound_for is not None and lease.bound_for in self._workers:
             self._assign(lease.key, lease.bound_for, how, before=lease.bound_for)
@@ -204,7 +204,7 @@ class _Plan:
         )
 
     def _assign(self, key: str, worker: str, how: GivenHow, *, before: str | None) -> None:
-        self.made.append(Assignment(key=key, worker=worker, how=how))
+        self.made.append(LeaseAssignment(key=key, worker=worker, how=how))
         if before is not None:
             self._counts[before] -= 1
         self._counts[worker] += 1

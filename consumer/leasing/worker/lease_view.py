@@ -15,7 +15,7 @@ from consumer.leasing.worker.fair_share import LeaseView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class LeaseScan:
     """All leases, as one look showed them, by the worker's clock."""
 
     found: tuple[Versioned, ...]
@@ -63,7 +63,7 @@ class Outlook:
 
 
 def outlook(
-    before: Mapping[str, Memory], look: Look, observer: Observer, *, held: Collection[str]
+    before: Mapping[str, Memory], look: LeaseScan, observer: Observer, *, held: Collection[str]
 ) -> Outlook:
     """Return what a look shows.
 
@@ -89,7 +89,9 @@ def outlook(
     )
 
 
-def _remembered(before: Memory | None, found: Versioned, look: Look, observer: Observer) -> Memory:
+def _remembered(
+    before: Memory | None, found: Versioned, look: LeaseScan, observer: Observer
+) -> Memory:
     sighting = sighted(
         None if before is None else before.sighting, found.record, now_seconds=look.ended_seconds
     )
@@ -128,7 +130,7 @@ def _first(before: float | None, now: float) -> float:
 def _is_due(
     record: LeaseRecord,
     memory: Mapping[str, Memory],
-    look: Look,
+    look: LeaseScan,
     observer: Observer,
     held: Collection[str],
 ) -> bool:
@@ -140,7 +142,7 @@ def _is_due(
     return known.free_since_seconds is not None or has_lapsed(known, look, observer)
 
 
-def has_lapsed(known: Memory, look: Look, observer: Observer) -> bool:
+def has_lapsed(known: Memory, look: LeaseScan, observer: Observer) -> bool:
     """Tell whether the holder that was asked has had its time."""
     return look.began_seconds - known.asked_since_seconds > observer.asking_seconds
 
@@ -148,7 +150,7 @@ def has_lapsed(known: Memory, look: Look, observer: Observer) -> bool:
 def _view(
     record: LeaseRecord,
     memory: Mapping[str, Memory],
-    look: Look,
+    look: LeaseScan,
     observer: Observer,
     due: Collection[str],
 ) -> LeaseView:

@@ -12,7 +12,7 @@ from consumer.errors import LeasingError
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.store import RecordStore
 from consumer.leasing.worker.metrics import WorkerMetrics
-from consumer.leasing.worker.shard_consumer import Reason, ShardConsumer
+from consumer.leasing.worker.shard_consumer import EndReason, ShardConsumer
 
 ATTEMPTS = 2
 """How often a renewal is tried in its turn; the Kinesis Client Library's number."""
@@ -67,7 +67,7 @@ class Renewer:
         """Tell the consumers whose leases have ended by the clock, whoever has them."""
         for consumer in tuple(self._consumers.values()):
             if not consumer.lease.is_held:
-                consumer.request(Reason.LEASE_LOST)
+                consumer.request(EndReason.LEASE_LOST)
 
     async def _renew_each(self) -> None:
         queue = iter(tuple(self._consumers.values()))
@@ -119,6 +119,6 @@ class Renewer:
         record = consumer.lease.record
         self._metrics.on_renewed(held=held)
         if not held:
-            consumer.request(Reason.LEASE_LOST)
+            consumer.request(EndReason.LEASE_LOST)
         elif record.handoff_from is not None or record.claim not in (None, self._worker):
-            consumer.request(Reason.REQUESTED)
+            consumer.request(EndReason.REQUESTED)

@@ -47,7 +47,7 @@ class _ProcessorFailedError(Exception):
     """The processor raised its cause."""
 
 
-class Reason(IntEnum):
+class EndReason(IntEnum):
     """Why a processor is to stop; only a greater one replaces another."""
 
     NONE = 0
@@ -90,7 +90,7 @@ class ShardConsumer:
         self._key = lease.record.key
         self._progress = ShardProgress(lease.record.checkpoint or parts.settings.start)
         self._calls: ProcessorCalls | None = None
-        self._reason = Reason.NONE
+        self._reason = EndReason.NONE
         self._over = asyncio.Event()
         self._calling = asyncio.Lock()
 
@@ -103,12 +103,12 @@ class ShardConsumer:
             return LeftWhy.ENDED
         return LeftWhy.REQUESTED if self.lease.given_up else LeftWhy.LOST
 
-    def request(self, reason: Reason) -> None:
+    def request(self, reason: EndReason) -> None:
         """Ask it to stop, for a reason. Idempotent."""
-        if reason is Reason.LEASE_LOST:
+        if reason is EndReason.LEASE_LOST:
             self.lease.end()
         self._reason = max(self._reason, reason)
-        if self._reason is not Reason.NONE:
+        if self._reason is not EndReason.NONE:
             self._over.set()
 
     async def run(self) -> None:
@@ -120,7 +120,7 @@ class ShardConsumer:
                 await self._finish()
                 group.stop()
         except ShutdownError:
-            self.request(Reason.LEASE_LOST)
+            self.request(EndReason.LEASE_LOST)
         except (_ProcessorFailedError, LeasingError):
             # Its records come again, here or elsewhere, from the last commit.
             self.failed = True
@@ -226,7 +226,7 @@ class ShardConsumer:
         try:
             async with asyncio.timeout(self._settings.graceful_seconds):
                 await self._calling.acquire()  # For good: nothing is delivered any more.
-                if self._reason is Reason.REQUESTED and self.lease.is_held and self._calls:
+                if self._reason is EndReason.REQUESTED and self.lease.is_held and self._calls:
                     await self._tell(self._calls.shutdown_requested())
         except TimeoutError:
             _log.warning("leasing.processor_does_not_finish", key=self._key)
@@ -234,7 +234,7 @@ class ShardConsumer:
     async def _let_go(self) -> None:
         """Release the lease, then tell the processor, so that nobody waits for it."""
         is_finished = self._progress.is_ended
-        if self._reason is not Reason.LEASE_LOST:
+        if self._reason is not EndReason.LEASE_LOST:
             await self._give_up()
         if self._calls is not None and not is_finished:
             await self._tell(self._calls.lease_lost())

@@ -15,7 +15,7 @@ from consumer.leasing.record import Versioned
 from consumer.leasing.store import RecordStore
 from consumer.leasing.worker.acquirer import Attempts, OnTaken, ask_for
 from consumer.leasing.worker.fair_share import ShareLimits, plan_shares
-from consumer.leasing.worker.lease_view import Look, Memory, Observer, Outlook, outlook
+from consumer.leasing.worker.lease_view import LeaseScan, Memory, Observer, Outlook, outlook
 from consumer.leasing.worker.metrics import TakenHow, WorkerMetrics
 from consumer.leasing.worker.settings import StealWay, WorkerSettings
 
@@ -106,16 +106,16 @@ class Taker:
         for key in shares.to_steal:
             await self._steal(found[key], on_taken)
 
-    async def _look(self) -> Look:
+    async def _look(self) -> LeaseScan:
         began_seconds = self._clock.monotonic_seconds()
         found = await self._manager.list_leases()
-        return Look(
+        return LeaseScan(
             found=found,
             began_seconds=began_seconds,
             ended_seconds=self._clock.monotonic_seconds(),
         )
 
-    def _outlook(self, look: Look, held: Collection[str]) -> Outlook:
+    def _outlook(self, look: LeaseScan, held: Collection[str]) -> Outlook:
         observer = Observer(
             me=self._worker,
             lease_seconds=self._settings.lease_seconds,

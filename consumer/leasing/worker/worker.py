@@ -34,7 +34,7 @@ from consumer.leasing.worker.metrics import WorkerMetrics
 from consumer.leasing.worker.pacing import EndedShards, Pacing, retryable
 from consumer.leasing.worker.renewer import Renewer
 from consumer.leasing.worker.settings import Balancing, WorkerSettings
-from consumer.leasing.worker.shard_consumer import Reason, ShardConsumer, ShardParts
+from consumer.leasing.worker.shard_consumer import EndReason, ShardConsumer, ShardParts
 from consumer.leasing.worker.source import RecordSource
 from consumer.leasing.worker.stream_sync import StreamSync
 from consumer.leasing.worker.taker import Taker
@@ -233,7 +233,7 @@ class LeaseWorker:
 
     def _request_all(self) -> None:
         for consumer in tuple(self._consumers.values()):
-            consumer.request(Reason.REQUESTED)
+            consumer.request(EndReason.REQUESTED)
 
     async def _renew(self) -> None:
         while True:
@@ -306,7 +306,7 @@ class LeaseWorker:
         self._counts.on_held(len(self._consumers))
         group.start_soon(self._consume(consumer), name=f"consume {taken.record.key}")
         if self._pacing.is_stopping:
-            consumer.request(Reason.REQUESTED)
+            consumer.request(EndReason.REQUESTED)
 
     async def _consume(self, consumer: ShardConsumer) -> None:
         key = consumer.lease.record.key

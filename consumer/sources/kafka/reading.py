@@ -36,7 +36,7 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadingSettings:
+class KafkaReadingSettings:
     """What readings of a source have in common."""
 
     topics: Sequence[str]
@@ -56,7 +56,7 @@ class TopicsReading:
         part: Part,
         checkpoint: Checkpoint,
         reader: PartitionReader,
-        settings: ReadingSettings,
+        settings: KafkaReadingSettings,
     ) -> None:
         """Bind the reading.
 

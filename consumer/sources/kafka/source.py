@@ -26,7 +26,7 @@ from consumer.message.batch import MessageBatch, MessageType
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.sources.kafka.partitions import PartitionReader, checked_config
 from consumer.sources.kafka.places import Earliest, Start
-from consumer.sources.kafka.reading import ReadingSettings, TopicsReading, replayed
+from consumer.sources.kafka.reading import KafkaReadingSettings, TopicsReading, replayed
 from consumer.sources.metrics import SourceMetrics
 from consumer.sources.part import part_of
 
@@ -70,7 +70,7 @@ class KafkaSource:
         names = (topics,) if isinstance(topics, str) else tuple(topics)
         if not names:
             raise ValueError("topics: expected at least one")
-        self._settings = ReadingSettings(
+        self._settings = KafkaReadingSettings(
             topics=names,
             message_type=message_type,
             start=start or Earliest(),

@@ -18,7 +18,7 @@ from botocore.exceptions import ConnectionError as NoConnectionError
 from consumer.errors import SourceError, SourceUnavailableError
 from consumer.sources.kinesis.lineage import StreamShard
 from consumer.sources.kinesis.places import Place, place_arguments
-from consumer.sources.kinesis.records import HashRange
+from consumer.sources.kinesis.records import ShardHashRange
 
 if TYPE_CHECKING:
     from types_boto3_kinesis.client import KinesisClient
@@ -151,5 +151,5 @@ def _shard_of(listed: Any) -> StreamShard:  # Any: boto3's dict.
     return StreamShard(
         id=listed["ShardId"],
         parents=tuple(parent for parent in parents if parent),
-        hashes=HashRange(int(hashes["StartingHashKey"]), int(hashes["EndingHashKey"])),
+        hashes=ShardHashRange(int(hashes["StartingHashKey"]), int(hashes["EndingHashKey"])),
     )

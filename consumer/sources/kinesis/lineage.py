@@ -23,7 +23,7 @@ import structlog
 from consumer.client.shard_client import ShardClient
 from consumer.errors import EndpointError, RpcFailedError, ShardError
 from consumer.protocol.auth import ClientAuth
-from consumer.sources.kinesis.records import HashRange
+from consumer.sources.kinesis.records import ShardHashRange
 from consumer.sources.part import Part
 
 HASH_BITS: Final = 128
@@ -35,11 +35,11 @@ class StreamShard:
 
     id: str
     parents: tuple[str, ...] = ()
-    hashes: HashRange
+    hashes: ShardHashRange
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class ReadableParts:
     """What may be done with the shards of one part now."""
 
     readable: tuple[StreamShard, ...]
@@ -53,7 +53,9 @@ def slice_of(shard: StreamShard, count: int) -> int:
     return (shard.hashes.first * count) >> HASH_BITS
 
 
-def outlook(shards: Mapping[str, StreamShard], part: Part, *, finished: Collection[str]) -> Outlook:
+def outlook(
+    shards: Mapping[str, StreamShard], part: Part, *, finished: Collection[str]
+) -> ReadableParts:
     """Return what a part may read now.
 
     Args:
@@ -75,7 +77,7 @@ def outlook(shards: Mapping[str, StreamShard], part: Part, *, finished: Collecti
         if not blocking:
             readable.append(shard)
         awaited |= {each.id: each for each in blocking if slice_of(each, part.count) != part.index}
-    return Outlook(tuple(readable), tuple(awaited.values()))
+    return ReadableParts(tuple(readable), tuple(awaited.values()))
 
 
 # Shards of a stream that other shards of ours read: whether they have come to their end, durably.

@@ -22,7 +22,13 @@ from consumer.errors import SourceError, SourceUnavailableError
 from consumer.message.batch import MessageBatch, MessageType
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.sources.kinesis.calls import KinesisCalls, ThrottledError
-from consumer.sources.kinesis.lineage import Elsewhere, Outlook, StreamShard, outlook, slice_of
+from consumer.sources.kinesis.lineage import (
+    Elsewhere,
+    ReadableParts,
+    StreamShard,
+    outlook,
+    slice_of,
+)
 from consumer.sources.kinesis.pages import OUTAGE_ATTEMPTS_MAX, PageReader
 from consumer.sources.kinesis.places import Resume, Start, beginning_of, decode_resume
 from consumer.sources.kinesis.shard_batches import ShardBatches
@@ -38,7 +44,7 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadingSettings:
+class KinesisReadingSettings:
     """What readings of a stream have in common."""
 
     start: Start
@@ -66,7 +72,7 @@ class StreamReading:
         *,
         calls: KinesisCalls,
         reader: PageReader,
-        settings: ReadingSettings,
+        settings: KinesisReadingSettings,
         notes: Mapping[str, bytes],
     ) -> None:
         """Bind the reading.
@@ -142,10 +148,10 @@ class StreamReading:
                 _log.info("kinesis.refused", stream=self._calls.stream, reason=str(error))
                 await backoff.sleep()
 
-    def _outlook(self, shards: Mapping[str, StreamShard]) -> Outlook:
+    def _outlook(self, shards: Mapping[str, StreamShard]) -> ReadableParts:
         return outlook(shards, self._part, finished=self._finished)
 
-    def _skip_finished(self, seen: Outlook) -> bool:
+    def _skip_finished(self, seen: ReadableParts) -> bool:
         """Take in what checkpoints say of shards that ended; return whether there was any."""
         found = False
         for shard in seen.readable:

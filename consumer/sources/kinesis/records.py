@@ -48,7 +48,7 @@ class StreamRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class HashRange:
+class ShardHashRange:
     """The hash keys [first, last] of a shard."""
 
     first: int
@@ -58,7 +58,9 @@ class HashRange:
         return self.first <= key <= self.last
 
 
-def user_records(metadata: KinesisMetadata, data: bytes, hashes: HashRange) -> list[StreamRecord]:
+def user_records(
+    metadata: KinesisMetadata, data: bytes, hashes: ShardHashRange
+) -> list[StreamRecord]:
     """Return what a record of the stream holds; nothing if it is an aggregate of another shard's.
 
     Args:

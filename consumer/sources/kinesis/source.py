@@ -33,7 +33,7 @@ from consumer.sources.kinesis.places import (
     decode_resume,
     time_of,
 )
-from consumer.sources.kinesis.reading import ReadingSettings, StreamReading
+from consumer.sources.kinesis.reading import KinesisReadingSettings, StreamReading
 from consumer.sources.metrics import SourceMetrics
 from consumer.sources.part import AtTimestamp, Latest, part_of
 
@@ -106,7 +106,7 @@ class KinesisSource:
             checkpoint,
             calls=self._calls,
             reader=self._reader,
-            settings=ReadingSettings(
+            settings=KinesisReadingSettings(
                 start=start,
                 message_type=self._message_type,
                 elsewhere=self._elsewhere,

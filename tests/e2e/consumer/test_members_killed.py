@@ -22,7 +22,7 @@ from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.errors import ConsumerError
 from consumer.journal.client import JournalClient
 from consumer.message.reader import read_batches
-from consumer.message.sequence_rules import Outcome
+from consumer.message.sequence_rules import SequenceOutcome
 from consumer.message.types import JsonType
 from consumer.message.uuid import Flags
 from consumer.protocol.shard_pb2 import ShardSpec
@@ -270,7 +270,7 @@ async def test_primary_killed_within_a_transaction_leaves_nothing_pending(
 
                 await eventually(nothing_pending)
                 outcomes = (await sequenced(journals, OUTPUT)).outcomes
-                assert Outcome.ACK_ROLLBACK_LOST_PROGRESS not in outcomes
+                assert SequenceOutcome.ACK_ROLLBACK_LOST_PROGRESS not in outcomes
 
 
 async def test_frozen_primary_cannot_commit_after_its_replacement(

@@ -11,7 +11,7 @@ import pytest
 from consumer.broker.block_sums import BLOCK_BYTES, sums_path
 from consumer.broker.config import BrokerConfig
 from consumer.broker.disk import Disk
-from consumer.broker.quarantine import Quarantine
+from consumer.broker.quarantine import JournalQuarantine
 from consumer.broker.server import Broker
 from consumer.errors import JournalDamagedError
 from consumer.journal.client import JournalClient
@@ -148,7 +148,7 @@ async def test_verify_finds_and_discards_what_is_damaged(tmp_path: Path) -> None
     assert sorted(got) == [0, bad[1], len(CONTENT)]
     assert content == CONTENT[: bad[0]] + CONTENT[bad[1] :] + b"!?"
     assert later.commit.begin == len(CONTENT) + 1
-    (kept,) = Quarantine(Disk(), tmp_path).entries()
+    (kept,) = JournalQuarantine(Disk(), tmp_path).entries()
     assert (kept.reason.journal, kept.bytes) == (JOURNAL, len(CONTENT))
 
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from consumer.broker.__main__ import main
 from consumer.broker.config import BrokerConfig
 from consumer.broker.disk import Disk
-from consumer.broker.quarantine import Quarantine
+from consumer.broker.quarantine import JournalQuarantine
 from consumer.broker.server import Broker
 from consumer.broker.strangers import restore_entry
 from consumer.errors import BrokerDataError, RpcFailedError
@@ -69,7 +69,7 @@ async def test_damaged_catalogue_refuses_and_removes_nothing(tmp_path: Path, dam
 
     assert "\n" not in str(caught.value)
     assert _content(tmp_path) == [b"acknowledged"]
-    assert not Quarantine(Disk(), tmp_path).entries()
+    assert not JournalQuarantine(Disk(), tmp_path).entries()
 
 
 async def test_accepted_loss_quarantines_what_the_catalogue_lacks(tmp_path: Path) -> None:
@@ -86,7 +86,9 @@ async def test_accepted_loss_quarantines_what_the_catalogue_lacks(tmp_path: Path
             response = await apply_specs(stub, journal_spec("b/journal"))
             assert response.header.etcd.revision > before
 
-    kept = {each.reason.journal: each.reason for each in Quarantine(Disk(), tmp_path).entries()}
+    kept = {
+        each.reason.journal: each.reason for each in JournalQuarantine(Disk(), tmp_path).entries()
+    }
     assert set(kept) == {"", JOURNAL}
     assert kept[JOURNAL].why == "the catalogue names no such journal"
     assert kept[""].path == "catalogue"
@@ -137,7 +139,7 @@ async def test_strangers_are_quarantined_and_acknowledged_deletions_are_finished
     async with Broker(BrokerConfig(data_dir=tmp_path)):
         assert not any((tmp_path / "journals").iterdir())
 
-    kept = {each.reason.path for each in Quarantine(Disk(), tmp_path).entries()}
+    kept = {each.reason.path for each in JournalQuarantine(Disk(), tmp_path).entries()}
     assert kept == {"journals/notes.txt", "journals/7-0123456789abcdef"}
 
 

@@ -24,7 +24,7 @@ from consumer.shard.dead_letters import DeadLetters
 from consumer.shard.transaction_events import TxnLimits
 from consumer.shard.transaction_loop import TransactionLoop, TxnServices
 from consumer.shard.transaction_machine import TransactionMachine
-from consumer.shard.worker import Worker
+from consumer.shard.worker import ShardThread
 from tests.support.eventually import eventually
 from tests.support.fixed_shard import FixedShard
 from tests.support.live_shards import OUTPUT, SOURCE, Counting
@@ -72,7 +72,7 @@ async def one_transaction(
     """Run a shard's loop over one message until its transaction is finalized, and yield the task that goes on."""
     shard, application = FixedShard(), Counting(directory, output=OUTPUT)
     store = application.new_store(shard)
-    worker = Worker(shard.id)
+    worker = ShardThread(shard.id)
     appends = AppendService(journals)
     checkpoint = await worker.run(store.restore_checkpoint, shard)
     callbacks = Callbacks(

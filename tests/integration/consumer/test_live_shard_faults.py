@@ -21,7 +21,7 @@ from consumer.message.framing import NDJSON
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
 from consumer.message.reader import read_batches
-from consumer.message.sequence_rules import Outcome
+from consumer.message.sequence_rules import SequenceOutcome
 from consumer.message.types import JsonType
 from consumer.message.uuid import Flags, build_uuid
 from consumer.protocol.shard_pb2 import Checkpoint, ReplicaStatus
@@ -263,16 +263,16 @@ async def test_what_sequencing_made_of_messages_is_counted_and_told(
         shard = host.start(spec, Counting(tmp_path))
         await read_through(shard, source=response.commit.end)
 
-    def queued(flag: str, outcome: Outcome) -> float | None:
+    def queued(flag: str, outcome: SequenceOutcome) -> float | None:
         labels = {"journal": SOURCE, "flag": flag, "outcome": outcome.name}
         return host.registry.get_sample_value("gazette_sequencer_queued_total", labels)
 
-    assert queued("OUTSIDE_TXN", Outcome.OUTSIDE_COMMIT) == 2
-    assert queued("OUTSIDE_TXN", Outcome.SPAN_DISCARDED) == 1
-    assert queued("UNKNOWN", Outcome.UNKNOWN_FLAGS) == 1
-    assert queued("ACK_TXN", Outcome.ACK_ROLLBACK_LOST_PROGRESS) == 1
-    assert queued("ACK_TXN", Outcome.ACK_COMMIT_REPLAY) == 1
-    assert queued("CONTINUE_TXN", Outcome.CONTINUE_EXTEND_SPAN) == 1
+    assert queued("OUTSIDE_TXN", SequenceOutcome.OUTSIDE_COMMIT) == 2
+    assert queued("OUTSIDE_TXN", SequenceOutcome.SPAN_DISCARDED) == 1
+    assert queued("UNKNOWN", SequenceOutcome.UNKNOWN_FLAGS) == 1
+    assert queued("ACK_TXN", SequenceOutcome.ACK_ROLLBACK_LOST_PROGRESS) == 1
+    assert queued("ACK_TXN", SequenceOutcome.ACK_COMMIT_REPLAY) == 1
+    assert queued("CONTINUE_TXN", SequenceOutcome.CONTINUE_EXTEND_SPAN) == 1
     replayed = host.registry.get_sample_value("gazette_sequencer_replay_total", {"journal": SOURCE})
     assert replayed == 1
     told = {log["event"] for log in logs if log["event"].startswith("sequencer.")}

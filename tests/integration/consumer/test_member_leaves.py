@@ -24,7 +24,7 @@ from consumer.errors import ResolverStoppedError
 from consumer.journal.client import JournalClient
 from consumer.member.service import Service, run_member
 from consumer.protocol.auth import Claims
-from consumer.resolver.resolver import Resolver as ShardResolver
+from consumer.resolver.resolver import ShardResolver as ShardResolver
 from consumer.shard.environment import ShardConfig
 from tests.support.eventually import eventually
 from tests.support.member_lives import is_assigned, primary_is

@@ -20,7 +20,7 @@ from consumer.message.batch import Envelope
 from consumer.message.framing import NDJSON
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
-from consumer.message.sequence_rules import Outcome
+from consumer.message.sequence_rules import SequenceOutcome
 from consumer.message.types import JsonType
 from consumer.protocol.journal_pb2 import ApplyRequest
 from consumer.protocol.shard_pb2 import ReplicaStatus
@@ -139,7 +139,7 @@ async def test_journal_first_touched_by_an_aborted_transaction_is_rolled_back(
     for journal, numbers in ((OUTPUT, [1, 3]), (OTHER_OUTPUT, [4])):
         found = await sequenced(journals, journal)
         assert found.pending == []
-        assert Outcome.ACK_ROLLBACK_LOST_PROGRESS not in found.outcomes
+        assert SequenceOutcome.ACK_ROLLBACK_LOST_PROGRESS not in found.outcomes
         assert [m["n"] for m in await committed(journals, journal)] == numbers
     assert await counts(second) == {OUTPUT: 2, "quiet": 1, OTHER_OUTPUT: 1}
 

@@ -14,7 +14,7 @@ from consumer.journal.client import JournalClient
 from consumer.message.framing import NDJSON
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import CARRIED_BYTES_MAX, AckIntent, Publisher
-from consumer.message.sequence_rules import Outcome
+from consumer.message.sequence_rules import SequenceOutcome
 from consumer.message.types import JsonType
 from consumer.message.uuid import MessageClock, new_producer_id
 from consumer.protocol.shard_pb2 import Checkpoint
@@ -148,12 +148,12 @@ async def test_checkpoint_of_another_implementation_makes_no_rollback_stale(
 
     async def undone_twice() -> SequencedJournal:
         found = await sequenced(journals, OUTPUT)
-        rollbacks = (Outcome.ACK_ROLLBACK, Outcome.ACK_ROLLBACK_LOST_PROGRESS)
+        rollbacks = (SequenceOutcome.ACK_ROLLBACK, SequenceOutcome.ACK_ROLLBACK_LOST_PROGRESS)
         assert sum(found.outcomes[each] for each in rollbacks) >= 3
         return found
 
     found = await eventually(undone_twice)  # And the intent of Gazette's, repeated.
-    assert Outcome.ACK_ROLLBACK_LOST_PROGRESS not in found.outcomes
+    assert SequenceOutcome.ACK_ROLLBACK_LOST_PROGRESS not in found.outcomes
     assert found.pending == []
     assert await clock_on_file(host, former.producer_id) == committed_at
     await journals.append(OUTPUT, former.appended)

@@ -19,7 +19,7 @@ from consumer.errors import (
 from consumer.journal.append_service import AppendService
 from consumer.journal.client import JournalClient
 from consumer.journal.pipelining import InTurn, TurnNames
-from consumer.op_future import Turn, TurnFuture
+from consumer.op_future import AppendToken, TurnFuture
 from consumer.protocol import journal_pb2 as pb
 from consumer.protocol.labels import label_set, parse_selector
 from tests.support.broker import journal_spec
@@ -36,16 +36,16 @@ async def _journals(journals: JournalClient) -> None:
     await journals.apply([pb.ApplyRequest.Change(upsert=journal_spec(name)) for name in names])
 
 
-def turn_of(journals: JournalClient, name: bytes) -> Turn:
+def turn_of(journals: JournalClient, name: bytes) -> AppendToken:
     """Return the turn of an append of this client's broker."""
-    return Turn(journals.address, name)
+    return AppendToken(journals.address, name)
 
 
 async def test_append_waits_for_the_one_before_it_that_comes_later(
     journals: JournalClient,
 ) -> None:
     """Calls are not served in the order in which they were sent: which comes first is said by their names."""
-    sent: list[Turn] = []
+    sent: list[AppendToken] = []
     async with TaskGroup() as group:
         second = group.start_soon(
             journals.append(
@@ -110,7 +110,7 @@ async def _out_of_turn(append: Coroutine[None, None, pb.AppendResponse]) -> None
 
 async def test_other_brokers_appends_are_waited_for_by_the_client(journals: JournalClient) -> None:
     """Only what one broker appends can be in turn: it cannot know of another's."""
-    elsewhere = Turn("http://127.0.0.1:1", b"one")
+    elsewhere = AppendToken("http://127.0.0.1:1", b"one")
 
     with pytest.raises(OutOfTurnError, match="or not those"):
         await journals.append(SECOND, b"2", in_turn=InTurn(b"two", (elsewhere,)))
@@ -157,7 +157,7 @@ async def test_service_sends_again_what_was_out_of_turn_once_it_may(
         before.sent(turn_of(journals, b"failed"))
         future = service.append(SECOND, b"2", after=(before,))
         assert isinstance(future, TurnFuture)
-        sent: list[Turn] = []
+        sent: list[AppendToken] = []
         future.when_sent(sent.append)
         await eventually(lambda: sent)
         assert await journals.write_head(SECOND) == 0

@@ -28,7 +28,7 @@ from consumer.journal.channels import BulkStub, ChannelCache
 from consumer.journal.client import JournalClient
 from consumer.journal.pipelining import InTurn
 from consumer.journal.wire import APPEND_SERVICE
-from consumer.op_future import Turn
+from consumer.op_future import AppendToken
 from consumer.protocol import journal_pb2 as pb
 from consumer.protocol.appends_pb2 import AppendStreamRequest, AppendStreamResponse
 from consumer.protocol.auth import KeyedAuth
@@ -326,8 +326,8 @@ async def test_streams_end_with_a_broker_that_stops(tmp_path: Path) -> None:
     config = BrokerConfig(data_dir=tmp_path, stop_grace_seconds=60)
     async with Broker(config) as broker, JournalClient(broker.address) as client:
         await _connected(client, streamed=True)
-        sent: list[Turn] = []
-        after = InTurn(b"two", (Turn(client.address, b"one"),), sent.append)
+        sent: list[AppendToken] = []
+        after = InTurn(b"two", (AppendToken(client.address, b"one"),), sent.append)
 
         async def refused() -> None:
             with pytest.raises(OutOfTurnError, match="not known to have succeeded"):

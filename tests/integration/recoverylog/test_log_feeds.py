@@ -17,7 +17,7 @@ from consumer.journal.client import JournalClient
 from consumer.journal.reader import Reader
 from consumer.protocol.recorded_op_pb2 import FSMHints
 from consumer.recoverylog.log_feed import AHEAD_BYTES, LINGER_SECONDS, LogFeeds
-from consumer.recoverylog.playback import JUMP_BYTES, Position
+from consumer.recoverylog.playback import JUMP_BYTES, PlaybackPosition
 from consumer.recoverylog.player import Player
 from tests.support.eventually import eventually
 from tests.support.live_logs import NO_HINTS, create_log, recording, recover
@@ -37,7 +37,7 @@ async def log(journals: JournalClient) -> None:
 
 @asynccontextmanager
 async def feeds_from(
-    journals: JournalClient, position: Position, arrived: asyncio.Event | None = None
+    journals: JournalClient, position: PlaybackPosition, arrived: asyncio.Event | None = None
 ) -> AsyncIterator[LogFeeds]:
     """Yield feeds, and end them."""
     async with TaskGroup() as group:
@@ -49,7 +49,7 @@ async def feeds_from(
 async def test_feed_reads_ahead_no_more_than_its_bound(journals: JournalClient) -> None:
     """It stops there, and goes on as bytes are taken; all come in order, and then none until more are appended."""
     arrived = asyncio.Event()
-    async with feeds_from(journals, Position(LOG, 0), arrived) as feeds:
+    async with feeds_from(journals, PlaybackPosition(LOG, 0), arrived) as feeds:
         feed = feeds.current
         await eventually(lambda: feed.waiting_bytes > AHEAD_BYTES)
         assert feed.waiting_bytes < AHEAD_BYTES + MIB
@@ -77,8 +77,8 @@ async def test_feed_reads_ahead_no_more_than_its_bound(journals: JournalClient) 
 @pytest.mark.usefixtures("log")
 async def test_jump_that_was_prepared_waits_for_nothing(journals: JournalClient) -> None:
     """What stands there was read meanwhile, within the same bound; the feed before is closed."""
-    async with feeds_from(journals, Position(LOG, 0)) as feeds:
-        target = Position(LOG, 12 * MIB)
+    async with feeds_from(journals, PlaybackPosition(LOG, 0)) as feeds:
+        target = PlaybackPosition(LOG, 12 * MIB)
         feeds.prepare(target)
         prepared = feeds.next
         assert prepared is not None
@@ -98,8 +98,8 @@ async def test_part_that_is_live_up_to_the_next_one_is_read_by_two_feeds(
 ) -> None:
     """The hints did not know where it ends. Each byte is read once, but for a span, and all come in order."""
     arrived, taken = asyncio.Event(), list[int]()
-    async with feeds_from(journals, Position(LOG, 0), arrived) as feeds:
-        feeds.prepare(Position(LOG, 12 * MIB))
+    async with feeds_from(journals, PlaybackPosition(LOG, 0), arrived) as feeds:
+        feeds.prepare(PlaybackPosition(LOG, 12 * MIB))
         played_to = read_bytes = 0
         while played_to < 24 * MIB:
             arrived.clear()
@@ -118,11 +118,11 @@ async def test_part_that_is_live_up_to_the_next_one_is_read_by_two_feeds(
 @pytest.mark.usefixtures("log")
 async def test_jump_elsewhere_drops_what_was_prepared(journals: JournalClient) -> None:
     """And what is near is not prepared, but read by the way."""
-    async with feeds_from(journals, Position(LOG, 0)) as feeds:
-        feeds.prepare(Position(LOG, 12 * MIB))
-        feeds.jump(Position(LOG, 20 * MIB))
+    async with feeds_from(journals, PlaybackPosition(LOG, 0)) as feeds:
+        feeds.prepare(PlaybackPosition(LOG, 12 * MIB))
+        feeds.jump(PlaybackPosition(LOG, 20 * MIB))
         assert (feeds.current.begin.offset, feeds.next) == (20 * MIB, None)
-        feeds.prepare(Position(LOG, 20 * MIB + JUMP_BYTES))
+        feeds.prepare(PlaybackPosition(LOG, 20 * MIB + JUMP_BYTES))
         assert feeds.next is None
         await eventually(lambda: feeds.current.waiting_bytes == 4 * MIB)
 
@@ -133,13 +133,13 @@ async def test_feed_in_a_hurry_goes_on_where_it_is_told_and_lingers_no_more(
 ) -> None:
     """What was read ahead is read once more, and what was prepared is dropped; a second call changes nothing."""
     arrived = asyncio.Event()
-    async with feeds_from(journals, Position(LOG, 0), arrived) as feeds:
-        feeds.prepare(Position(LOG, 12 * MIB))
+    async with feeds_from(journals, PlaybackPosition(LOG, 0), arrived) as feeds:
+        feeds.prepare(PlaybackPosition(LOG, 12 * MIB))
         await eventually(lambda: feeds.current.waiting_bytes > AHEAD_BYTES)
 
-        feeds.hurry(Position(LOG, 23 * MIB))
+        feeds.hurry(PlaybackPosition(LOG, 23 * MIB))
         hurried = feeds.current
-        feeds.hurry(Position(LOG, 0))
+        feeds.hurry(PlaybackPosition(LOG, 0))
         assert (feeds.current, feeds.next, hurried.begin.offset) == (hurried, None, 23 * MIB)
         await eventually(lambda: hurried.waiting_bytes == MIB)
         await journals.append(LOG, b"more")
@@ -149,7 +149,7 @@ async def test_feed_in_a_hurry_goes_on_where_it_is_told_and_lingers_no_more(
 async def test_feed_of_what_cannot_be_read_tells_why(journals: JournalClient) -> None:
     """When everything before is taken, and as often as it is asked."""
     arrived = asyncio.Event()
-    async with feeds_from(journals, Position("logs/none", 0), arrived) as feeds:
+    async with feeds_from(journals, PlaybackPosition("logs/none", 0), arrived) as feeds:
         await arrived.wait()
         for _ in range(2):
             with pytest.raises(JournalNotFoundError):

@@ -16,7 +16,7 @@ from allocator.runtime.task_group import TaskGroup
 from consumer.journal.client import JournalClient
 from consumer.protocol.journal_pb2 import ApplyRequest
 from consumer.recoverylog.hints import backup_hints_keys
-from consumer.recoverylog.prune_plan import Fate, LogPlan
+from consumer.recoverylog.prune_plan import LogPlan, SegmentFate
 from consumer.recoverylog.pruner import PruneOutcome, Pruner
 from tests.support.pruned_logs import RecordedShard, ShiftedClock, fragments_of, span_bytes
 
@@ -104,8 +104,8 @@ async def test_plan_changes_nothing(
     ranges = [etcd_root.encode(), b"/hints" + etcd_root.encode(), AuxiliaryKeys(etcd_root).prefix]
     before = [(await etcd.get_range(key, prefix_range_end(key))).kvs for key in ranges]
 
-    assert (await planned(pruner))[shard.log].tallies[Fate.DEAD].fragments > 0
-    assert (await planned(pruner, HOUR))[shard.log].tallies[Fate.QUARANTINED].fragments > 0
+    assert (await planned(pruner))[shard.log].tallies[SegmentFate.DEAD].fragments > 0
+    assert (await planned(pruner, HOUR))[shard.log].tallies[SegmentFate.QUARANTINED].fragments > 0
 
     assert await fragments_of(journals, shard.log) == fragments
     assert [(await etcd.get_range(key, prefix_range_end(key))).kvs for key in ranges] == before
@@ -123,7 +123,7 @@ async def test_dead_fragments_wait_for_the_delay(
     clock.ahead_seconds = 5 * HOUR
 
     first = (await pruned(pruner, HOUR))[shard.log]
-    waiting = first.plan.tallies[Fate.QUARANTINED].fragments
+    waiting = first.plan.tallies[SegmentFate.QUARANTINED].fragments
     assert waiting > 0
     assert first.removed.fragments == 0
     assert abs(first.plan.quarantined_until - (clock.wall_seconds() + HOUR)) < 5

@@ -22,7 +22,7 @@ from consumer.journal.client import JournalClient
 from consumer.message.framing import NDJSON
 from consumer.protocol.journal_pb2 import ApplyRequest
 from consumer.protocol.labels import CONTENT_TYPE, label_set
-from spark_bridge.errors import JournalBytesGoneError, JournalReplacedError
+from spark_bridge.errors import JournalBytesGoneError, QuerySourceReplacedError
 from spark_bridge.format_options import OptionError
 from spark_bridge.journal_source.columns import with_metadata
 from spark_bridge.journal_source.readers import stream_reader
@@ -348,12 +348,14 @@ def test_replaced_journal_ends_the_query_unless_told_otherwise(address: str) -> 
     make_journals(address, topic.journals[:1])
     topic.writer().committed(range(200, 260))
 
-    with pytest.raises(JournalReplacedError, match=f"{topic.journals[0]} does not hold .*epoch"):
+    with pytest.raises(
+        QuerySourceReplacedError, match=f"{topic.journals[0]} does not hold .*epoch"
+    ):
         strict.reader.partitions(strict.offset, planned)
-    with pytest.raises(JournalReplacedError, match="does not hold"):
+    with pytest.raises(QuerySourceReplacedError, match="does not hold"):
         list(strict.reader.read(partitions[0]))
     assert list(lenient.reader.read(partitions[0])) == []
-    with pytest.raises(JournalReplacedError, match="failOnDataLoss"):
+    with pytest.raises(QuerySourceReplacedError, match="failOnDataLoss"):
         strict.trigger()
     assert lenient.reader.partitions(lenient.offset, planned) == []
     lenient.close()

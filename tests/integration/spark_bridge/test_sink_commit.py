@@ -31,7 +31,7 @@ from spark_bridge.journal_sink.commit import (
     committed_publication,
     finish_micro_batch,
 )
-from spark_bridge.journal_sink.commit_store import Attempt, Publication, publication_of
+from spark_bridge.journal_sink.commit_store import CommitAttempt, Publication, publication_of
 from spark_bridge.journal_sink.key_mapping import ModuloMapping
 from spark_bridge.journal_source.options import Access
 from spark_bridge.keys import publication_key, query_key
@@ -79,7 +79,7 @@ async def target(
 
 async def write(
     target: CommitTarget, ids: Iterable[int | None], *, rows_per_batch: int = 10
-) -> Attempt:
+) -> CommitAttempt:
     """Do what an attempt of a task does."""
     rows = pa.table({"id": pa.array(list(ids), pa.int64())})
     plan = WritePlan(

@@ -19,7 +19,7 @@ from allocator.placement.flow import FlowSolver
 from allocator.policy import AllocationPolicy, LoadPolicy, TransitionPolicy
 from allocator.state.derived_state import Tracker
 from allocator.state.mirror import Mirror
-from allocator.whatif.leader_snapshot import Hypothesis, Standing, supposed
+from allocator.whatif.leader_snapshot import Hypothesis, LeaderSnapshot, supposed
 from tests.support.memory_cluster import ValueConsistency
 from tests.support.plain_values import PlainDecoder, PlainItem
 
@@ -143,9 +143,9 @@ class Leader:
         self.tracker.set_loads(measured, {}, policy)
         self.pacing.observe(self.tracker, now_monotonic_seconds)
 
-    def standing(self, now_monotonic_seconds: float) -> Standing:
+    def standing(self, now_monotonic_seconds: float) -> LeaderSnapshot:
         """Return what the leader knows."""
-        return Standing(
+        return LeaderSnapshot(
             snapshot=self.tracker.whole(revision=self.revision),
             plan=None,
             policy=self._course.policy,

@@ -12,7 +12,7 @@ from allocator.model import ItemId, MemberId
 from allocator.placement.flow import FlowSolver
 from allocator.placement.problem import Desired, Problem, zones_spanned
 from allocator.placement.trial import Trial, Verdict
-from allocator.transition.capacity import Blocked, Change, Reason
+from allocator.transition.capacity import Blocked, BlockedChange, WaitReason
 from allocator.whatif.causes import CauseFinder
 from tests.property.allocator.test_placement_optimal import objectives, problems
 
@@ -86,16 +86,18 @@ def _blocked(problem: Problem, desired: Desired) -> Iterator[Blocked]:
     for item in problem.items:
         item_id, placed = item.item_id, desired[item.item_id]
         if len(placed) < item.replication:
-            for reason in (Reason.NO_MEMBER, Reason.LIMIT):
-                yield Blocked(item_id=item_id, reason=reason, change=Change.ADD, detail="lacks")
+            for reason in (WaitReason.NO_MEMBER, WaitReason.LIMIT):
+                yield Blocked(
+                    item_id=item_id, reason=reason, change=BlockedChange.ADD, detail="lacks"
+                )
         elif len(placed) > 1 and zones_spanned(placed) == 1:
-            yield Blocked(item_id=item_id, reason=Reason.ZONE, detail="flat")
+            yield Blocked(item_id=item_id, reason=WaitReason.ZONE, detail="flat")
         for member_id in placed:
             if member_id in exiting or member_id in item.avoided:
                 yield Blocked(
                     item_id=item_id,
-                    reason=Reason.NO_MEMBER,
-                    change=Change.REMOVE,
+                    reason=WaitReason.NO_MEMBER,
+                    change=BlockedChange.REMOVE,
                     member_id=member_id,
                     detail="kept",
                 )
@@ -106,7 +108,7 @@ def _judged(problem: Problem, desired: Desired, judge: _Judge, blocked: Blocked)
     item_id, placed = blocked.item_id, desired[blocked.item_id]
     members = [member.member_id for member in problem.members]
     sources: tuple[MemberId | None, ...] = (blocked.member_id,)
-    if blocked.reason is Reason.ZONE:
+    if blocked.reason is WaitReason.ZONE:
         sources = placed
         members = [each for each in members if each.zone != placed[0].zone]
     order = list(Verdict)

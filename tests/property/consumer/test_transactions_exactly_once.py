@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumer.message.sequence_rules import Outcome
+from consumer.message.sequence_rules import SequenceOutcome
 from consumer.message.uuid import Flags
 from tests.support.message_batches import Written, WrittenJournal
 from tests.support.simulated_shard import SimulatedShard, World, read_committed
@@ -77,7 +77,7 @@ def check_outputs(world: World, *, in_order: bool) -> None:
             seen.numbers.sort()
         assert seen.numbers == expected
         assert seen.pending == 0, "messages of a dead producer stay pending for ever"
-        assert Outcome.ACK_ROLLBACK_LOST_PROGRESS not in seen.outcomes
+        assert SequenceOutcome.ACK_ROLLBACK_LOST_PROGRESS not in seen.outcomes
 
 
 @settings(max_examples=150, deadline=None)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from consumer.leasing import rules
 from consumer.leasing.expiry import Sighting
 from consumer.leasing.record import LeaseRecord, Version, Versioned
-from consumer.leasing.worker.lease_view import Look, Memory, Observer, outlook
+from consumer.leasing.worker.lease_view import LeaseScan, Memory, Observer, outlook
 
 LEASE_SECONDS = 2.0
 OBSERVER = Observer(
@@ -39,7 +39,7 @@ def test_holder_stops_before_an_observer_takes_the_lease(
         read = began + on_its_way
         now = read + back
         found = [lease for at, lease in written if at <= read][-1]
-        look = Look(found=(found,), began_seconds=began + skew, ended_seconds=now + skew)
+        look = LeaseScan(found=(found,), began_seconds=began + skew, ended_seconds=now + skew)
 
         seen = outlook(memory, look, OBSERVER, held=())
 
@@ -74,7 +74,7 @@ def _versioned(record: LeaseRecord) -> Versioned:
 
 def test_first_look_takes_every_holder_for_alive() -> None:
     """KCL testNotTakeNewOwnedLease: an observer that was just started has seen nobody stand still."""
-    look = Look(
+    look = LeaseScan(
         found=(_versioned(LeaseRecord(key="a", owner="w1", epoch=1)),),
         began_seconds=1e9,
         ended_seconds=1e9,

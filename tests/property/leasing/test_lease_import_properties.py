@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from consumer.leasing.migration.export_file import export_lines, read_export
 from consumer.leasing.migration.layouts import LAYOUTS
-from consumer.leasing.migration.plan import Action, Step, plan_import
+from consumer.leasing.migration.plan import Action, MigrationStep, plan_import
 from consumer.leasing.record import LeaseRecord, Version, Versioned
 from tests.support.lease_strategies import positions, records
 
@@ -50,7 +50,7 @@ def test_import_that_was_done_has_nothing_to_do(
 
     again = _planned(wanted, action.after, layout, owners=owners, force=force)
 
-    assert again.step is Step.SAME, again.changed
+    assert again.step is MigrationStep.SAME, again.changed
 
 
 @given(some_records, some_records, layouts)

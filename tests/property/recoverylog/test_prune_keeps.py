@@ -11,7 +11,7 @@ from consumer.protocol.journal_pb2 import Fragment
 from consumer.protocol.recorded_op_pb2 import FSMHints
 from consumer.recoverylog.hints import encode_hints
 from consumer.recoverylog.liveness import HintsValue, LogNeeds, ShardHints, live_logs
-from consumer.recoverylog.prune_plan import Fate, QuarantineRecord, plan_log
+from consumer.recoverylog.prune_plan import QuarantineRecord, SegmentFate, plan_log
 from tests.support.recorded_lives import Pieces, RecordedLife, played
 
 
@@ -36,7 +36,7 @@ def pruned(needs: LogNeeds, pieces: Pieces) -> list[tuple[int, bytes]]:
         needs, fragments, QuarantineRecord(), create_revision=1, now=100, delay_seconds=0
     )
     gone = {fragment.begin for fragment in plan.dead}
-    assert plan.tallies[Fate.QUARANTINED].fragments == 0
+    assert plan.tallies[SegmentFate.QUARANTINED].fragments == 0
     return [piece for piece in pieces if piece[0] not in gone]
 
 

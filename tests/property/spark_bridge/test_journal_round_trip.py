@@ -35,9 +35,9 @@ from consumer.message.uuid import Flags, new_producer_id
 from spark_bridge.journal_sink.options import write_options
 from spark_bridge.journal_sink.stamps import Stamper
 from spark_bridge.journal_sink.writers import encoder_for
-from spark_bridge.journal_source.byte_runs import Content
+from spark_bridge.journal_source.byte_runs import FetchedContent
 from spark_bridge.journal_source.codecs import decoder_for, tables_for
-from spark_bridge.journal_source.columns import Columns, with_metadata
+from spark_bridge.journal_source.columns import RowColumns, with_metadata
 from spark_bridge.journal_source.options import read_options
 
 SOURCE = read_options({"address": "http://127.0.0.1:1", "selector": "name=a/b"})
@@ -104,9 +104,9 @@ def test_source_reads_what_the_sink_writes(content_type: str, data: st.DataObjec
     messages = bytes(encoded.contents[0])
 
     table = tables_for("a/b", content_type, SOURCE).feed(messages + acknowledgement)
-    columns = Columns(with_metadata(schema), include_metadata=True)
+    columns = RowColumns(with_metadata(schema), include_metadata=True)
     decoder = decoder_for("a/b", content_type, options=SOURCE, columns=columns)
-    content = Content("a/b", messages, np.array([0]), np.array([0]))
+    content = FetchedContent("a/b", messages, np.array([0]), np.array([0]))
     found = decoder.decode(content)
 
     assert table.flags.tolist() == [Flags.CONTINUE_TXN] * encoded.messages[0] + [Flags.ACK_TXN]

@@ -10,7 +10,7 @@ from allocator.placement.choose import ArraySolver
 from allocator.placement.flow import FlowSolver
 from allocator.placement.plan import PlanRefused
 from allocator.placement.problem import Problem, ProblemItem, ProblemMember, Solver
-from allocator.transition.capacity import Blocked, Change, Reason
+from allocator.transition.capacity import Blocked, BlockedChange, WaitReason
 from allocator.whatif.causes import CauseFinder
 from allocator.whatif.explain import explain
 from allocator.whatif.leader_snapshot import Hypothesis
@@ -60,7 +60,7 @@ def test_proposal_and_explanation_tell_which_item_holds_a_drain_back() -> None:
     assert proposal.rehearsal.final.loads.total[ONE] == 1
     stuck = proposal.rehearsal.stuck
     assert [(each.item_id, each.member_id, each.reason) for each in stuck] == [
-        (WIDE, ONE, Reason.NO_MEMBER)
+        (WIDE, ONE, WaitReason.NO_MEMBER)
     ]
     told = "the plan keeps it; other members: 2 with another replica of it"
     assert stuck[0].detail == told
@@ -94,7 +94,7 @@ def test_kept_replicas_say_what_stops_each_other_member() -> None:
         "1 where it would span fewer zones"
     )
     stuck = [(each.reason, each.member_id, each.detail) for each in proposal.rehearsal.stuck]
-    assert stuck == [(Reason.NO_MEMBER, one, told)] * 4
+    assert stuck == [(WaitReason.NO_MEMBER, one, told)] * 4
 
 
 def test_causes_beyond_the_bound_are_left_to_explain() -> None:
@@ -107,8 +107,8 @@ def test_causes_beyond_the_bound_are_left_to_explain() -> None:
     kept = tuple(
         Blocked(
             item_id=ItemId(item_id),
-            reason=Reason.NO_MEMBER,
-            change=Change.REMOVE,
+            reason=WaitReason.NO_MEMBER,
+            change=BlockedChange.REMOVE,
             member_id=ONE,
             detail="kept",
         )

@@ -7,10 +7,10 @@ from dataclasses import replace
 from allocator.model import ItemId, MemberId
 from allocator.placement.plan import Plan
 from allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
-from allocator.transition.capacity import Reason
+from allocator.transition.capacity import WaitReason
 from allocator.transition.membership_settling import Settling
 from allocator.whatif.explain import Explanation, explain
-from allocator.whatif.leader_snapshot import Standing
+from allocator.whatif.leader_snapshot import LeaderSnapshot
 from tests.support.memory_cluster import AT_ONCE, MemoryCluster
 from tests.support.standings import standing_of
 
@@ -32,18 +32,18 @@ def _put(
         cluster.put_assignment(item_id, member_id.zone, member_id.suffix, slot)
 
 
-def _with_plan(standing: Standing, **desired: tuple[MemberId, ...]) -> Standing:
+def _with_plan(standing: LeaderSnapshot, **desired: tuple[MemberId, ...]) -> LeaderSnapshot:
     wanted = {ItemId(item_id): members for item_id, members in desired.items()}
     return replace(standing, plan=Plan(standing.state().demand(), wanted))
 
 
-def _explained(standing: Standing, item_id: str = "i") -> Explanation:
+def _explained(standing: LeaderSnapshot, item_id: str = "i") -> Explanation:
     explanation = explain(standing, ItemId(item_id))
     assert explanation is not None
     return explanation
 
 
-def _reasons(explanation: Explanation) -> set[Reason]:
+def _reasons(explanation: Explanation) -> set[WaitReason]:
     return {each.reason for each in explanation.blocked}
 
 
@@ -107,7 +107,7 @@ def test_no_member_is_named() -> None:
     cluster = _cluster(A1, B1)
     _put(cluster, "i", A1, B1, replication=3)
 
-    assert Reason.NO_MEMBER in _reasons(_explained(standing_of(cluster)))
+    assert WaitReason.NO_MEMBER in _reasons(_explained(standing_of(cluster)))
 
 
 def test_no_member_is_named_where_the_others_leave() -> None:
@@ -118,7 +118,7 @@ def test_no_member_is_named_where_the_others_leave() -> None:
 
     (blocked,) = _explained(standing_of(cluster)).blocked
 
-    assert blocked.reason is Reason.NO_MEMBER
+    assert blocked.reason is WaitReason.NO_MEMBER
     assert (
         blocked.detail
         == "1 of 2 replicas have a place; members: 1 with another replica of it, 1 leaving"
@@ -134,7 +134,7 @@ def test_failed_replica_that_stays_is_not_said_to_have_no_other_member() -> None
 
     (blocked,) = _explained(_with_plan(standing_of(cluster), i=(A1,), j=(A2,))).blocked
 
-    assert (blocked.reason, blocked.member_id) == (Reason.NO_MEMBER, A1)
+    assert (blocked.reason, blocked.member_id) == (WaitReason.NO_MEMBER, A1)
     assert blocked.detail == (
         "it has failed for too long, and the plan keeps it; "
         "other members: 1 where loads would be less even"
@@ -164,7 +164,7 @@ def test_no_member_is_named_for_a_failed_replica_that_nobody_else_can_take() -> 
 
     explanation = _explained(standing_of(cluster))
 
-    assert {(b.reason, b.member_id) for b in explanation.blocked} == {(Reason.NO_MEMBER, B1)}
+    assert {(b.reason, b.member_id) for b in explanation.blocked} == {(WaitReason.NO_MEMBER, B1)}
 
 
 def test_limit_is_named_where_not_even_the_plan_has_room() -> None:
@@ -176,7 +176,7 @@ def test_limit_is_named_where_not_even_the_plan_has_room() -> None:
 
     (blocked,) = _explained(standing_of(cluster)).blocked
 
-    assert blocked.reason is Reason.LIMIT
+    assert blocked.reason is WaitReason.LIMIT
     assert blocked.detail == (
         "1 of 2 replicas have a place; members: 1 with another replica of it, 1 at the limit"
     )
@@ -190,7 +190,7 @@ def test_zone_that_is_given_up_is_not_said_to_lack_room() -> None:
 
     (blocked,) = _explained(standing_of(cluster)).blocked
 
-    assert blocked.reason is Reason.ZONE
+    assert blocked.reason is WaitReason.ZONE
     assert blocked.detail == "it is planned in one zone; members of other zones: 1 leaving"
 
 
@@ -199,7 +199,7 @@ def test_disabled_is_named() -> None:
     cluster = _cluster(A1, B1)
     cluster.put_item("i", 0)
 
-    assert _reasons(_explained(standing_of(cluster))) == {Reason.DISABLED}
+    assert _reasons(_explained(standing_of(cluster))) == {WaitReason.DISABLED}
 
 
 def test_limit_is_named_with_the_member_and_its_numbers() -> None:
@@ -209,7 +209,7 @@ def test_limit_is_named_with_the_member_and_its_numbers() -> None:
     _put(cluster, "other", B1)
 
     standing = _with_plan(standing_of(cluster), i=(B1,), other=(B2,))
-    (blocked,) = [b for b in _explained(standing).blocked if b.reason is Reason.LIMIT]
+    (blocked,) = [b for b in _explained(standing).blocked if b.reason is WaitReason.LIMIT]
 
     assert blocked.member_id == B1
     assert "1" in blocked.detail
@@ -227,8 +227,8 @@ def test_zone_is_named() -> None:
     waits = _explained(_with_plan(standing_of(cluster), i=(A1, B2)))
     confined = _explained(_with_plan(standing_of(cluster), j=(A1, A2)), "j")
 
-    assert (Reason.ZONE, B1) in {(b.reason, b.member_id) for b in waits.blocked}
-    assert _reasons(confined) == {Reason.ZONE}
+    assert (WaitReason.ZONE, B1) in {(b.reason, b.member_id) for b in waits.blocked}
+    assert _reasons(confined) == {WaitReason.ZONE}
 
 
 def test_standby_not_caught_up_is_named() -> None:
@@ -239,7 +239,7 @@ def test_standby_not_caught_up_is_named() -> None:
 
     explanation = _explained(_with_plan(standing_of(cluster), i=(A1, B2)))
 
-    assert _reasons(explanation) == {Reason.STANDBY_NOT_CAUGHT_UP}
+    assert _reasons(explanation) == {WaitReason.STANDBY_NOT_CAUGHT_UP}
 
 
 def test_move_budget_is_named() -> None:
@@ -252,7 +252,7 @@ def test_move_budget_is_named() -> None:
 
     standing = _with_plan(standing_of(cluster, policy=policy), i=(A1, B2), busy=(A1, B2))
 
-    assert Reason.MOVE_BUDGET in _reasons(_explained(standing))
+    assert WaitReason.MOVE_BUDGET in _reasons(_explained(standing))
 
 
 def test_settling_is_named() -> None:
@@ -269,7 +269,7 @@ def test_settling_is_named() -> None:
 
     explanations = [_explained(standing, f"i{number}") for number in range(4)]
 
-    assert sum(Reason.SETTLING in _reasons(each) for each in explanations) == 2
+    assert sum(WaitReason.SETTLING in _reasons(each) for each in explanations) == 2
     assert any("settled" in note for note in explanations[0].notes)
 
 
@@ -291,7 +291,7 @@ def test_settling_is_not_named_for_what_the_plan_levels_anyway() -> None:
         desired = {"i0": (first,), "i1": (first,), "i2": (second,), "i3": (second,)}
         planned = _with_plan(standing, **desired)
         for number in range(4):
-            assert Reason.SETTLING not in _reasons(_explained(planned, f"i{number}"))
+            assert WaitReason.SETTLING not in _reasons(_explained(planned, f"i{number}"))
 
 
 def test_drain_waits_is_named() -> None:
@@ -307,7 +307,7 @@ def test_drain_waits_is_named() -> None:
 
     explanation = _explained(standing_of(cluster, policy=policy, settling=settling, now=1.0))
 
-    assert Reason.DRAIN_WAITS in _reasons(explanation)
+    assert WaitReason.DRAIN_WAITS in _reasons(explanation)
     (leaving,) = [each for each in explanation.replicas if each.member_id == A1]
     assert "waits for a member that replaces it" in leaving.why
 
@@ -322,7 +322,7 @@ def test_hand_over_waits_is_named() -> None:
     standing = standing_of(cluster, policy=policy)
     explanations = [_explained(standing, f"i{number}") for number in range(6)]
 
-    assert sum(Reason.HAND_OVER_WAITS in _reasons(each) for each in explanations) == 3
+    assert sum(WaitReason.HAND_OVER_WAITS in _reasons(each) for each in explanations) == 3
 
 
 def test_quarantined_is_named() -> None:
@@ -332,7 +332,7 @@ def test_quarantined_is_named() -> None:
 
     explanation = _explained(standing_of(cluster, quarantined=frozenset({"i"})))
 
-    assert Reason.QUARANTINED in _reasons(explanation)
+    assert WaitReason.QUARANTINED in _reasons(explanation)
 
 
 def test_every_reason_has_a_scenario() -> None:
@@ -340,7 +340,7 @@ def test_every_reason_has_a_scenario() -> None:
     here = globals()
     missing = [
         reason.name
-        for reason in Reason
+        for reason in WaitReason
         if not any(name.startswith("test_") and reason.name.lower() in name for name in here)
     ]
 

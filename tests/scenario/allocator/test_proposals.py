@@ -12,7 +12,7 @@ from allocator.model import Item, ItemId, Member, MemberId
 from allocator.ops import KeyValue
 from allocator.placement.plan import PlanRefused
 from allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
-from allocator.transition.capacity import Reason
+from allocator.transition.capacity import WaitReason
 from allocator.whatif.dry_run import Kind, RehearsalAbandonedError
 from allocator.whatif.leader_snapshot import Hypothesis
 from allocator.whatif.preview import Proposal, propose
@@ -224,6 +224,6 @@ def test_plan_names_the_moves_that_settling_delays() -> None:
     rehearsal = _proposed(cluster, Hypothesis(), AllocationPolicy()).rehearsal
 
     assert not rehearsal.happenings
-    assert {each.reason for each in rehearsal.waits} == {Reason.SETTLING}
+    assert {each.reason for each in rehearsal.waits} == {WaitReason.SETTLING}
     assert {each.member_id for each in rehearsal.waits} == {MemberId("a", "a9")}
     assert rehearsal.waits[0].detail.endswith("600 s more at most")

@@ -26,7 +26,7 @@ from allocator.simulation import Scenario
 from allocator.simulation.cluster import Cluster
 from allocator.simulation.etcd import FakeEtcd
 from allocator.simulation.member import SimulatedMember
-from allocator.simulation.store import Commit, key_of
+from allocator.simulation.store import StoreCommit, key_of
 from allocator.simulation.trace import Trace
 from allocator.simulation.values import SimulatedDecoder, SimulatedItem, SimulatedMemberValue
 from allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
@@ -108,7 +108,7 @@ def test_leader_without_an_answer_to_a_write_leads_anew_before_it_decides_again(
 def _lose_an_answer_of(member: SimulatedMember, cluster: Cluster) -> None:
     """Cut a member off as soon as its next step is performed, for as long as the answer travels."""
 
-    def cut_once(commit: Commit) -> None:
+    def cut_once(commit: StoreCommit) -> None:
         if any(key_of(e).startswith(cluster.keys.assignments_prefix) for e in commit.events):
             cluster.etcd.observers.remove(cut_once)
             member.link.cut_off(refuses=False)

@@ -13,10 +13,10 @@ from allocator.ops import Delete, LeaseId, Operation, Put
 from allocator.placement.flow import FlowSolver
 from allocator.placement.problem import Problem
 from allocator.policy import AllocationPolicy, TransitionPolicy
-from allocator.simulation import Fault, Scenario, Violation, simulate
+from allocator.simulation import Fault, InvariantViolation, Scenario, simulate
 from allocator.simulation.invariants import check_rest, invariants
 from allocator.simulation.member import Note, Planned
-from allocator.simulation.store import Store
+from allocator.simulation.store import SimulatedStore
 from allocator.simulation.values import CONSISTENT, SimulatedItem, SimulatedMemberValue
 from allocator.simulation.world import Change, World
 
@@ -29,7 +29,7 @@ class Judged:
     """A cluster in a store, of which each write is judged. `a#m1` leads in epoch 1."""
 
     def __init__(self, *, replication: int = 2, limit: int = 4) -> None:
-        self.store = Store()
+        self.store = SimulatedStore()
         self.world = World(KEYS)
         self.invariants = invariants()
         self.lead(A1, epoch=1)
@@ -63,14 +63,14 @@ class Judged:
         return self.write(str(A1), *operations, note=note)
 
     def _judge(self, change: Change) -> list[str]:
-        found: list[Violation] = []
+        found: list[InvariantViolation] = []
         for invariant in self.invariants:
             found += invariant.on_change(self.world, change)
         return [violation.invariant for violation in found]
 
     def at_rest(self) -> Iterable[str]:
         """Judge the state at rest."""
-        found: list[Violation] = []
+        found: list[InvariantViolation] = []
         for invariant in self.invariants:
             found += invariant.at_rest(self.world)
         found += check_rest(
@@ -276,11 +276,11 @@ class TestRest:
 class _NoMoreThanTenRevisions:
     """An invariant of a user's own, which does not hold."""
 
-    def on_change(self, world: World, change: Change) -> Iterable[Violation]:
+    def on_change(self, world: World, change: Change) -> Iterable[InvariantViolation]:
         if change.commit.revision > 10:
-            yield Violation("mine", "too many revisions", change.commit.revision)
+            yield InvariantViolation("mine", "too many revisions", change.commit.revision)
 
-    def at_rest(self, world: World) -> Iterable[Violation]:
+    def at_rest(self, world: World) -> Iterable[InvariantViolation]:
         return ()
 
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from allocator.placement.flow import FlowSolver
 from allocator.placement.problem import Desired, Problem
-from allocator.simulation import Scenario, Violation
+from allocator.simulation import InvariantViolation, Scenario
 from allocator.simulation.__main__ import main
 from allocator.simulation.many import clusters, run_seed, run_seeds
 from allocator.simulation.world import Change, World
@@ -18,11 +18,11 @@ from allocator.simulation.world import Change, World
 class Never:
     """An invariant that never holds."""
 
-    def on_change(self, world: World, change: Change) -> Iterable[Violation]:
+    def on_change(self, world: World, change: Change) -> Iterable[InvariantViolation]:
         """Object."""
-        yield Violation("never", "as expected", change.commit.revision)
+        yield InvariantViolation("never", "as expected", change.commit.revision)
 
-    def at_rest(self, world: World) -> Iterable[Violation]:
+    def at_rest(self, world: World) -> Iterable[InvariantViolation]:
         """Keep quiet."""
         return ()
 
@@ -63,10 +63,10 @@ def test_outcome_of_a_violation_names_seed_invariant_and_replay() -> None:
 
 
 class _Raises:
-    def on_change(self, world: World, change: Change) -> Iterable[Violation]:
+    def on_change(self, world: World, change: Change) -> Iterable[InvariantViolation]:
         raise RuntimeError("broken claim")
 
-    def at_rest(self, world: World) -> Iterable[Violation]:
+    def at_rest(self, world: World) -> Iterable[InvariantViolation]:
         return ()
 
 

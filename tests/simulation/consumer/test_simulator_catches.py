@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from allocator.ops import Put
-from consumer.broker.append import Turn
+from consumer.broker.append import AppendTurn
 from consumer.checkpoint import build_checkpoint
 from consumer.journal.append_fence import CopyRegister
 from consumer.journal.append_service import AppendService
@@ -32,7 +32,7 @@ from consumer.shard.rollback.keeper import Rollbacks
 from consumer.shard.transaction_loop import TransactionLoop
 from consumer.shard.transaction_machine import TransactionMachine
 from consumer.simulation import broker
-from consumer.simulation.history_checker import Violation
+from consumer.simulation.history_checker import HistoryViolation
 from consumer.simulation.run import simulate
 from consumer.simulation.scenario import Fault, Scenario
 from consumer.simulation.stores import Row, State, Table
@@ -107,10 +107,10 @@ def _logs_before_it_published(patch: pytest.MonkeyPatch) -> None:
 
 
 def _turns_not_kept(patch: pytest.MonkeyPatch) -> None:
-    async def at_once(_: Turn) -> None:
+    async def at_once(_: AppendTurn) -> None:
         return
 
-    patch.setattr(Turn, "wait", at_once)
+    patch.setattr(AppendTurn, "wait", at_once)
 
 
 def _any_success_is_proof(patch: pytest.MonkeyPatch) -> None:
@@ -223,7 +223,7 @@ BROKEN = [
 ]
 
 
-def _first_violation(scenario: Scenario, seeds: Sequence[int]) -> Violation | None:
+def _first_violation(scenario: Scenario, seeds: Sequence[int]) -> HistoryViolation | None:
     reports = (simulate(seed, scenario) for seed in seeds)
     return next((report.violation for report in reports if report.violation is not None), None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from allocator.model import ItemId, MemberId
 from allocator.placement.problem import Desired
-from allocator.transition.capacity import Reason
+from allocator.transition.capacity import WaitReason
 from allocator.transition.converge import Convergence, converge
 from tests.support.memory_cluster import MemoryCluster, ValueConsistency, single_zone_items
 from tests.support.safety_checks import Overcommits
@@ -121,8 +121,8 @@ def test_chain_that_ends_at_a_full_member_is_no_circle() -> None:
 
     assert convergence.steps == ()
     assert {b.reason for b in convergence.blocked} == {
-        Reason.LIMIT,
-        Reason.STANDBY_NOT_CAUGHT_UP,
+        WaitReason.LIMIT,
+        WaitReason.STANDBY_NOT_CAUGHT_UP,
     }
 
 

@@ -11,10 +11,10 @@ from allocator.leader.election import (
     Election,
     ElectionAction,
     ElectionDecision,
+    ElectionView,
     EpochRecord,
     LeaderRecord,
     LeadershipConfig,
-    View,
     encoded,
 )
 from allocator.model import Member, MemberId
@@ -47,7 +47,7 @@ def view(
     leader: MemberId | None = None,
     beat: int = 0,
     leaving: tuple[MemberId, ...] = (),
-) -> View:
+) -> ElectionView:
     """Three members, each on the lease of its own number; `foreign` ones have no candidate key."""
     members: Mapping[MemberId, Member] = {
         m: Member(
@@ -72,7 +72,7 @@ def view(
         kvs[KEYS.leader] = kv(KEYS.leader, encoded(record), revision=40 + beat, lease=BORN[leader])
         epoch = EpochRecord(member=str(leader), epoch=3)
         kvs[KEYS.epoch] = kv(KEYS.epoch, encoded(epoch), revision=40)
-    return View.of(own, KEYS, members, kvs)
+    return ElectionView.of(own, KEYS, members, kvs)
 
 
 class Voter:
@@ -81,12 +81,12 @@ class Voter:
     def __init__(self) -> None:
         self.election = Election(CONFIG)
 
-    def decides(self, view: View, now: float) -> ElectionDecision:
+    def decides(self, view: ElectionView, now: float) -> ElectionDecision:
         """Return what it does after a look."""
         self.election = self.election.observed(view, now)
         return self.election.decision(view, now)
 
-    def claims(self, view: View, now: float) -> bool:
+    def claims(self, view: ElectionView, now: float) -> bool:
         """Return whether it claims after a look."""
         return self.decides(view, now) == CLAIM
 
@@ -173,7 +173,7 @@ def test_election_candidate_key_of_a_former_life_does_not_count() -> None:
     assert set(kept.candidates) == set(BORN)
     key = KEYS.candidate(OLD)
     stale = kv(key, encoded(CandidateRecord()), revision=11, lease=99)
-    found = View.of(MIDDLE, KEYS, kept.members, {key: stale})
+    found = ElectionView.of(MIDDLE, KEYS, kept.members, {key: stale})
     assert found.candidates == {}
 
 
@@ -188,13 +188,15 @@ def test_election_candidate_whose_key_went_first_is_no_foreign_member() -> None:
     before = view(MIDDLE, leader=MIDDLE)
     kvs = {KEYS.leader: before.leader_kv, KEYS.epoch: before.epoch_kv}
     seen = {key: found for key, found in kvs.items() if found is not None}
-    after = View.of(MIDDLE, KEYS, before.members, seen, before)
+    after = ElectionView.of(MIDDLE, KEYS, before.members, seen, before)
     assert after.own_leadership() is not None
-    again = View.of(MIDDLE, KEYS, before.members, seen, after)
+    again = ElectionView.of(MIDDLE, KEYS, before.members, seen, after)
     assert again.own_leadership() is not None
     reborn = dict(before.members)
     reborn[OLD] = replace(reborn[OLD], kv=replace(reborn[OLD].kv, create_revision=15))
-    assert View.of(MIDDLE, KEYS, reborn, seen, after).own_leadership() is None, "another life"
+    assert ElectionView.of(MIDDLE, KEYS, reborn, seen, after).own_leadership() is None, (
+        "another life"
+    )
 
 
 def test_election_member_without_candidate_key_stands_first() -> None:

@@ -11,7 +11,7 @@ from allocator.placement.plan import Plan, PlanRefused, plan_for
 from allocator.placement.problem import Desired, Problem
 from allocator.state.failed_replicas import FailedSince
 from allocator.transition.converge import ReplicaCounts, Step
-from allocator.transition.quarantine import Quarantine
+from allocator.transition.quarantine import ItemQuarantine
 from tests.support.memory_cluster import MemoryCluster, ValueConsistency
 
 
@@ -27,7 +27,7 @@ def step(subject: str, revision: int = 1) -> Step:
 def test_quarantine_refused_step_waits_twice_as_long_each_time() -> None:
     """The same step fails the same way: half a second, one, two; other items go on."""
     bad, good = step("bad"), step("good")
-    quarantine = Quarantine()
+    quarantine = ItemQuarantine()
     waits: list[float | None] = []
     now = 100.0
     for _ in range(3):
@@ -48,7 +48,7 @@ def test_quarantine_refused_step_waits_twice_as_long_each_time() -> None:
 
 def test_quarantine_step_that_changed_goes_at_once() -> None:
     """The key space showed something new: other comparisons may hold."""
-    quarantine = Quarantine().after(
+    quarantine = ItemQuarantine().after(
         (step("i"),), tried=(step("i"),), refused=(step("i").checkpoint,), now_monotonic_seconds=0.0
     )
 
@@ -57,7 +57,7 @@ def test_quarantine_step_that_changed_goes_at_once() -> None:
 
 def test_quarantine_forgets_what_succeeded_or_is_wanted_no_more() -> None:
     """Neither leaves a timer behind that would wake the leader for nothing."""
-    refused = Quarantine().after(
+    refused = ItemQuarantine().after(
         (step("i"),), tried=(step("i"),), refused=(step("i").checkpoint,), now_monotonic_seconds=0.0
     )
 

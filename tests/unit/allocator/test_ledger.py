@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from allocator.keys import AuxiliaryKeys, Keys
 from allocator.leader.move_records import (
-    Entry,
     Move,
     MoveKind,
+    MoveLogEntry,
     decoded_or_none,
     encoded,
     entry_key,
@@ -60,7 +60,7 @@ def test_moves_of_tells_each_kind_by_the_keys_alone() -> None:
 
 def test_entry_is_read_back_and_a_broken_one_is_passed_over() -> None:
     """What one version writes another reads; what cannot be read does not hide the rest."""
-    entry = Entry(
+    entry = MoveLogEntry(
         at_milliseconds=1_700_000_000_123,
         writer="zone#one",
         epoch=7,
@@ -76,7 +76,7 @@ def test_entry_is_read_back_and_a_broken_one_is_passed_over() -> None:
 def test_keys_sort_by_time_and_prune_from_the_front() -> None:
     """The oldest go first: those above the count, and those below the age; never one between two that stay."""
     entries = [
-        Entry(at_milliseconds=stamp, writer="zone#one", epoch=1, moves=())
+        MoveLogEntry(at_milliseconds=stamp, writer="zone#one", epoch=1, moves=())
         for stamp in (900, 1_000, 20_000, 300_000)
     ]
     kvs = [

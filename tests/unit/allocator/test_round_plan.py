@@ -20,7 +20,7 @@ from allocator.round_plan import (
     ending_of,
     plan_round,
 )
-from allocator.transition.capacity import Blocked, Change, Reason
+from allocator.transition.capacity import Blocked, BlockedChange, WaitReason
 from allocator.transition.converge import Convergence
 from tests.support.memory_cluster import MemoryCluster
 
@@ -138,7 +138,7 @@ def decision(*blocked: Blocked, refused: PlanRefused | None = None) -> Decision:
     )
 
 
-FULL = Blocked(item_id=OPEN, reason=Reason.LIMIT, change=Change.ADD, member_id=MEMBER)
+FULL = Blocked(item_id=OPEN, reason=WaitReason.LIMIT, change=BlockedChange.ADD, member_id=MEMBER)
 REFUSED = PlanRefused(error=ValueError("defective"))
 CROWDED_BEFORE = replace(ONE_OPEN, is_crowded=True)
 

@@ -8,11 +8,11 @@ from allocator.model import ItemId, MemberId
 from allocator.placement.primaries import HandOver
 from allocator.placement.problem import Desired
 from allocator.policy import TransitionPolicy
-from allocator.transition.capacity import Blocked, Capacity, Change, Reason
+from allocator.transition.capacity import Blocked, BlockedChange, Capacity, WaitReason
 from allocator.transition.converge import Convergence, converge
-from allocator.transition.item_step import Pending, charge, decide_item
+from allocator.transition.item_step import PendingItem, charge, decide_item
 from allocator.transition.membership_settling import Settling
-from allocator.transition.replicas import Replicas
+from allocator.transition.replicas import ItemReplicas
 from tests.support.memory_cluster import CONSISTENT, MemoryCluster, ValueConsistency
 
 A1, A2, B1, B2 = (MemberId(name[0], name) for name in ("a1", "a2", "b1", "b2"))
@@ -66,7 +66,7 @@ def subjects(convergence: Convergence) -> list[str]:
     return [step.checkpoint.subject for step in convergence.steps]
 
 
-def why(convergence: Convergence) -> set[tuple[Reason, Change | None, MemberId | None]]:
+def why(convergence: Convergence) -> set[tuple[WaitReason, BlockedChange | None, MemberId | None]]:
     """What waits, without words."""
     return {(b.reason, b.change, b.member_id) for b in convergence.blocked}
 
@@ -100,7 +100,7 @@ def test_schedule_scarce_room_goes_to_the_riskiest_item() -> None:
     convergence = once(cluster, desired)
 
     assert subjects(convergence) == ["z"]
-    assert (Reason.LIMIT, Change.ADD, B1) in why(convergence)
+    assert (WaitReason.LIMIT, BlockedChange.ADD, B1) in why(convergence)
     assert convergence.adds_blocked == 1
 
 
@@ -120,7 +120,7 @@ def test_schedule_moves_are_limited_in_all_and_by_member_and_count_those_in_flig
 
     assert subjects(in_all) == ["n0", "n1"]
     assert subjects(by_member) == ["n2"]
-    assert (Reason.MOVE_BUDGET, Change.ADD, B1) in why(by_member)
+    assert (WaitReason.MOVE_BUDGET, BlockedChange.ADD, B1) in why(by_member)
     assert set(subjects(later)) == {"moving", "n0", "n1", "n2"}
 
 
@@ -185,7 +185,7 @@ def test_schedule_nothing_is_added_to_a_member_that_leaves_while_there_is_anothe
 
     added = [op.key for step in convergence.steps for op in step.checkpoint.operations]
     assert added == [cluster.keys.assignment(ItemId("new"), A2, 0)]
-    assert (Reason.NO_MEMBER, Change.ADD, B1) in why(convergence)
+    assert (WaitReason.NO_MEMBER, BlockedChange.ADD, B1) in why(convergence)
     cluster.settling = Settling(
         policy=TransitionPolicy(settle_seconds=0.0, drain_patience_seconds=60.0)
     )
@@ -207,7 +207,7 @@ def test_schedule_three_zones_are_kept_while_the_third_replacement_is_missing() 
     deleted = {op.key for op in step.checkpoint.operations if type(op).__name__ == "Delete"}
     assert cluster.keys.assignment(I, MemberId("c", "c1"), 2) not in deleted
     assert cluster.keys.assignment(I, B1, 1) in deleted
-    assert (Reason.ZONE, Change.REMOVE, MemberId("c", "c1")) in why(convergence)
+    assert (WaitReason.ZONE, BlockedChange.REMOVE, MemberId("c", "c1")) in why(convergence)
 
 
 def test_blocked_tells_what_the_plan_itself_lacks() -> None:
@@ -232,14 +232,14 @@ def test_blocked_tells_what_the_plan_itself_lacks() -> None:
 
     found = {(b.item_id, b.reason) for b in convergence.blocked}
     assert found >= {
-        ("off", Reason.DISABLED),
-        ("wide", Reason.NO_MEMBER),
-        ("full", Reason.LIMIT),
-        ("flat", Reason.ZONE),
-        ("kept", Reason.NO_MEMBER),
+        ("off", WaitReason.DISABLED),
+        ("wide", WaitReason.NO_MEMBER),
+        ("full", WaitReason.LIMIT),
+        ("flat", WaitReason.ZONE),
+        ("kept", WaitReason.NO_MEMBER),
     }
     assert convergence.steps == ()
-    assert ("kept", Reason.DRAIN_WAITS) in {(b.item_id, b.reason) for b in patient.blocked}
+    assert ("kept", WaitReason.DRAIN_WAITS) in {(b.item_id, b.reason) for b in patient.blocked}
 
 
 def test_blocked_removal_says_whether_a_zone_or_a_replica_is_missing() -> None:
@@ -251,8 +251,10 @@ def test_blocked_removal_says_whether_a_zone_or_a_replica_is_missing() -> None:
     put(zone, "other", 1, "b1#0")
     zone.put_member("b", "b2", 0)
 
-    assert (Reason.STANDBY_NOT_CAUGHT_UP, Change.REMOVE, B1) in why(once(behind, {I: (A1, B2)}))
-    assert (Reason.ZONE, Change.REMOVE, B1) in why(once(zone, {I: (A1, B2)}))
+    assert (WaitReason.STANDBY_NOT_CAUGHT_UP, BlockedChange.REMOVE, B1) in why(
+        once(behind, {I: (A1, B2)})
+    )
+    assert (WaitReason.ZONE, BlockedChange.REMOVE, B1) in why(once(zone, {I: (A1, B2)}))
 
 
 def hand_over(item_id: ItemId = I) -> HandOver:
@@ -292,11 +294,13 @@ def test_hand_over_waits_for_its_turn_for_its_standby_and_for_the_item_to_rest()
     convergence = once(cluster, desired, hand_overs=wishes, hand_overs_allowed=2)
 
     assert subjects(convergence) == ["moving", "n0", "n1"]
-    found = {(b.item_id, b.reason) for b in convergence.blocked if b.change is Change.HAND_OVER}
+    found = {
+        (b.item_id, b.reason) for b in convergence.blocked if b.change is BlockedChange.HAND_OVER
+    }
     assert found == {
-        ("moving", Reason.HAND_OVER_WAITS),
-        ("behind", Reason.STANDBY_NOT_CAUGHT_UP),
-        ("n2", Reason.HAND_OVER_WAITS),
+        ("moving", WaitReason.HAND_OVER_WAITS),
+        ("behind", WaitReason.STANDBY_NOT_CAUGHT_UP),
+        ("n2", WaitReason.HAND_OVER_WAITS),
     }
     cluster.put_member("b", "b1", 8, exiting=True)
     leaving = once(cluster, {names[0]: (A1, B1)}, hand_overs=wishes, hand_overs_allowed=2)
@@ -328,15 +332,15 @@ def test_schedule_of_open_items_alone_is_that_of_the_whole() -> None:
     assert results[0].blocked == (
         Blocked(
             item_id=moves,
-            reason=Reason.LIMIT,
-            change=Change.ADD,
+            reason=WaitReason.LIMIT,
+            change=BlockedChange.ADD,
             member_id=B1,
             detail="holds 3 of 3",
         ),
         Blocked(
             item_id=moves,
-            reason=Reason.STANDBY_NOT_CAUGHT_UP,
-            change=Change.REMOVE,
+            reason=WaitReason.STANDBY_NOT_CAUGHT_UP,
+            change=BlockedChange.REMOVE,
             member_id=A1,
             detail="0 of 1 others are consistent",
         ),
@@ -376,8 +380,8 @@ def test_item_is_decided_without_taking_what_it_needs() -> None:
     state = cluster.state()
     item = state.items[item_id]
     consistency = ValueConsistency()
-    replicas = Replicas.sort_out(state, item, desired=(A1, B1), consistency=consistency)
-    pending = Pending(item=item, replicas=replicas, risk=replicas.risk(state))
+    replicas = ItemReplicas.sort_out(state, item, desired=(A1, B1), consistency=consistency)
+    pending = PendingItem(item=item, replicas=replicas, risk=replicas.risk(state))
     capacity = Capacity(state, TransitionPolicy())
 
     first, again = (decide_item(state, pending, capacity) for _ in range(2))
@@ -392,7 +396,7 @@ def test_item_is_decided_without_taking_what_it_needs() -> None:
     assert (capacity.total, capacity.primary) == ({A1: 1, B1: 1}, {A1: 1, B1: 0})
     refused = decide_item(state, pending, capacity)
     assert refused.is_idle
-    assert [each.reason for each in refused.blocked] == [Reason.LIMIT, Reason.LIMIT]
+    assert [each.reason for each in refused.blocked] == [WaitReason.LIMIT, WaitReason.LIMIT]
 
 
 def test_item_counts_its_own_moves_within_the_budget() -> None:
@@ -405,7 +409,7 @@ def test_item_counts_its_own_moves_within_the_budget() -> None:
     found = once(cluster, {both: (B1, B2)}, policy=TransitionPolicy(moves_max=1))
 
     assert [step.counts.added for step in found.steps] == [1]
-    (waits,) = (each for each in found.blocked if each.reason is Reason.MOVE_BUDGET)
+    (waits,) = (each for each in found.blocked if each.reason is WaitReason.MOVE_BUDGET)
     assert waits.detail == "0 moves to it, 1 in all"
 
     short = put(cluster, "short", 3, "a1#0", "a2#1")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from allocator.model import ItemId, Member, MemberId
 from allocator.ops import KeyValue
 from allocator.policy import Objective, TransitionPolicy
-from allocator.transition.capacity import Reason
+from allocator.transition.capacity import WaitReason
 from allocator.transition.membership_settling import Settling, waits_to_settle
 from tests.support.memory_cluster import JsonMember
 
@@ -248,7 +248,7 @@ def test_waits_to_settle_names_the_moves_that_balance_would_make() -> None:
 
     (blocked,) = waits_to_settle({i: (A1,), j: (A1, B1)}, {i: (A2,), j: (A1, B1)}, "why")
 
-    assert (blocked.item_id, blocked.reason, blocked.member_id) == (i, Reason.SETTLING, A2)
+    assert (blocked.item_id, blocked.reason, blocked.member_id) == (i, WaitReason.SETTLING, A2)
 
 
 def test_cordoned_newcomer_stands_in_for_nobody() -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from allocator.keys import Keys
-from allocator.leader.decision import Decision, Question, decide
+from allocator.leader.decision import Decision, DecisionBasis, decide
 from allocator.metrics import AllocatorMetrics
 from allocator.model import Assignment, Item, ItemId, Member, MemberId
 from allocator.ops import KeyValue
@@ -18,7 +18,7 @@ from allocator.placement.problem import Desired, Problem
 from allocator.policy import AllocationPolicy
 from allocator.state.derived_state import Tracker
 from allocator.state.mirror import Mirror
-from allocator.transition.capacity import Reason
+from allocator.transition.capacity import WaitReason
 from tests.support.plain_values import PlainDecoder
 
 KEYS = Keys("/r")
@@ -141,7 +141,7 @@ class Leader:
             else self.tracker.partial(opened, revision=self.revision)
         )
         decision = decide(
-            Question(
+            DecisionBasis(
                 snapshot=snapshot,
                 plan=self.plan,
                 solver=InPlace(),
@@ -203,7 +203,7 @@ def test_item_that_waits_for_another_plan_is_not_looked_at_until_there_is_one(
         leader.put(KEYS.member(exiting), b"limit=100000,exiting")
     leader.tracker.apply(leader.mirror.take_changes())
     decision = leader.look(whole=True)
-    assert any(each.reason is Reason.NO_MEMBER for each in decision.convergence.blocked)
+    assert any(each.reason is WaitReason.NO_MEMBER for each in decision.convergence.blocked)
 
     _, decided = leader.status_write(b"consistent, again")
 

@@ -9,26 +9,26 @@ import pytest
 
 from consumer.broker.commit_log import decode_record, encode_record
 from consumer.broker.lineage import EPOCHS_MAX, Lineage
-from consumer.broker.recovery import Recovered
-from consumer.journal.guard import Present, Standing, present_epoch, standing
+from consumer.broker.recovery import RecoveredJournal
+from consumer.journal.guard import Present, RememberedOffset, present_epoch, standing
 from consumer.protocol.identity_pb2 import JournalEpoch, JournalIdentity
 from tests.support.journal_files import commit, copied, crash, reopened
 
 
-def identity(recovered: Recovered) -> JournalIdentity:
+def identity(recovered: RecoveredJournal) -> JournalIdentity:
     """Return what clients are told."""
     state = recovered.store.state
     return Lineage(state.incarnation, state.epochs).message()
 
 
-def epoch(recovered: Recovered) -> JournalEpoch:
+def epoch(recovered: RecoveredJournal) -> JournalEpoch:
     """Return what a reader remembers."""
     found = present_epoch(identity(recovered))
     assert found is not None
     return found
 
 
-def judged(offset: int, remembered: JournalEpoch, recovered: Recovered) -> Standing:
+def judged(offset: int, remembered: JournalEpoch, recovered: RecoveredJournal) -> RememberedOffset:
     """Judge an offset by an opened journal."""
     return standing(offset, remembered, Present(recovered.store.head, identity(recovered)))
 
@@ -44,7 +44,7 @@ def test_incarnation_survives_restarts_and_rolls(tmp_path: Path) -> None:
         opened = reopened(tmp_path / "journal")
         assert identity(opened).incarnation == remembered.incarnation
     assert opened.store.head == len(b"firstsecond")
-    assert judged(len(b"first"), remembered, opened) is Standing.SAME
+    assert judged(len(b"first"), remembered, opened) is RememberedOffset.SAME
     crash(opened)
 
 
@@ -54,7 +54,7 @@ def test_each_directory_is_an_incarnation_of_its_own(tmp_path: Path) -> None:
     commit(one.store, b"content")
     commit(two.store, b"content")
 
-    assert judged(len(b"content"), epoch(one), two) is Standing.REPLACED
+    assert judged(len(b"content"), epoch(one), two) is RememberedOffset.REPLACED
     crash(one)
     crash(two)
 
@@ -78,8 +78,8 @@ def test_last_frame_that_a_disk_lost_contradicts_what_was_read_of_it(tmp_path: P
     assert opened.store.head == len(b"kept")
     commit(opened.store, b"written by somebody else since then")
     assert opened.store.head > head, "the offset alone says nothing any more"
-    assert judged(head, remembered, opened) is Standing.REPLACED
-    assert judged(len(b"kept"), remembered, opened) is Standing.SAME
+    assert judged(head, remembered, opened) is RememberedOffset.REPLACED
+    assert judged(len(b"kept"), remembered, opened) is RememberedOffset.SAME
     crash(opened)
 
 
@@ -99,7 +99,7 @@ def test_older_copy_of_a_directory_contradicts_what_was_read_since(tmp_path: Pat
     commit(restored.store, b"something else, and more of it")
 
     assert restored.store.head > head
-    assert judged(head, remembered, restored) is Standing.REPLACED
+    assert judged(head, remembered, restored) is RememberedOffset.REPLACED
     crash(restored)
 
 
@@ -114,7 +114,7 @@ def test_power_loss_without_syncs_goes_on_beyond_what_was_shown(tmp_path: Path) 
 
     opened = reopened(directory, synced=False, boot_id="boot-2")
 
-    assert judged(100, remembered, opened) is Standing.SAME
+    assert judged(100, remembered, opened) is RememberedOffset.SAME
     crash(opened)
 
 

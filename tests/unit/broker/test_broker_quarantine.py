@@ -8,10 +8,10 @@ import pytest
 
 from allocator.errors import ValidationError
 from consumer.broker.catalogue import StoredCatalogue
-from consumer.broker.quarantine import Quarantine
+from consumer.broker.quarantine import JournalQuarantine
 from consumer.broker.recovery import open_journal
 from consumer.broker.store import INLINE_BYTES_MAX
-from consumer.broker.strangers import Fate, Known, fate_in_journals, fate_in_trash
+from consumer.broker.strangers import Known, StrangerFate, fate_in_journals, fate_in_trash
 from consumer.errors import BrokerDataError
 from tests.support.journal_files import (
     UnsyncedDisk,
@@ -62,10 +62,10 @@ def test_leftovers_of_an_interrupted_making_are_kept(tmp_path: Path) -> None:
     crash(recovered)
 
     assert recovered.store.head == 0
-    (entry,) = Quarantine(UnsyncedDisk(), tmp_path).entries()
+    (entry,) = JournalQuarantine(UnsyncedDisk(), tmp_path).entries()
     assert entry.reason.why == "the journal's making was cut short"
     assert (
-        Quarantine(UnsyncedDisk(), tmp_path).content(entry.id) / "commit-0000000001"
+        JournalQuarantine(UnsyncedDisk(), tmp_path).content(entry.id) / "commit-0000000001"
     ).read_bytes() == b"BSLOG"
 
 
@@ -135,7 +135,7 @@ def test_damaged_files_are_kept_aside(tmp_path: Path) -> None:
 
     crash(reopened(tmp_path / "j"))
 
-    kept = Quarantine(UnsyncedDisk(), tmp_path).entries()
+    kept = JournalQuarantine(UnsyncedDisk(), tmp_path).entries()
     assert sorted(Path(each.reason.path).suffix for each in kept) == ["", ".open"]
     assert {each.reason.journal for each in kept} == {"a/journal"}
     assert max(each.bytes for each in kept) == len(content)
@@ -145,20 +145,23 @@ def test_fates_of_directories() -> None:
     """Only a deletion that stands in the catalogue's log lets a directory go; trash goes by a trusted catalogue."""
     known = Known(live={"1-aaaaaaaaaaaaaaaa"}, deleted={"2-bbbbbbbbbbbbbbbb"})
 
-    assert fate_in_journals("1-aaaaaaaaaaaaaaaa", known) is Fate.KEEP
-    assert fate_in_journals("2-bbbbbbbbbbbbbbbb", known) is Fate.REMOVE
-    assert fate_in_journals("3-cccccccccccccccc", known) is Fate.QUARANTINE
-    assert fate_in_trash("3-cccccccccccccccc", known, is_trusted=True) is Fate.REMOVE
-    assert fate_in_trash("3-cccccccccccccccc", known, is_trusted=False) is Fate.QUARANTINE
+    assert fate_in_journals("1-aaaaaaaaaaaaaaaa", known) is StrangerFate.KEEP
+    assert fate_in_journals("2-bbbbbbbbbbbbbbbb", known) is StrangerFate.REMOVE
+    assert fate_in_journals("3-cccccccccccccccc", known) is StrangerFate.QUARANTINE
+    assert fate_in_trash("3-cccccccccccccccc", known, is_trusted=True) is StrangerFate.REMOVE
+    assert fate_in_trash("3-cccccccccccccccc", known, is_trusted=False) is StrangerFate.QUARANTINE
     # The catalogue still has it, or an earlier version put it there without knowing it.
-    assert fate_in_trash("1-aaaaaaaaaaaaaaaa", known, is_trusted=True) is Fate.QUARANTINE
-    assert fate_in_trash("3-cccccccccccccccc.0a1b2c3d", known, is_trusted=True) is Fate.QUARANTINE
+    assert fate_in_trash("1-aaaaaaaaaaaaaaaa", known, is_trusted=True) is StrangerFate.QUARANTINE
+    assert (
+        fate_in_trash("3-cccccccccccccccc.0a1b2c3d", known, is_trusted=True)
+        is StrangerFate.QUARANTINE
+    )
     assert Known.of(StoredCatalogue(entries={}, revision=1, path=Path())).live == set()
 
 
 def test_entries_are_restored_or_purged_one_by_one(tmp_path: Path) -> None:
     """An entry goes back where nothing is, or away for ever; ids of others, and paths, are refused."""
-    quarantine = Quarantine(UnsyncedDisk(), tmp_path)
+    quarantine = JournalQuarantine(UnsyncedDisk(), tmp_path)
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "NAME").write_bytes(b"a/" + name.encode())

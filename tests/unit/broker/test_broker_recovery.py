@@ -10,7 +10,7 @@ import pytest
 from consumer.broker.commit_log import FILE_HEADER_BYTES
 from consumer.broker.disk import Disk
 from consumer.broker.recovery import open_journal
-from consumer.broker.store import INLINE_BYTES_MAX, StoreError
+from consumer.broker.store import INLINE_BYTES_MAX, JournalStoreError
 from consumer.protocol.journal_pb2 import LabelSet
 from tests.support.failing_disk import FailingDisk
 from tests.support.journal_files import (
@@ -201,7 +201,7 @@ def test_recovery_after_a_roll_failed_at_any_step(tmp_path: Path, failing: str) 
         disk.fail_at(failing, step)
         try:
             recovered.store.roll().retired.release()
-        except StoreError:
+        except JournalStoreError:
             assert recovered.store.failed
         crash(recovered)
 
@@ -225,7 +225,7 @@ def test_failed_commit_is_rolled_back(tmp_path: Path, failing: str, size: int) -
         disk.fail_at(failing, step)
         if failing == "sync_data" and size <= INLINE_BYTES_MAX and step == 2:
             continue  # an inlined batch is synced once
-        with pytest.raises(StoreError) as caught:
+        with pytest.raises(JournalStoreError) as caught:
             commit(recovered.store, b"z" * size)
         crash(recovered)
 
@@ -262,7 +262,7 @@ def test_adoption_interrupted_before_its_commit_leaves_no_byte(tmp_path: Path) -
     spool = tmp_path / "spool"
     spool.write_bytes(b"big")
     disk.fail_at("write_at", 1)
-    with pytest.raises(StoreError):
+    with pytest.raises(JournalStoreError):
         recovered.store.adopt(spool, length=3, digest=b"\x01" * 20, registers=None, confirms=False)
     crash(recovered)
 

@@ -14,7 +14,7 @@ from consumer.broker.config import BrokerConfig
 from consumer.broker.disk import Buffer, Disk
 from consumer.broker.recovery import open_journal
 from consumer.broker.staging import Batch, StagedContent, StagingArea
-from consumer.broker.store import INLINE_BYTES_MAX, StoreError
+from consumer.broker.store import INLINE_BYTES_MAX, JournalStoreError
 from tests.support.failing_disk import FailingDisk, descriptors_under
 from tests.support.journal_files import commit, content_by_span, crash, opening, reopened
 
@@ -41,7 +41,7 @@ def test_content_of_another_length_is_refused_before_its_record(
     commit(recovered.store, b"kept")
     cheat = _Cheat(10 + offset, yielded + offset)
 
-    with pytest.raises(StoreError):
+    with pytest.raises(JournalStoreError):
         recovered.store.commit(Batch(contents=[cheat], registers=None, at_ms=1000))
     failed, head = recovered.store.failed, recovered.store.head
     crash(recovered)
@@ -65,7 +65,7 @@ def test_opening_that_fails_at_any_step_gives_its_descriptors_back(
     for step in range(1, 20):
         disk = FailingDisk()
         disk.fail_at(failing, step)
-        with contextlib.suppress(OSError, StoreError):
+        with contextlib.suppress(OSError, JournalStoreError):
             crash(open_journal(disk, tmp_path / "j", opening(synced=synced)))
         assert descriptors_under(tmp_path) == []
         if not disk.has_failed:
@@ -83,7 +83,7 @@ def test_roll_that_fails_at_any_step_gives_its_descriptors_back(
         recovered = open_journal(disk, tmp_path / f"{step}", opening())
         commit(recovered.store, b"content")
         disk.fail_at(failing, step)
-        with contextlib.suppress(StoreError):
+        with contextlib.suppress(JournalStoreError):
             recovered.store.roll().retired.release()
         crash(recovered)
         assert descriptors_under(tmp_path) == []

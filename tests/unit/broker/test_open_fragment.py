@@ -10,9 +10,9 @@ import pytest
 
 from consumer.broker.disk import Disk
 from consumer.broker.open_fragment import COPY_BYTES_MAX
-from consumer.broker.recovery import Recovered, open_journal
+from consumer.broker.recovery import RecoveredJournal, open_journal
 from consumer.broker.segment_recycler import SpareFiles
-from consumer.broker.store import INLINE_BYTES_MAX, JournalStore, StoreError
+from consumer.broker.store import INLINE_BYTES_MAX, JournalStore, JournalStoreError
 from tests.support.failing_disk import FailingDisk, descriptors_under
 from tests.support.journal_files import commit, content_by_span, crash, opening, reopened
 
@@ -38,7 +38,7 @@ def _use(store: JournalStore, spares: SpareFiles) -> None:
     before.release()
 
 
-def _content(recovered: Recovered) -> bytes:
+def _content(recovered: RecoveredJournal) -> bytes:
     crash(recovered)
     assert not recovered.damage
     return b"".join(part for _, part in sorted(content_by_span(recovered.index).items()))
@@ -159,10 +159,10 @@ def test_a_change_of_files_that_fails_loses_nothing_and_leaks_nothing(
     recovered = open_journal(disk, tmp_path / "j", opening())
     commit(recovered.store, b"kept")
     disk.fail_at(failing, 1)
-    with pytest.raises(StoreError):
+    with pytest.raises(JournalStoreError):
         recovered.store.use_spare(spares)
     assert recovered.store.failed
-    with contextlib.suppress(StoreError):
+    with contextlib.suppress(JournalStoreError):
         recovered.store.close()
     recovered.store.file.release()
     assert descriptors_under(tmp_path) == []

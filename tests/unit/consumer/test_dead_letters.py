@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from consumer.message.batch import MessageBatch
 from consumer.shard.dead_letters import DeadLetters
-from consumer.shard.supervision import Place
+from consumer.shard.supervision import MessagePosition
 from tests.support.message_batches import FRAME_BYTES, WrittenJournal, single
 
 JOURNAL = "in/a"
@@ -14,8 +14,10 @@ def _batch(count: int = 6) -> MessageBatch:
     return WrittenJournal(JOURNAL).batch(*(single(10 + index) for index in range(count)))
 
 
-def _place(first: int, count: int = 1, journal: str = JOURNAL) -> Place:
-    return Place(journal, first * FRAME_BYTES, (first + count) * FRAME_BYTES, messages=count)
+def _place(first: int, count: int = 1, journal: str = JOURNAL) -> MessagePosition:
+    return MessagePosition(
+        journal, first * FRAME_BYTES, (first + count) * FRAME_BYTES, messages=count
+    )
 
 
 def _parts(letters: DeadLetters, batch: MessageBatch) -> list[tuple[list[int], str | None]]:

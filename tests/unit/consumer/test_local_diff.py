@@ -13,9 +13,9 @@ from consumer.resolver.local_shards import (
     Promote,
     Replace,
     Replica,
+    ShardUpdate,
     Start,
     Stop,
-    Update,
     assigned_to,
     diff,
 )
@@ -40,8 +40,8 @@ def assigned(slot: int, create_revision: int, mod_revision: int = 6) -> Assigned
     [
         pytest.param(None, assigned(1, 6), Start, id="new-standby"),
         pytest.param(None, assigned(0, 6), Start, id="new-primary"),
-        pytest.param(Replica(1, 6), assigned(1, 6, 9), Update, id="status-written"),
-        pytest.param(Replica(0, 6), assigned(0, 6, 9), Update, id="primary-status-written"),
+        pytest.param(Replica(1, 6), assigned(1, 6, 9), ShardUpdate, id="status-written"),
+        pytest.param(Replica(0, 6), assigned(0, 6, 9), ShardUpdate, id="primary-status-written"),
         pytest.param(Replica(1, 6), assigned(0, 8), Promote, id="promoted"),
         pytest.param(Replica(2, 6), assigned(1, 8), Promote, id="moved-up"),
         pytest.param(Replica(1, 6), assigned(1, 8), Replace, id="recreated-standby"),
@@ -68,7 +68,7 @@ def test_diff_settled_state_only_updates() -> None:
     """A state that is reached asks for nothing but passing on what was observed."""
     target = assigned(0, 6)
 
-    assert diff({ID: Replica(0, 6)}, {ID: target}) == (Update(target),)
+    assert diff({ID: Replica(0, 6)}, {ID: target}) == (ShardUpdate(target),)
 
 
 def test_diff_stops_come_first() -> None:

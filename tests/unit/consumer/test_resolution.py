@@ -13,10 +13,10 @@ from consumer.resolver.decision import (
     Answered,
     AwaitRevision,
     Forward,
-    Question,
-    Refused,
+    ForwardRefused,
+    ResolveQuestion,
+    ResolverSnapshot,
     ServeHere,
-    Snapshot,
     decide,
     header_of,
 )
@@ -39,12 +39,12 @@ NO_PRIMARY = (assignment(SHARD, "here", 1),)
 
 def snapshot(
     replicas: tuple[Assignment, ...] = (), *, known: bool = True, announced: bool = True
-) -> Snapshot:
+) -> ResolverSnapshot:
     """What member `here` knows at revision 10."""
     values = key_space(
         items=[item(SPEC)] if known else [], members=["here", "there"], replicas=replicas
     )
-    return Snapshot(
+    return ResolverSnapshot(
         local_id=member_id("here") if announced else None,
         etcd=etcd_header(10),
         item=values.items.get(item(SPEC).item_id),
@@ -58,9 +58,9 @@ def question(
     may_proxy: bool = False,
     proxy_header: Header | None = None,
     allowed: LabelSelector | None = None,
-) -> Question:
+) -> ResolveQuestion:
     """A question for the shard."""
-    return Question(
+    return ResolveQuestion(
         shard_id=SHARD,
         selector=allowed or LabelSelector(),
         may_proxy=may_proxy,
@@ -197,7 +197,7 @@ def test_decide_proxied_to_wrong_place_is_refused(
     """A misrouted request names the field that does not fit; it is never answered as if it were ours."""
     decision = decide(question(proxy_header=header), snapshot(PRIMARY_HERE, announced=announced))
 
-    assert isinstance(decision, Refused)
+    assert isinstance(decision, ForwardRefused)
     assert decision.problem.startswith(field_path)
 
 
@@ -207,7 +207,7 @@ def test_decide_wrong_cluster_is_noticed_before_waiting_for_its_revision() -> No
         question(proxy_header=proxied(cluster_id=9, revision=99)), snapshot(PRIMARY_HERE)
     )
 
-    assert isinstance(decision, Refused)
+    assert isinstance(decision, ForwardRefused)
 
 
 def test_decide_two_assignments_of_one_member_lists_it_once() -> None:

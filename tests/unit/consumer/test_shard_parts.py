@@ -21,7 +21,7 @@ from consumer.shard.replica_status import (
     truncated,
 )
 from consumer.shard.transaction_loop import InputQueue
-from consumer.shard.worker import Worker
+from consumer.shard.worker import ShardThread
 from tests.support.eventually import eventually
 from tests.support.message_batches import WrittenJournal, single
 
@@ -74,7 +74,7 @@ def test_build_checkpoint_holds_sources_and_intents() -> None:
 
 async def test_worker_runs_calls_in_order_on_one_thread() -> None:
     """Callbacks of a shard never overlap."""
-    worker = Worker("shard-1")
+    worker = ShardThread("shard-1")
     seen: list[tuple[int, int]] = []
     for number in range(100):
         worker.submit(lambda number: seen.append((number, threading.get_ident())), number)
@@ -90,7 +90,7 @@ async def test_worker_runs_calls_in_order_on_one_thread() -> None:
 
 async def test_worker_hands_errors_to_the_caller_and_lives_on() -> None:
     """A failing call fails its caller only."""
-    worker = Worker("shard-1")
+    worker = ShardThread("shard-1")
 
     with pytest.raises(ZeroDivisionError):
         await worker.run(lambda: 1 / 0)
@@ -101,7 +101,7 @@ async def test_worker_hands_errors_to_the_caller_and_lives_on() -> None:
 
 async def test_worker_join_tells_of_a_stuck_call() -> None:
     """A callback that never returns must not keep the process from stopping."""
-    worker = Worker("shard-1")
+    worker = ShardThread("shard-1")
     released = threading.Event()
     call: Future[bool] = worker.submit(released.wait, 30)
     worker.close()

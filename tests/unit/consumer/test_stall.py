@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumer.shard.stall import Look, Stall, StallDetector
+from consumer.shard.stall import ProgressSample, Stall, StallDetector
 from consumer.shard.transaction_events import Activity
 
 
@@ -13,8 +13,8 @@ def _look(
     deliveries: int = 0,
     activity: Activity = Activity.READING,
     head: int = 0,
-) -> Look:
-    return Look(
+) -> ProgressSample:
+    return ProgressSample(
         read={"in": read},
         committed={"in": committed},
         deliveries=deliveries,

@@ -23,7 +23,7 @@ from consumer.failure_kind import FailureKind, failure_kind
 from consumer.shard.supervision import (
     CUT,
     TRACE_LENGTH_MAX,
-    Place,
+    MessagePosition,
     RestartPolicy,
     Supervision,
     trace_of,
@@ -36,8 +36,8 @@ POLICY = RestartPolicy(
     poison_attempts=3,
     quarantine_seconds=100.0,
 )
-ONE = Place("in/000", 10, 20)
-MANY = Place("in/000", 10, 90, messages=8)
+ONE = MessagePosition("in/000", 10, 20)
+MANY = MessagePosition("in/000", 10, 90, messages=8)
 
 
 def _caused(error: Exception, cause: Exception) -> Exception:
@@ -260,7 +260,9 @@ def test_failures_at_different_messages_are_not_poison() -> None:
 
     verdicts = [
         supervision.on_failure(
-            FailureKind.APPLICATION, place=Place("in/000", offset, offset + 5), can_skip=True
+            FailureKind.APPLICATION,
+            place=MessagePosition("in/000", offset, offset + 5),
+            can_skip=True,
         )
         for offset in range(0, 25, 5)
     ]

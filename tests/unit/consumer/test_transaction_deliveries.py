@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.shard import transaction_events as tx
-from consumer.shard.transaction_events import Demand
+from consumer.shard.transaction_events import InputDemand
 from consumer.shard.transaction_machine import DeliveryLimits
 from tests.support.message_batches import WrittenJournal, ack, cont, single
 from tests.support.transaction_stage import Stage, committed_one, kinds
@@ -122,7 +122,7 @@ def test_deferring_waits_for_the_prior_transaction() -> None:
     stage.on(tx.BatchRead(journal.batch(single(20), single(21))))
 
     assert stage.consume(1) == ()
-    assert stage.takes() is Demand.NOTHING
+    assert stage.takes() is InputDemand.NOTHING
     stage.on(tx.CommitResolved())
     assert kinds(stage.on(tx.AckResolved("out/a", 1)))[-1] is tx.Finalize
 
@@ -133,14 +133,14 @@ def test_span_beyond_memory_is_replayed() -> None:
     stage = Stage(ring_messages=1)
     (replay,) = stage.on(tx.BatchRead(journal.batch(cont(10), cont(11), ack(12))))
     assert replay == tx.StartReplay("in/a", 0, 10)
-    assert stage.takes() is Demand.REPLAY
+    assert stage.takes() is InputDemand.REPLAY
 
     assert kinds(stage.on(tx.ReplayRead(journal.read(0, 10)))) == [tx.BeginTxn]
     (first,) = stage.on(tx.TxnBegan())
     assert isinstance(first, tx.Deliver)
     assert list(first.batch.clocks) == [10]
     stage.on(tx.BatchDelivered(1))
-    assert stage.takes() is Demand.REPLAY
+    assert stage.takes() is InputDemand.REPLAY
     (second,) = stage.on(tx.ReplayEnded())
 
     assert isinstance(second, tx.Deliver)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from consumer.shard import transaction_events as tx
-from consumer.shard.transaction_events import Demand
+from consumer.shard.transaction_events import InputDemand
 from consumer.shard.transaction_machine import DeliveryLimits
 from tests.support.message_batches import WrittenJournal, single
 from tests.support.transaction_stage import Stage, committed_one, kinds
@@ -98,7 +98,7 @@ def test_stop_commits_what_was_consumed_and_drops_the_rest() -> None:
 
     assert kinds(stage.on(tx.BatchDelivered(1))) == [tx.Finalize]
     assert stage.close().sources["in/a"].read_through == 10
-    assert stage.takes() is Demand.NOTHING
+    assert stage.takes() is InputDemand.NOTHING
     assert kinds(stage.on(tx.CommitResolved())) == [tx.PublishProgress, tx.RecordTxn, tx.Finish]
 
 

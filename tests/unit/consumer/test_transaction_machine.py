@@ -6,7 +6,7 @@ import pytest
 
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.shard import transaction_events as tx
-from consumer.shard.transaction_events import Activity, Demand, TxnLimits
+from consumer.shard.transaction_events import Activity, InputDemand, TxnLimits
 from consumer.shard.transaction_machine import FIRST_TXN_SECONDS
 from tests.support.message_batches import WrittenJournal, ack, cont, single
 from tests.support.transaction_stage import Stage, committed_one, kinds
@@ -20,7 +20,7 @@ def test_start_without_intents_publishes_recovered_progress() -> None:
     stage = Stage(recovered=recovered)
 
     assert stage.started == (tx.PublishProgress({"in/a": 40}, {}),)
-    assert stage.takes() is Demand.BATCH
+    assert stage.takes() is InputDemand.BATCH
 
 
 def test_start_with_intents_acknowledges_again_and_holds_the_first_commit() -> None:
@@ -32,12 +32,12 @@ def test_start_with_intents_acknowledges_again_and_holds_the_first_commit() -> N
 
     stage.on(tx.BatchRead(journal.batch(single(10))))
     stage.consume(1)
-    assert stage.takes() is Demand.BATCH
+    assert stage.takes() is InputDemand.BATCH
     stage.on(tx.AckResolved("out/gone"))
     finished = stage.on(tx.AckResolved("out/a", 7))
 
     assert finished[0] == tx.PublishProgress({}, {"out/a": 7})
-    assert stage.takes() is Demand.BATCH_IF_READY
+    assert stage.takes() is InputDemand.BATCH_IF_READY
 
 
 def test_first_message_begins_a_transaction_then_delivers() -> None:
@@ -51,7 +51,7 @@ def test_first_message_begins_a_transaction_then_delivers() -> None:
     assert isinstance(delivered, tx.Deliver)
     assert delivered.first
     assert list(delivered.batch.clocks) == [10, 11]
-    assert stage.takes() is Demand.NOTHING
+    assert stage.takes() is InputDemand.NOTHING
 
 
 def test_prior_resolves_then_min_elapses_then_stall_closes() -> None:
@@ -73,9 +73,9 @@ def test_prior_resolves_then_min_elapses_then_stall_closes() -> None:
     assert published == tx.PublishProgress({"in/a": 10}, {"out/a": 33})
     assert isinstance(recorded, tx.RecordTxn)
     assert (recorded.messages, recorded.message_bytes) == (1, 10)
-    assert stage.takes() is Demand.BATCH
+    assert stage.takes() is InputDemand.BATCH
     assert stage.on(tx.Ticked(), later=4) == (tx.SetTimer(stage.now + 5),)
-    assert stage.takes() is Demand.BATCH_IF_READY
+    assert stage.takes() is InputDemand.BATCH_IF_READY
     assert kinds(stage.on(tx.InputIdle())) == [tx.Finalize]
 
 
@@ -85,7 +85,7 @@ def test_first_transaction_does_not_go_on_for_ready_input_alone() -> None:
     stage = Stage(max_seconds=10)
     stage.on(tx.BatchRead(journal.batch(single(10))))
     stage.consume(1)
-    assert stage.takes() is Demand.BATCH_IF_READY
+    assert stage.takes() is InputDemand.BATCH_IF_READY
     stage.on(tx.BatchRead(journal.batch(single(11))), later=FIRST_TXN_SECONDS)
     assert kinds(stage.on(tx.BatchDelivered(1))) == [tx.Finalize]
     stage.close()
@@ -95,7 +95,7 @@ def test_first_transaction_does_not_go_on_for_ready_input_alone() -> None:
     stage.consume(1)
     stage.on(tx.BatchRead(journal.batch(single(13))), later=9 * FIRST_TXN_SECONDS)
     assert stage.on(tx.BatchDelivered(1)) == ()
-    assert stage.takes() is Demand.BATCH_IF_READY
+    assert stage.takes() is InputDemand.BATCH_IF_READY
 
 
 def test_first_transaction_keeps_its_minimum_and_waits_for_acknowledgements() -> None:
@@ -106,9 +106,9 @@ def test_first_transaction_keeps_its_minimum_and_waits_for_acknowledgements() ->
     stage.consume(1)
 
     stage.on(tx.Ticked(), later=4)
-    assert stage.takes() is Demand.BATCH
+    assert stage.takes() is InputDemand.BATCH
     stage.on(tx.Ticked(), later=1)
-    assert stage.takes() is Demand.BATCH
+    assert stage.takes() is InputDemand.BATCH
     stage.on(tx.BatchRead(journal.batch(ack(21, producer=2))))
     assert kinds(stage.on(tx.BatchDelivered(1))) == [tx.Finalize]
 
@@ -121,12 +121,12 @@ def test_min_elapses_then_still_waits_for_the_prior_and_its_acknowledgement() ->
     stage.on(tx.BatchRead(journal.batch(single(20))))
     stage.consume(1)
 
-    assert stage.takes() is Demand.BATCH
+    assert stage.takes() is InputDemand.BATCH
     stage.on(tx.CommitResolved())
-    assert stage.takes() is Demand.BATCH
+    assert stage.takes() is InputDemand.BATCH
     stage.on(tx.AckResolved("out/a", 1))
 
-    assert stage.takes() is Demand.BATCH_IF_READY
+    assert stage.takes() is InputDemand.BATCH_IF_READY
 
 
 def test_max_elapses_while_prior_is_outstanding_stalls_input() -> None:
@@ -138,7 +138,7 @@ def test_max_elapses_while_prior_is_outstanding_stalls_input() -> None:
     stage.consume(1)
 
     stage.on(tx.Ticked(), later=10)
-    assert stage.takes() is Demand.NOTHING
+    assert stage.takes() is InputDemand.NOTHING
     stage.on(tx.CommitResolved(), later=2)
     assert kinds(stage.on(tx.AckResolved("out/a", 1), later=1))[-1] is tx.Finalize
     stage.close()
@@ -154,16 +154,16 @@ def test_pending_messages_do_not_begin_a_transaction() -> None:
     stage = Stage(max_seconds=60)
 
     assert stage.on(tx.BatchRead(journal.batch(cont(10), cont(11)))) == ()
-    assert stage.takes() is Demand.BATCH
+    assert stage.takes() is InputDemand.BATCH
     stage.on(tx.BatchRead(journal.batch(ack(12))))
     (delivered,) = stage.on(tx.TxnBegan())
     assert isinstance(delivered, tx.Deliver)
     assert list(delivered.batch.clocks) == [10, 11]
     stage.on(tx.BatchDelivered(2))
-    assert stage.takes() is Demand.BATCH_IF_READY
+    assert stage.takes() is InputDemand.BATCH_IF_READY
 
     stage.on(tx.BatchRead(journal.batch(cont(20, producer=2))))
-    assert stage.takes() is Demand.BATCH
+    assert stage.takes() is InputDemand.BATCH
     stage.on(tx.BatchRead(journal.batch(ack(21, producer=2))))
     stage.on(tx.BatchDelivered(1))
     assert kinds(stage.on(tx.InputIdle())) == [tx.Finalize]
@@ -176,7 +176,7 @@ def test_pending_span_does_not_hold_if_told_not_to_wait() -> None:
     stage.on(tx.BatchRead(journal.batch(single(10), cont(20, producer=2))))
     stage.consume(1)
 
-    assert stage.takes() is Demand.BATCH_IF_READY
+    assert stage.takes() is InputDemand.BATCH_IF_READY
     assert kinds(stage.on(tx.InputIdle())) == [tx.Finalize]
     checkpoint = stage.close()
 
@@ -191,7 +191,7 @@ def test_closed_input_still_honours_prior_and_min() -> None:
     stage.consume(1)
 
     stage.on(tx.SourcesClosed())
-    assert stage.takes() is Demand.NOTHING
+    assert stage.takes() is InputDemand.NOTHING
     assert kinds(stage.on(tx.Ticked(), later=5)) == [tx.Finalize]
     stage.close()
 

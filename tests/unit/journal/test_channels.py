@@ -8,7 +8,7 @@ from allocator.errors import ValidationError
 from consumer.journal.channels import (
     IDLE_SECONDS,
     ChannelCache,
-    Target,
+    ChannelTarget,
     is_loopback,
     parse_endpoint,
 )
@@ -32,17 +32,17 @@ class ManualClock:
 @pytest.mark.parametrize(
     ("endpoint", "target"),
     [
-        ("http://host:8080", Target("host:8080", tls=False)),
-        ("http://host", Target("host:80", tls=False)),
-        ("https://host", Target("host:443", tls=True)),
-        ("https://host:8443/", Target("host:8443", tls=True)),
-        ("http://[::1]:8080", Target("[::1]:8080", tls=False)),
-        ("host:8080", Target("host:8080", tls=False)),
-        ("unix:///run/broker.sock", Target("unix:/run/broker.sock", tls=False)),
-        ("unix://machine/run/broker.sock", Target("unix:/run/broker.sock", tls=False)),
+        ("http://host:8080", ChannelTarget("host:8080", tls=False)),
+        ("http://host", ChannelTarget("host:80", tls=False)),
+        ("https://host", ChannelTarget("host:443", tls=True)),
+        ("https://host:8443/", ChannelTarget("host:8443", tls=True)),
+        ("http://[::1]:8080", ChannelTarget("[::1]:8080", tls=False)),
+        ("host:8080", ChannelTarget("host:8080", tls=False)),
+        ("unix:///run/broker.sock", ChannelTarget("unix:/run/broker.sock", tls=False)),
+        ("unix://machine/run/broker.sock", ChannelTarget("unix:/run/broker.sock", tls=False)),
     ],
 )
-def test_endpoint_becomes_what_grpc_dials(endpoint: str, target: Target) -> None:
+def test_endpoint_becomes_what_grpc_dials(endpoint: str, target: ChannelTarget) -> None:
     """Every form of an endpoint that a spec or a user may write."""
     assert parse_endpoint(endpoint, may_be_tls=True) == target
 

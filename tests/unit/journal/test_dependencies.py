@@ -10,13 +10,13 @@ from allocator.runtime.task_group import TaskGroup
 from consumer.errors import JournalError
 from consumer.journal.append_service import succeed, succeed_or_go
 from consumer.journal.pipelining import AFTER_MAX
-from consumer.op_future import Turn, TurnFuture
+from consumer.op_future import AppendToken, TurnFuture
 
-TURN = Turn("http://broker", b"name")
+TURN = AppendToken("http://broker", b"name")
 DEADLINE_SECONDS = 20.0
 
 
-def _sent(turn: Turn) -> TurnFuture[None]:
+def _sent(turn: AppendToken) -> TurnFuture[None]:
     """Return the future of an append that is on its way."""
     future: TurnFuture[None] = TurnFuture()
     future.sent(turn)
@@ -27,7 +27,7 @@ class SentBetweenLooks(TurnFuture[None]):
     """One whose append another thread sends right after a look that found it unsent."""
 
     @property
-    def turn(self) -> Turn | None:
+    def turn(self) -> AppendToken | None:
         """The turn; from the second look on there is one."""
         found = self._turn
         if self._armed and found is None:
@@ -36,7 +36,7 @@ class SentBetweenLooks(TurnFuture[None]):
         return found
 
     @turn.setter
-    def turn(self, turn: Turn | None) -> None:
+    def turn(self, turn: AppendToken | None) -> None:
         self._turn = turn
 
     def arm(self) -> None:
@@ -56,8 +56,8 @@ async def test_what_is_sent_right_after_a_look_is_not_waited_for() -> None:
 
 async def test_turns_of_one_broker_are_gone_after() -> None:
     """Of several brokers, or of too many appends, one is waited for until that is no more so."""
-    here = [_sent(Turn("http://broker", b"0")), _sent(Turn("http://broker", b"1"))]
-    elsewhere = _sent(Turn("http://other", b"2"))
+    here = [_sent(AppendToken("http://broker", b"0")), _sent(AppendToken("http://broker", b"1"))]
+    elsewhere = _sent(AppendToken("http://other", b"2"))
     many = [_sent(TURN) for _ in range(AFTER_MAX + 1)]
     async with asyncio.timeout(DEADLINE_SECONDS):
         assert {turn.name for turn in await succeed_or_go("a", here)} == {b"0", b"1"}

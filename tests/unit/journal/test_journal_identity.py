@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from consumer.errors import JournalReplacedError
-from consumer.journal.guard import OffsetGuard, Present, Standing, present_epoch, standing
+from consumer.journal.guard import OffsetGuard, Present, RememberedOffset, present_epoch, standing
 from consumer.protocol.identity_pb2 import JournalEpoch, JournalIdentity
 
 PATIENCE_SECONDS = 5.0
@@ -28,25 +28,25 @@ READ_IN_1 = JournalEpoch(incarnation=b"old", number=1, nonce=11)
 @pytest.mark.parametrize(
     ("offset", "epoch", "present", "expected"),
     [
-        (100, READ_IN_1, Present(100, OLD), Standing.SAME),
-        (0, READ_IN_1, Present(0, identity(b"new", (1, 77, 0))), Standing.SAME),
-        (100, READ_IN_1, Present(999, identity(b"new", (1, 77, 0))), Standing.REPLACED),
-        (500, READ_IN_1, Present(999, REOPENED), Standing.SAME),
-        (501, READ_IN_1, Present(999, REOPENED), Standing.REPLACED),
-        (501, READ_IN_1, Present(999, CUT_TWICE), Standing.REPLACED),
-        (999, present_epoch(REOPENED), Present(999, REOPENED), Standing.SAME),
-        (100, present_epoch(REOPENED), Present(999, OLD), Standing.REPLACED),
+        (100, READ_IN_1, Present(100, OLD), RememberedOffset.SAME),
+        (0, READ_IN_1, Present(0, identity(b"new", (1, 77, 0))), RememberedOffset.SAME),
+        (100, READ_IN_1, Present(999, identity(b"new", (1, 77, 0))), RememberedOffset.REPLACED),
+        (500, READ_IN_1, Present(999, REOPENED), RememberedOffset.SAME),
+        (501, READ_IN_1, Present(999, REOPENED), RememberedOffset.REPLACED),
+        (501, READ_IN_1, Present(999, CUT_TWICE), RememberedOffset.REPLACED),
+        (999, present_epoch(REOPENED), Present(999, REOPENED), RememberedOffset.SAME),
+        (100, present_epoch(REOPENED), Present(999, OLD), RememberedOffset.REPLACED),
         (
             100,
             JournalEpoch(incarnation=b"old", number=2, nonce=99),
             Present(999, REOPENED),
-            Standing.REPLACED,
+            RememberedOffset.REPLACED,
         ),
-        (100, None, Present(100, OLD), Standing.SAME),
-        (101, None, Present(100, OLD), Standing.BEHIND),
-        (101, READ_IN_1, Present(100, None), Standing.BEHIND),
-        (100, READ_IN_1, Present(100, None), Standing.SAME),
-        (100, READ_IN_1, Present(100, JournalIdentity()), Standing.SAME),
+        (100, None, Present(100, OLD), RememberedOffset.SAME),
+        (101, None, Present(100, OLD), RememberedOffset.BEHIND),
+        (101, READ_IN_1, Present(100, None), RememberedOffset.BEHIND),
+        (100, READ_IN_1, Present(100, None), RememberedOffset.SAME),
+        (100, READ_IN_1, Present(100, JournalIdentity()), RememberedOffset.SAME),
     ],
     ids=[
         "nothing happened",
@@ -66,7 +66,7 @@ READ_IN_1 = JournalEpoch(incarnation=b"old", number=1, nonce=11)
     ],
 )
 def test_offset_stands_or_not(
-    offset: int, epoch: JournalEpoch | None, present: Present, expected: Standing
+    offset: int, epoch: JournalEpoch | None, present: Present, expected: RememberedOffset
 ) -> None:
     """Skipping messages in silence, and refusing to read a journal that is fine, are both wrong."""
     assert standing(offset, epoch, present) is expected
@@ -76,8 +76,8 @@ def test_epochs_that_were_left_out_are_judged_by_those_that_remain() -> None:
     """An idle shard's checkpoint may be older than the epochs kept: many clean restarts must not fail it."""
     later = identity(b"old", *((number, number, 300) for number in range(70, 134)))
 
-    assert standing(300, READ_IN_1, Present(300, later)) is Standing.SAME
-    assert standing(301, READ_IN_1, Present(400, later)) is Standing.REPLACED
+    assert standing(300, READ_IN_1, Present(300, later)) is RememberedOffset.SAME
+    assert standing(301, READ_IN_1, Present(400, later)) is RememberedOffset.REPLACED
 
 
 def test_head_below_the_offset_is_waited_for_but_not_for_ever() -> None:

@@ -8,7 +8,11 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 
 from consumer.errors import DependencyError, InvalidStateError, LeasingError, ThrottlingError
-from consumer.leasing.stores.dynamodb.table import CONDITION_FAILED, RefusedError, translated
+from consumer.leasing.stores.dynamodb.table import (
+    CONDITION_FAILED,
+    ConditionRefusedError,
+    translated,
+)
 
 
 def _error(code: str, *, status: int = 400, retries: int = 0, **more: Any) -> ClientError:
@@ -73,7 +77,7 @@ def test_expected_refusal_shows_what_is_there() -> None:
     """A condition that does not hold is no failure; the row comes with it."""
     row = {"leaseKey": {"S": "a"}}
     with (
-        pytest.raises(RefusedError) as raised,
+        pytest.raises(ConditionRefusedError) as raised,
         translated(expected=(CONDITION_FAILED,), writes=True),
     ):
         raise _error(CONDITION_FAILED, Item=row)

@@ -15,7 +15,7 @@ from consumer.errors import InvalidStateError, UnreadableLeaseError
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord
 from consumer.leasing.store import reading_row
-from consumer.leasing.stores.azure.container import Blob, Content
+from consumer.leasing.stores.azure.container import Blob, BlobContent
 from consumer.leasing.stores.azure.event_hubs_blobs import (
     HubNames,
     checkpoint_content,
@@ -47,12 +47,12 @@ def _blob(
     )
 
 
-def _stored(content: Content | None, etag: str) -> Blob:
+def _stored(content: BlobContent | None, etag: str) -> Blob:
     assert content is not None
     return _blob(dict(content.metadata), body=content.body, etag=etag)
 
 
-def _taken_by_another(content: Content, owner: str, *, written: int = 1) -> Blob:
+def _taken_by_another(content: BlobContent, owner: str, *, written: int = 1) -> Blob:
     """Set Blob Metadata: the body stays."""
     return _blob({"ownerid": owner}, body=content.body, etag="e2", written=written)
 

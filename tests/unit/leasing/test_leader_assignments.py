@@ -14,29 +14,32 @@ from random import Random
 import pytest
 
 from consumer.leasing.worker.assignments import (
-    Assignment,
     AssignmentLimits,
     GivenHow,
-    Standing,
+    LeaseAssignment,
+    UnfinishedLease,
     plan_assignments,
 )
 
 
-def held(worker: str, *keys: str) -> list[Standing]:
+def held(worker: str, *keys: str) -> list[UnfinishedLease]:
     """Leases that live."""
-    return [Standing(key=key, bound_for=worker, held_by=worker) for key in keys]
+    return [UnfinishedLease(key=key, bound_for=worker, held_by=worker) for key in keys]
 
 
-def free(*keys: str, last_holder: str | None = None) -> list[Standing]:
+def free(*keys: str, last_holder: str | None = None) -> list[UnfinishedLease]:
     """Leases that nobody holds."""
     return [
-        Standing(key=key, bound_for=None, held_by=None, last_holder=last_holder) for key in keys
+        UnfinishedLease(key=key, bound_for=None, held_by=None, last_holder=last_holder)
+        for key in keys
     ]
 
 
-def promised(key: str, *, to: str, by: str | None, is_overdue: bool = False) -> Standing:
+def promised(key: str, *, to: str, by: str | None, is_overdue: bool = False) -> UnfinishedLease:
     """A lease in hand-off; with nobody by whom, its holder died."""
-    return Standing(key=key, bound_for=to, held_by=by, in_hand_off=True, is_overdue=is_overdue)
+    return UnfinishedLease(
+        key=key, bound_for=to, held_by=by, in_hand_off=True, is_overdue=is_overdue
+    )
 
 
 def names(prefix: str, count: int) -> list[str]:
@@ -45,13 +48,13 @@ def names(prefix: str, count: int) -> list[str]:
 
 
 def plan(
-    leases: list[Standing],
+    leases: list[UnfinishedLease],
     *workers: str,
     leases_max: int = sys.maxsize,
     moves_max: int = sys.maxsize,
     rebalances: bool = True,
     seed: int = 0,
-) -> tuple[Assignment, ...]:
+) -> tuple[LeaseAssignment, ...]:
     """Decide a pass."""
     return plan_assignments(
         leases,
@@ -62,7 +65,7 @@ def plan(
     )
 
 
-def given(plan: Collection[Assignment], how: GivenHow) -> Counter[str]:
+def given(plan: Collection[LeaseAssignment], how: GivenHow) -> Counter[str]:
     """Return how many leases each worker gets so."""
     return Counter(each.worker for each in plan if each.how is how)
 
@@ -186,7 +189,7 @@ def test_lease_of_a_holder_that_died_in_a_hand_off_goes_to_its_next_owner() -> N
 
 def test_free_lease_that_an_outsider_claimed_is_left_to_it() -> None:
     """A worker that takes for itself asked, and the holder let go for it."""
-    claimed = Standing(key="a", bound_for="outsider", held_by=None)
+    claimed = UnfinishedLease(key="a", bound_for="outsider", held_by=None)
 
     assert plan([claimed], "w1") == ()
 
@@ -229,7 +232,7 @@ def test_one_rebalancing_pass_balances_anything(seed: int) -> None:
     assert sum(counts.values()) == len(leases)
     assert max(counts.values()) - min(counts.values()) <= 1
     settled = [
-        Standing(key=lease.key, bound_for=lease.bound_for, held_by=lease.bound_for)
+        UnfinishedLease(key=lease.key, bound_for=lease.bound_for, held_by=lease.bound_for)
         for lease in after
     ]
     assert plan(settled, *workers) == ()

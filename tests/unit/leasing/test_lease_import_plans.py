@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from consumer.leasing.migration.layouts import LAYOUTS
-from consumer.leasing.migration.plan import Action, Step, plan_import
+from consumer.leasing.migration.plan import Action, MigrationStep, plan_import
 from consumer.leasing.position import LATEST, SHARD_END, TRIM_HORIZON, Position
 from consumer.leasing.record import HashRange, LeaseRecord, Version, Versioned
 
@@ -46,7 +46,7 @@ def test_record_that_is_not_there_is_created_free_with_all_that_outlives_an_acqu
     """Checkpoint, pending position and its note, place, epoch, foreign attributes; neither owner nor its deadline."""
     action = _planned(WANTED)
 
-    assert action.step is Step.CREATE
+    assert action.step is MigrationStep.CREATE
     assert action.after == replace(WANTED, owner=None, attrs={"zone": '"eu"'})
 
 
@@ -63,7 +63,7 @@ def test_record_that_is_there_moves_forward_and_keeps_what_only_it_knows() -> No
 
     action = _planned(WANTED, _there(there))
 
-    assert action.step is Step.UPDATE
+    assert action.step is MigrationStep.UPDATE
     assert action.after == replace(
         WANTED,
         owner=None,
@@ -82,7 +82,9 @@ def test_what_was_imported_is_the_same_the_second_time() -> None:
     assert first is not None
     later = replace(first, counter=500, epoch=9, attrs={"rate": "1.5"})
 
-    assert _planned(replace(WANTED, attrs={"rate": "1.50"}), _there(later)).step is Step.SAME
+    assert (
+        _planned(replace(WANTED, attrs={"rate": "1.50"}), _there(later)).step is MigrationStep.SAME
+    )
 
 
 @pytest.mark.parametrize("further", [Position("200", 4), Position("1000"), Position(SHARD_END)])
@@ -93,7 +95,7 @@ def test_checkpoint_does_not_go_back(further: Position) -> None:
     refused = _planned(WANTED, there)
     forced = _planned(WANTED, there, force=True)
 
-    assert refused.step is Step.CONFLICT
+    assert refused.step is MigrationStep.CONFLICT
     assert "its checkpoint is further" in refused.conflicts[0]
     assert refused.after is None
     assert forced.after is not None
@@ -111,15 +113,19 @@ def test_record_without_checkpoint_takes_none_away() -> None:
     """It made room only."""
     there = _there(LeaseRecord(key="shard-1", checkpoint=Position("5")))
 
-    assert _planned(LeaseRecord(key="shard-1"), there).step is Step.SAME
+    assert _planned(LeaseRecord(key="shard-1"), there).step is MigrationStep.SAME
 
 
 @pytest.mark.parametrize(
     ("pending", "step"),
-    [(Position("250"), Step.CONFLICT), (Position("150"), Step.UPDATE), (None, Step.UPDATE)],
+    [
+        (Position("250"), MigrationStep.CONFLICT),
+        (Position("150"), MigrationStep.UPDATE),
+        (None, MigrationStep.UPDATE),
+    ],
     ids=["announced beyond", "behind by now", "nothing"],
 )
-def test_announced_position_is_not_lost(pending: Position | None, step: Step) -> None:
+def test_announced_position_is_not_lost(pending: Position | None, step: MigrationStep) -> None:
     """Two different ones beyond the checkpoint mean side effects of two lives: neither may be dropped unseen."""
     there = LeaseRecord(
         key="shard-1", checkpoint=Position("100"), pending=pending, pending_state=None
@@ -145,7 +151,7 @@ def test_held_lease_is_left_to_its_holder_even_by_force() -> None:
 
     for force in (False, True):
         action = _planned(WANTED, held, force=force)
-        assert action.step is Step.CONFLICT
+        assert action.step is MigrationStep.CONFLICT
         assert action.conflicts == ("it is held by new-1: stop its workers, or evict it",)
 
 
@@ -156,7 +162,7 @@ def test_held_lease_that_says_the_same_is_no_conflict() -> None:
 
     held = _there(replace(first, owner="new-1", epoch=8), fence=9)
 
-    assert _planned(WANTED, held).step is Step.SAME
+    assert _planned(WANTED, held).step is MigrationStep.SAME
 
 
 def test_record_of_a_dead_owner_is_written_free() -> None:
@@ -178,7 +184,7 @@ def test_owners_are_moved_if_asked_for_in_an_epoch_of_their_own() -> None:
     assert updated is not None
     assert (created.owner, created.epoch) == ("old-1", 7)
     assert (updated.owner, updated.epoch) == ("old-1", 8)
-    assert _planned(WANTED, _there(updated, fence=3), owners=True).step is Step.SAME
+    assert _planned(WANTED, _there(updated, fence=3), owners=True).step is MigrationStep.SAME
 
 
 def test_shard_of_another_stream_is_not_merged_into() -> None:
@@ -200,7 +206,7 @@ def test_attribute_with_a_name_of_the_layout_itself_is_refused(layout: str, name
     """Written, it would take the place of the layout's own."""
     action = _planned(replace(WANTED, attrs={name: '"x"'}), layout=layout)
 
-    assert action.step is Step.CONFLICT
+    assert action.step is MigrationStep.CONFLICT
     assert name in action.conflicts[0]
 
 

@@ -13,7 +13,7 @@ import pytest
 from consumer.leasing import rules
 from consumer.leasing.position import SHARD_END, Position
 from consumer.leasing.record import LeaseRecord, Version, Versioned
-from consumer.leasing.worker.lease_view import Look, Memory, Observer, Outlook, outlook
+from consumer.leasing.worker.lease_view import LeaseScan, Memory, Observer, Outlook, outlook
 
 D = 10.0
 ASKING = 40.0
@@ -41,7 +41,7 @@ class Looks:
         held: Collection[str] = (),
     ) -> Outlook:
         """Look at a time, for a while."""
-        look = Look(
+        look = LeaseScan(
             found=tuple(_found(record) for record in records),
             began_seconds=at,
             ended_seconds=at + takes_seconds,

@@ -9,8 +9,8 @@ import pytest
 
 from consumer.leasing import rules
 from consumer.leasing.compare_and_swap import (
-    Attempt,
-    Verdict,
+    SwapAttempt,
+    SwapOutcome,
     verdict_of_anybody,
     verdict_of_holder,
     verdict_of_overseer,
@@ -21,12 +21,12 @@ from consumer.leasing.record import LeaseRecord, Version, Versioned
 HELD = LeaseRecord(key="a", owner="w1", epoch=2, counter=5, write_id="before")
 SEEN = Versioned(record=HELD, version=Version("10"), fence=7)
 
-LANDED, APPLY_AGAIN, LOST = Verdict.LANDED, Verdict.APPLY_AGAIN, Verdict.LOST
+LANDED, APPLY_AGAIN, LOST = SwapOutcome.LANDED, SwapOutcome.APPLY_AGAIN, SwapOutcome.LOST
 MINE = "mine"
 
 
-def _attempt(written: LeaseRecord) -> Attempt:
-    return Attempt(
+def _attempt(written: LeaseRecord) -> SwapAttempt:
+    return SwapAttempt(
         seen=SEEN, written=written, write_id=MINE if written.counter != HELD.counter else None
     )
 
@@ -62,7 +62,7 @@ RENEWED = replace(rules.renew(HELD), write_id="theirs")
         *("owner key expired", "owner key of another", "lost and regained", "evicted", "corrupt"),
     ],
 )
-def test_verdict_of_holder(current: Versioned, verdict: Verdict) -> None:
+def test_verdict_of_holder(current: Versioned, verdict: SwapOutcome) -> None:
     """A holder's write is made on top of what anybody may change, and of nothing else."""
     assert verdict_of_holder(_attempt(rules.renew(HELD)), current) is verdict
 
@@ -78,7 +78,7 @@ def test_verdict_of_holder(current: Versioned, verdict: Verdict) -> None:
     ],
     ids=["own write", "not applied", "claimed", "owner key expired", "renewed"],
 )
-def test_verdict_of_taker(current: Versioned, verdict: Verdict) -> None:
+def test_verdict_of_taker(current: Versioned, verdict: SwapOutcome) -> None:
     """Whoever takes decided on all that it saw; anything new may have changed its mind."""
     assert verdict_of_taker(_attempt(rules.take(HELD, "w2")), current) is verdict
 
@@ -105,7 +105,7 @@ def _hand_off(record: LeaseRecord) -> LeaseRecord:
     ],
 )
 def test_verdict_of_overseer(
-    rule: Callable[[LeaseRecord], LeaseRecord], current: Versioned, verdict: Verdict
+    rule: Callable[[LeaseRecord], LeaseRecord], current: Versioned, verdict: SwapOutcome
 ) -> None:
     """Whoever decides about owners compares owners: the holder's writes are no reason to give up."""
     assert verdict_of_overseer(_attempt(rule(HELD)), current) is verdict

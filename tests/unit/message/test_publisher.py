@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from consumer.errors import ContentTypeError, PublishError
+from consumer.errors import ContentTypeError, PublishMessageError
 from consumer.message.framing import NDJSON, PROTOBUF_FIXED
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
@@ -104,7 +104,7 @@ def test_publish_unencodable_message_names_journal_and_leaves_nothing_behind() -
     """Plan: a value JSON cannot hold. Why: a failed publish must neither be appended nor acknowledged."""
     publisher = Publisher(MessageClock(), PRODUCER)
 
-    with pytest.raises(PublishError, match=r"a/one cannot take .*x-ndjson.*object"):
+    with pytest.raises(PublishMessageError, match=r"a/one cannot take .*x-ndjson.*object"):
         publisher.publish_uncommitted(ONE, {"x": object()}, JSON_TYPE)
 
     assert publisher.take_appends() == []
@@ -116,7 +116,7 @@ def test_committed_message_beside_uncommitted_ones_is_refused() -> None:
     publisher = Publisher(MessageClock(), PRODUCER)
     publisher.publish_uncommitted(ONE, {"n": 1}, JSON_TYPE)
 
-    with pytest.raises(PublishError, match="uncommitted messages of this transaction"):
+    with pytest.raises(PublishMessageError, match="uncommitted messages of this transaction"):
         publisher.publish_committed(ONE, {"n": 2}, JSON_TYPE)
 
     publisher.build_ack_intents()
@@ -213,7 +213,7 @@ def test_journal_without_a_proper_name_is_refused() -> None:
     """The application learns it where it publishes, not from a failing append."""
     publisher = Publisher(MessageClock(), PRODUCER)
 
-    with pytest.raises(PublishError, match="not a name"):
+    with pytest.raises(PublishMessageError, match="not a name"):
         publisher.publish_uncommitted(MappedJournal("not a name", NDJSON), {}, JSON_TYPE)
 
     assert publisher.take_appends() == []

@@ -9,7 +9,7 @@ import pytest
 
 from consumer.message.batch import MessageBatch
 from consumer.message.producers import Span
-from consumer.message.sequence_rules import Outcome
+from consumer.message.sequence_rules import SequenceOutcome
 from consumer.message.sequencer import SPAN_SECONDS_MAX, Sequencer
 from consumer.message.uuid import Flags, clock_at
 from tests.support.sequencer_logs import ACK, CONTINUE, OUTSIDE, A, B, log_of
@@ -79,7 +79,7 @@ def test_abandoned_span_leaves_memory_after_its_time() -> None:
     assert (sequencer._ring.messages, sequencer._ring.size_bytes) == (0, 0)
     assert [m.clock for m in deliver_all(sequencer, log, log.batch(1, 2))] == [1]
     queued = sequencer.queue(log.batch(2))
-    assert queued.outcomes == {Outcome.ACK_COMMIT_REPLAY: 1}
+    assert queued.outcomes == {SequenceOutcome.ACK_COMMIT_REPLAY: 1}
     replayed = sequencer.replay_range()
     assert replayed is not None
     assert (replayed.begin, replayed.end) == (0, 20)

@@ -12,7 +12,7 @@ from consumer.message.framing import NDJSON, PROTOBUF_FIXED, framing_for
 from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
 from consumer.message.rollback import Rollback, brought_forward, last_acknowledgement, unaccounted
-from consumer.message.sequence_rules import Outcome
+from consumer.message.sequence_rules import SequenceOutcome
 from consumer.message.sequencer import Sequencer
 from consumer.message.types import JsonType
 from consumer.message.uuid import Flags, MessageClock, parse_uuid
@@ -69,10 +69,10 @@ class Read:
         self._sequencer = Sequencer({})
         self._end = 0
 
-    def take(self, *frames: bytes) -> tuple[list[int], set[Outcome]]:
+    def take(self, *frames: bytes) -> tuple[list[int], set[SequenceOutcome]]:
         """Read on, whole frames a time; return the clocks of what is committed (acknowledgements too), and outcomes."""
         committed: list[int] = []
-        outcomes: set[Outcome] = set()
+        outcomes: set[SequenceOutcome] = set()
         for frame in frames:
             batch, index = self._batch(frame), 0
             while index < len(batch):
@@ -156,7 +156,7 @@ def test_rollback_of_a_producer_that_never_committed(
     committed, outcomes = reader.take(rollback.content)
 
     assert committed == []
-    assert outcomes == {Outcome.ACK_ROLLBACK}
+    assert outcomes == {SequenceOutcome.ACK_ROLLBACK}
     assert reader.pending() == []
     assert publisher.take_rollbacks() == [], "asked for once a journal, not once a transaction"
 
@@ -190,10 +190,12 @@ def test_rollback_brought_forward_keeps_what_was_committed(
     assert [each.journal for each in forward] == ["a/one", "a/two"]
     assert forward[0].clock == forward[1].clock == forward[1].clock_in(intents["a/two"])
     assert committed == [forward[0].clock], "nothing but the acknowledgement itself"
-    assert Outcome.ACK_ROLLBACK_LOST_PROGRESS not in outcomes
+    assert SequenceOutcome.ACK_ROLLBACK_LOST_PROGRESS not in outcomes
     assert reader.pending() == []
     again, outcomes = reader.take(forward[0].content)
-    assert (again, outcomes) == ([], {Outcome.ACK_ROLLBACK}), "a second time changes nothing"
+    assert (again, outcomes) == ([], {SequenceOutcome.ACK_ROLLBACK}), (
+        "a second time changes nothing"
+    )
 
 
 @TYPES
@@ -358,7 +360,7 @@ def test_hidden_uuid_keeps_the_first_clock_and_still_rolls_back() -> None:
     (rollback,) = brought_forward(publisher.take_rollbacks(), {"a/one": acknowledgement.content})
     _, outcomes = reader.take(rollback.content)
 
-    assert outcomes == {Outcome.ACK_ROLLBACK_LOST_PROGRESS}
+    assert outcomes == {SequenceOutcome.ACK_ROLLBACK_LOST_PROGRESS}
     assert reader.pending() == []
 
 
@@ -405,7 +407,7 @@ def test_rollback_is_brought_forward_by_what_has_landed(
     assert found is not None
     (forward,) = brought_forward([rollback], theirs, landed={(PRODUCER, "out/a"): found})
 
-    assert reader.take(forward.content) == ([], {Outcome.ACK_ROLLBACK})
+    assert reader.take(forward.content) == ([], {SequenceOutcome.ACK_ROLLBACK})
     assert reader.pending() == []
     assert last_acknowledgement(b"".join(frames), OTHER) is None
 

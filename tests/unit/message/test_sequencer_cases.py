@@ -9,7 +9,7 @@ import pytest
 
 from consumer.message.producers import memory_bytes
 from consumer.message.sequence import ReplayRange
-from consumer.message.sequence_rules import Outcome
+from consumer.message.sequence_rules import SequenceOutcome
 from consumer.message.sequencer import Queued, Sequencer
 from tests.support.sequencer_logs import ACK, CONTINUE, OUTSIDE, A, B, clocks, log_of, queue_all
 from tests.support.sequencing import deliver_all, plain, replay
@@ -73,7 +73,7 @@ def test_sequencer_acknowledgement_before_last_one_counts_as_lost_progress() -> 
 
     queued = sequencer.queue(log.batch(1, 2))
 
-    assert queued == Queued(1, False, {Outcome.ACK_ROLLBACK_LOST_PROGRESS: 1}, 20)
+    assert queued == Queued(1, False, {SequenceOutcome.ACK_ROLLBACK_LOST_PROGRESS: 1}, 20)
     assert [m.clock for m in deliver_all(sequencer, log, log.batch(2))] == [6, 7]
 
 
@@ -87,9 +87,9 @@ def test_sequencer_small_ring_replays_and_skips_other_producers() -> None:
     queued = queue_all(sequencer, log)
 
     assert queued.outcomes == {
-        Outcome.CONTINUE_BEGIN_SPAN: 2,
-        Outcome.CONTINUE_EXTEND_SPAN: 2,
-        Outcome.ACK_COMMIT_REPLAY: 1,
+        SequenceOutcome.CONTINUE_BEGIN_SPAN: 2,
+        SequenceOutcome.CONTINUE_EXTEND_SPAN: 2,
+        SequenceOutcome.ACK_COMMIT_REPLAY: 1,
     }
     assert sequencer.replay_range() == ReplayRange("a/journal", 0, 30)
     assert sequencer.peek(10) is None
@@ -152,7 +152,7 @@ def test_sequencer_outside_messages_form_one_run_with_duplicates_dropped() -> No
     queued = sequencer.queue(log.batch())
 
     assert queued == Queued(
-        5, True, {Outcome.OUTSIDE_COMMIT: 3, Outcome.OUTSIDE_ALREADY_ACKED: 2}, None
+        5, True, {SequenceOutcome.OUTSIDE_COMMIT: 3, SequenceOutcome.OUTSIDE_ALREADY_ACKED: 2}, None
     )
     run = sequencer.peek(10)
     assert run is not None
@@ -172,9 +172,9 @@ def test_sequencer_outside_message_discards_the_pending_span() -> None:
     queued = sequencer.queue(log.batch())
 
     assert queued.outcomes == {
-        Outcome.CONTINUE_BEGIN_SPAN: 1,
-        Outcome.OUTSIDE_COMMIT: 2,
-        Outcome.SPAN_DISCARDED: 1,
+        SequenceOutcome.CONTINUE_BEGIN_SPAN: 1,
+        SequenceOutcome.OUTSIDE_COMMIT: 2,
+        SequenceOutcome.SPAN_DISCARDED: 1,
     }
     assert sequencer.has_pending()
     sequencer.consume(2)
@@ -190,9 +190,9 @@ def test_sequencer_unknown_flags_count_as_outside_and_are_reported() -> None:
     queued = sequencer.queue(log.batch())
 
     assert queued.outcomes == {
-        Outcome.OUTSIDE_COMMIT: 1,
-        Outcome.OUTSIDE_ALREADY_ACKED: 1,
-        Outcome.UNKNOWN_FLAGS: 2,
+        SequenceOutcome.OUTSIDE_COMMIT: 1,
+        SequenceOutcome.OUTSIDE_ALREADY_ACKED: 1,
+        SequenceOutcome.UNKNOWN_FLAGS: 2,
     }
 
 

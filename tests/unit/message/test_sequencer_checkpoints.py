@@ -9,7 +9,7 @@ import pytest
 
 from consumer.errors import ReplayError
 from consumer.message.producers import Ring, Span, memory_bytes
-from consumer.message.sequence_rules import Outcome
+from consumer.message.sequence_rules import SequenceOutcome
 from consumer.message.sequencer import Sequencer
 from consumer.message.uuid import CLOCK_UNITS_PER_SECOND
 from tests.support.sequencer_logs import ACK, CONTINUE, OUTSIDE, A, B, C, log_of, queue_all
@@ -59,7 +59,7 @@ def test_sequencer_restored_at_the_acknowledgement_needs_no_replay() -> None:
 
     queued = restored.queue(log.batch(1))
 
-    assert queued.outcomes == {Outcome.ACK_COMMIT_RING: 1}
+    assert queued.outcomes == {SequenceOutcome.ACK_COMMIT_RING: 1}
     assert restored.replay_range() is None
 
 

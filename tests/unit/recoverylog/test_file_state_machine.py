@@ -6,16 +6,18 @@ import pytest
 
 from consumer.errors import HintsError
 from consumer.protocol import recorded_op_pb2 as pb
-from consumer.recoverylog.fsm import FileStateMachine, Place, Verdict
+from consumer.recoverylog.fsm import FilePlacement, FileStateMachine, OperationOutcome
 from tests.support.recorded_ops import LOG, ChainedOp, FileLog, OpChain
 
-APPLIED, NOT_TRACKED = Verdict.APPLIED, Verdict.NOT_TRACKED
+APPLIED, NOT_TRACKED = OperationOutcome.APPLIED, OperationOutcome.NOT_TRACKED
 
 
-def played(hints: pb.FSMHints, ops: list[ChainedOp]) -> tuple[FileStateMachine, list[Verdict]]:
+def played(
+    hints: pb.FSMHints, ops: list[ChainedOp]
+) -> tuple[FileStateMachine, list[OperationOutcome]]:
     """Apply operations of a log to a state machine made of hints."""
     fsm = FileStateMachine(hints)
-    return fsm, [fsm.apply(each.op, each.payload, Place(LOG, 1, 2)) for each in ops]
+    return fsm, [fsm.apply(each.op, each.payload, FilePlacement(LOG, 1, 2)) for each in ops]
 
 
 def test_first_operation_has_number_one_and_checksums_chain() -> None:
@@ -27,8 +29,8 @@ def test_first_operation_has_number_one_and_checksums_chain() -> None:
     )
 
     assert (fsm.next_seq, fsm.next_checksum) == (1, 0)
-    assert fsm.apply(create, b"1", Place(LOG, 0, 1)) is APPLIED
-    assert fsm.apply(link, b"2", Place(LOG, 1, 2)) is APPLIED
+    assert fsm.apply(create, b"1", FilePlacement(LOG, 0, 1)) is APPLIED
+    assert fsm.apply(link, b"2", FilePlacement(LOG, 1, 2)) is APPLIED
     assert (fsm.next_seq, fsm.next_checksum) == (3, 0x7355C460)
     assert fsm.links == {"/a": 1, "/b": 1}
 
@@ -40,7 +42,7 @@ def test_operation_out_of_sequence_changes_nothing(seq: int) -> None:
     log.append(chain.create("/a"), chain.nothing())
     odd = OpChain(1, seq=seq, checksum=chain.checksum).create("/b")
 
-    expected = Verdict.STALE if seq < 3 else Verdict.SEQUENCE_SKIPPED
+    expected = OperationOutcome.STALE if seq < 3 else OperationOutcome.SEQUENCE_SKIPPED
     assert log.append(odd) == [expected]
     assert (log.fsm.next_seq, log.fsm.next_checksum) == (3, chain.checksum)
     assert log.fsm.links == {"/a": 1}
@@ -52,7 +54,7 @@ def test_operation_with_another_checksum_is_of_another_branch() -> None:
     log.append(chain.create("/a"))
     odd = OpChain(1, seq=2, checksum=chain.checksum ^ 1).create("/b")
 
-    assert log.append(odd) == [Verdict.CHECKSUM_MISMATCH]
+    assert log.append(odd) == [OperationOutcome.CHECKSUM_MISMATCH]
     assert (log.fsm.next_seq, log.fsm.next_checksum) == (2, chain.checksum)
 
 
@@ -62,8 +64,8 @@ def test_created_file_is_known_by_its_number_and_path() -> None:
     ops = [chain.create("/a"), chain.set_property("/p", "1")]
 
     assert log.append(*ops) == [APPLIED] * 2
-    assert log.append(chain.branch(1).create("/a")) == [Verdict.PATH_TAKEN]
-    assert log.append(chain.branch(1).create("/p")) == [Verdict.PATH_TAKEN]
+    assert log.append(chain.branch(1).create("/a")) == [OperationOutcome.PATH_TAKEN]
+    assert log.append(chain.branch(1).create("/p")) == [OperationOutcome.PATH_TAKEN]
     assert log.append(chain.create("/b")) == [APPLIED]
     assert log.fsm.links == {"/a": 1, "/b": 3}
     assert log.fsm.fnodes[3].links == {"/b"}
@@ -74,8 +76,8 @@ def test_file_may_have_several_paths() -> None:
     log, chain = FileLog.empty(), OpChain(1)
     log.append(chain.create("/a"), chain.set_property("/p", "1"))
 
-    assert log.append(chain.branch(1).link(1, "/a")) == [Verdict.PATH_TAKEN]
-    assert log.append(chain.branch(1).link(1, "/p")) == [Verdict.PATH_TAKEN]
+    assert log.append(chain.branch(1).link(1, "/a")) == [OperationOutcome.PATH_TAKEN]
+    assert log.append(chain.branch(1).link(1, "/p")) == [OperationOutcome.PATH_TAKEN]
     assert log.append(chain.link(99, "/b"), chain.link(1, "/b")) == [NOT_TRACKED, APPLIED]
     assert log.fsm.links == {"/a": 1, "/b": 1}
     assert log.fsm.next_seq == 5
@@ -86,7 +88,7 @@ def test_file_is_gone_with_its_last_path() -> None:
     log, chain = FileLog.empty(), OpChain(1)
     log.append(chain.create("/a"), chain.link(1, "/b"), chain.create("/c"))
 
-    assert log.append(chain.branch(1).unlink(1, "/c")) == [Verdict.PATH_NOT_LINKED]
+    assert log.append(chain.branch(1).unlink(1, "/c")) == [OperationOutcome.PATH_NOT_LINKED]
     assert log.append(chain.unlink(99, "/a"), chain.unlink(1, "/a")) == [NOT_TRACKED, APPLIED]
     assert (log.fsm.links, log.fsm.fnodes[1].links) == ({"/b": 1, "/c": 3}, {"/b"})
     assert log.append(chain.unlink(1, "/b")) == [APPLIED]
@@ -100,7 +102,7 @@ def test_property_is_replaced_and_never_covers_a_file() -> None:
     log, chain = FileLog.empty(), OpChain(1)
     log.append(chain.create("/a"))
 
-    assert log.append(chain.branch(1).set_property("/a", "x")) == [Verdict.PATH_TAKEN]
+    assert log.append(chain.branch(1).set_property("/a", "x")) == [OperationOutcome.PATH_TAKEN]
     assert log.append(chain.set_property("/p", "1"), chain.set_property("/p", "2")) == [APPLIED] * 2
     assert log.hints().properties == [pb.Property(path="/p", content="2")]
 
@@ -116,7 +118,7 @@ def test_writes_extend_the_segment_of_their_author() -> None:
     two = one.branch(2)
     log.append(two.nothing(), two.write(1, 0, b"z"))
     elsewhere = two.write(1, 1, b"y")
-    log.fsm.apply(elsewhere.op, elsewhere.payload, Place("logs/next", 100, 120))
+    log.fsm.apply(elsewhere.op, elsewhere.payload, FilePlacement("logs/next", 100, 120))
 
     first, second, third = log.fsm.hints("logs/next").live_nodes[0].segments
     assert (first.author, first.first_seq_no, first.last_seq_no, first.log) == (1, 1, 4, LOG)
@@ -184,7 +186,7 @@ def test_hinted_file_that_is_not_created_is_an_error() -> None:
     first = OpChain(1)
 
     fsm, verdicts = played(hints, [first.create("/a"), first.write(1, 0, b"x")])
-    assert verdicts == [APPLIED, Verdict.HINTED_FNODE_NOT_CREATED]
+    assert verdicts == [APPLIED, OperationOutcome.HINTED_FNODE_NOT_CREATED]
     assert fsm.next_seq == 2
 
 
@@ -208,7 +210,7 @@ def test_hints_name_the_author_whose_branch_to_follow() -> None:
         others = [verdict for op, verdict in zip(mixed, verdicts, strict=True) if op not in ours]
         assert APPLIED not in others[1:]
         follower = OpChain(9, seq=fsm.next_seq, checksum=fsm.next_checksum).create("/c")
-        assert fsm.apply(follower.op, follower.payload, Place(LOG, 1, 2)) is APPLIED
+        assert fsm.apply(follower.op, follower.payload, FilePlacement(LOG, 1, 2)) is APPLIED
 
 
 def test_author_without_a_hint_is_refused_before_anything_else() -> None:
@@ -218,7 +220,7 @@ def test_author_without_a_hint_is_refused_before_anything_else() -> None:
     stranger = OpChain(2)
 
     fsm, verdicts = played(log.hints(), [stranger.create("/a")])
-    assert verdicts == [Verdict.NOT_HINTED_AUTHOR]
+    assert verdicts == [OperationOutcome.NOT_HINTED_AUTHOR]
     assert fsm.next_seq == 1
 
 

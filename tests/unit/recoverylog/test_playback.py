@@ -6,9 +6,9 @@ import pytest
 
 from consumer.errors import LogDataLossError
 from consumer.protocol.recorded_op_pb2 import FSMHints, RecordedOp
-from consumer.recoverylog.fsm import Verdict
+from consumer.recoverylog.fsm import OperationOutcome
 from consumer.recoverylog.operation import framed
-from consumer.recoverylog.playback import JUMP_BYTES, Playback, Position
+from consumer.recoverylog.playback import JUMP_BYTES, Playback, PlaybackPosition
 from tests.support.played_logs import PlayedLogs
 from tests.support.recorded_ops import LOG, FileLog, OpChain
 
@@ -42,7 +42,7 @@ def test_log_plays_to_its_files(piece_bytes: int) -> None:
         played = PlayedLogs(hints, {LOG: [(0, log.content)]}).play(piece_bytes=piece_bytes)
         assert played.files == files
         assert played.playback.complete
-        assert played.playback.position == Position(LOG, len(log.content))
+        assert played.playback.position == PlaybackPosition(LOG, len(log.content))
         assert played.playback.whole_to == len(log.content)
         assert played.playback.fsm.hints(LOG) == log.hints()
 
@@ -78,8 +78,8 @@ def test_raw_bytes_of_what_does_not_apply_are_passed_over() -> None:
     assert played.files == files
     assert played.playback.skipped_bytes == 0
     assert played.playback.ignored == {
-        Verdict.CHECKSUM_MISMATCH: 1,
-        Verdict.SEQUENCE_SKIPPED: 1,
+        OperationOutcome.CHECKSUM_MISMATCH: 1,
+        OperationOutcome.SEQUENCE_SKIPPED: 1,
     }
 
 
@@ -148,7 +148,7 @@ def test_state_that_spans_logs_is_played_from_all_of_them(piece_bytes: int) -> N
     played = PlayedLogs(hints, logs).play(piece_bytes=piece_bytes)
     assert played.files == files | {"/a": b"13aAAAAAA", "/b": b"2bb", "/e": b"e"}
     assert [each.log for each in played.positions] == [LOG, "logs/second", "logs/third"]
-    assert played.playback.position == Position("logs/third", len(third.content))
+    assert played.playback.position == PlaybackPosition("logs/third", len(third.content))
 
 
 def test_jumps_far_ahead_are_known_early() -> None:
@@ -174,16 +174,16 @@ def test_jumps_far_ahead_are_known_early() -> None:
         for begin, end in ((0, near + 5), (near + 5, far)):
             playback.feed(begin, log.content[begin:end])
             ahead.append(playback.upcoming)
-        assert ahead == [Position(LOG, far), Position(LOG, far), None]
-        assert playback.seek == Position(LOG, far)
+        assert ahead == [PlaybackPosition(LOG, far), PlaybackPosition(LOG, far), None]
+        assert playback.seek == PlaybackPosition(LOG, far)
 
     elsewhere = FileLog(log.fsm, "logs/second")
     elsewhere.append(chain.nothing(), chain.write(1, 0, b"x"))
     playback = Playback(elsewhere.hints())
     playback.feed(0, log.content[: near + 5])
-    assert playback.upcoming == Position(LOG, far)
-    playback.go_to(Position(LOG, far))
-    assert playback.upcoming == Position(
+    assert playback.upcoming == PlaybackPosition(LOG, far)
+    playback.go_to(PlaybackPosition(LOG, far))
+    assert playback.upcoming == PlaybackPosition(
         "logs/second", elsewhere.hints().live_nodes[0].segments[1].first_offset
     )
 

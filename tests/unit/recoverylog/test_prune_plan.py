@@ -11,9 +11,9 @@ from consumer.protocol.journal_pb2 import Fragment
 from consumer.recoverylog.liveness import ENDLESS, LogNeeds
 from consumer.recoverylog.prune_plan import (
     SPANS_MAX,
-    Fate,
     LogPlan,
     QuarantineRecord,
+    SegmentFate,
     decode_quarantine,
     encode_quarantine,
     plan_log,
@@ -93,8 +93,8 @@ def test_newest_persisted_fragment_stays() -> None:
         delay_seconds=0,
     )
     assert [each.begin for each in made.dead] == [0]
-    assert made.tallies[Fate.NEEDED].bytes == 10
-    assert made.tallies[Fate.UNPERSISTED].bytes == 5
+    assert made.tallies[SegmentFate.NEEDED].bytes == 10
+    assert made.tallies[SegmentFate.UNPERSISTED].bytes == 5
 
 
 def test_dead_wait_for_the_delay_after_the_first_prune_that_found_them_dead() -> None:

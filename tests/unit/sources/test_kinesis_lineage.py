@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from consumer.sources.kinesis.lineage import StreamShard, outlook, slice_of
-from consumer.sources.kinesis.records import HashRange
+from consumer.sources.kinesis.records import ShardHashRange
 from consumer.sources.part import Part
 from tests.support.kinesis_streams import HASH_END
 
@@ -11,7 +11,9 @@ from tests.support.kinesis_streams import HASH_END
 def shard(name: str, first: int, last: int, *parents: str) -> StreamShard:
     """Return a shard of [first, last), in percent of the hash keys."""
     unit = HASH_END // 100
-    return StreamShard(id=name, parents=parents, hashes=HashRange(first * unit, last * unit - 1))
+    return StreamShard(
+        id=name, parents=parents, hashes=ShardHashRange(first * unit, last * unit - 1)
+    )
 
 
 def listed(*shards: StreamShard) -> dict[str, StreamShard]:
@@ -24,7 +26,7 @@ def test_every_hash_key_is_of_one_part() -> None:
     for count in (2, 3, 7):
         width = HASH_END // count
         for first, index in ((0, 0), (width - 1, 0), (width + 1, 1), (HASH_END - 1, count - 1)):
-            each = StreamShard(id="s", hashes=HashRange(first, first))
+            each = StreamShard(id="s", hashes=ShardHashRange(first, first))
             assert slice_of(each, count) == index, (first, count)
 
 

@@ -7,10 +7,10 @@ import hashlib
 import pytest
 
 from consumer.protocol.aggregated_record_pb2 import AggregatedRecord
-from consumer.sources.kinesis.records import MAGIC, HashRange, KinesisMetadata, user_records
+from consumer.sources.kinesis.records import MAGIC, KinesisMetadata, ShardHashRange, user_records
 from tests.support.kinesis_streams import HASH_END, aggregate
 
-EVERYTHING = HashRange(0, HASH_END - 1)
+EVERYTHING = ShardHashRange(0, HASH_END - 1)
 OUTER = KinesisMetadata(shard_id="shardId-000000000000", sequence_number="495", partition_key="a")
 
 
@@ -65,9 +65,9 @@ def test_aggregate_with_a_record_of_another_shard_is_left_out() -> None:
     """Put just when its shard was split: its producer sees where it went, and puts it again."""
     data = aggregate("k", [1, 2], hash_key=50)
 
-    assert len(user_records(OUTER, data, HashRange(50, 50))) == 2
-    assert user_records(OUTER, data, HashRange(51, HASH_END)) == []
-    assert user_records(OUTER, data, HashRange(0, 49)) == []
+    assert len(user_records(OUTER, data, ShardHashRange(50, 50))) == 2
+    assert user_records(OUTER, data, ShardHashRange(51, HASH_END)) == []
+    assert user_records(OUTER, data, ShardHashRange(0, 49)) == []
 
 
 def test_hash_of_a_key_is_its_md5() -> None:
@@ -76,5 +76,5 @@ def test_hash_of_a_key_is_its_md5() -> None:
     together.entries.add(partition_key_index=0, data=b"")
     place = int(hashlib.md5(b"key", usedforsecurity=False).hexdigest(), 16)
 
-    assert user_records(OUTER, sealed(together), HashRange(place, place))
-    assert not user_records(OUTER, sealed(together), HashRange(place + 1, HASH_END))
+    assert user_records(OUTER, sealed(together), ShardHashRange(place, place))
+    assert not user_records(OUTER, sealed(together), ShardHashRange(place + 1, HASH_END))

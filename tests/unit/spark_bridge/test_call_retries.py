@@ -25,7 +25,7 @@ from consumer.protocol.shard_pb2 import (
 from spark_bridge.errors import TokenIgnoredError
 from spark_bridge.routing.retry_policy import (
     Again,
-    Answered,
+    CallAnswered,
     CallHistory,
     Confirm,
     Done,
@@ -145,18 +145,18 @@ def test_answers_of_other_kinds_are_answers() -> None:
     """An application's message may have no status, or one of its own; ours may say what does not concern routing."""
     other = StatResponse(status=Status.ETCD_TRANSACTION_FAILED)
 
-    assert of_answer("shard", GetHintsRequest(), (), asked={}) == Answered()
-    assert of_answer("shard", b"bytes", (), asked={}) == Answered()
-    assert of_answer("shard", other, (), asked={}) == Answered()
+    assert of_answer("shard", GetHintsRequest(), (), asked={}) == CallAnswered()
+    assert of_answer("shard", b"bytes", (), asked={}) == CallAnswered()
+    assert of_answer("shard", other, (), asked={}) == CallAnswered()
 
 
 def test_token_must_be_acknowledged_if_it_was_asked() -> None:
     """Else the answer may be older than it."""
     honoured = ((HONOURED, HONOURED_VALUE),)
 
-    assert of_answer("shard", StatResponse(), honoured, asked={"a": 1}) == Answered()
+    assert of_answer("shard", StatResponse(), honoured, asked={"a": 1}) == CallAnswered()
     assert isinstance(of_answer("shard", StatResponse(), (), asked={"a": 1}), Questioned)
-    assert of_answer("shard", StatResponse(), (), asked={}) == Answered()
+    assert of_answer("shard", StatResponse(), (), asked={}) == CallAnswered()
 
 
 def test_takes_token_only_with_a_field_of_offsets() -> None:
@@ -213,7 +213,7 @@ def test_answered_and_failed_end_the_call() -> None:
     """The two plain cases."""
     error = RpcFailure(grpc.StatusCode.INTERNAL)
 
-    assert history().after(Answered(), route_to(HERE), confirmed=False) == Done()
+    assert history().after(CallAnswered(), route_to(HERE), confirmed=False) == Done()
     assert history().after(Failed(error), route_to(HERE), confirmed=False) == Final(error)
 
 

@@ -40,28 +40,28 @@ from spark_bridge.content.csv import CsvDecoder
 from spark_bridge.content.json import JsonDecoder
 from spark_bridge.content.protobuf import ProtobufDecoder
 from spark_bridge.format_options import OptionError
-from spark_bridge.journal_source.byte_runs import Content, ContentBuffer
-from spark_bridge.journal_source.columns import METADATA_TYPES, Columns, with_metadata
+from spark_bridge.journal_source.byte_runs import ContentBuffer, FetchedContent
+from spark_bridge.journal_source.columns import METADATA_TYPES, RowColumns, with_metadata
 from spark_bridge.journal_source.message_types import columns_of, load_message_class
 
 SECOND = 1_700_000_000
 UUID = build_uuid(0xA1B2C3D4E5F6, clock_at(SECOND * 10**9), 1)
 
 
-def columns(**types: DataType) -> Columns:
+def columns(**types: DataType) -> RowColumns:
     """Return columns by name."""
     schema = StructType([StructField(name, kind) for name, kind in types.items()])
-    return Columns(schema, include_metadata=False)
+    return RowColumns(schema, include_metadata=False)
 
 
-def columns_and_metadata(**types: DataType) -> Columns:
+def columns_and_metadata(**types: DataType) -> RowColumns:
     """Return columns by name, and those of the journal."""
-    return Columns(with_metadata(columns(**types).schema), include_metadata=True)
+    return RowColumns(with_metadata(columns(**types).schema), include_metadata=True)
 
 
-def content(data: bytes, *, offset: int = 0) -> Content:
+def content(data: bytes, *, offset: int = 0) -> FetchedContent:
     """Return content that stands in one piece."""
-    return Content("a/b", data, np.array([0]), np.array([offset]))
+    return FetchedContent("a/b", data, np.array([0]), np.array([offset]))
 
 
 def decoded(text: str, kind: DataType, *, permissive: bool = False) -> Any:
@@ -219,9 +219,9 @@ def test_error_names_the_messages_offset() -> None:
 def test_metadata_must_have_its_columns() -> None:
     """Plan: asked for beside a schema without them, and with a wrong type. Why: Spark only says that they differ."""
     with pytest.raises(OptionError, match="includeMetadata: expected columns _begin"):
-        Columns(StructType([StructField("x", LongType())]), include_metadata=True)
+        RowColumns(StructType([StructField("x", LongType())]), include_metadata=True)
     with pytest.raises(OptionError, match="column _begin of type bigint"):
-        Columns(StructType([StructField("_begin", StringType())]), include_metadata=False)
+        RowColumns(StructType([StructField("_begin", StringType())]), include_metadata=False)
     with pytest.raises(OptionError, match="no column _end"):
         with_metadata(StructType([StructField("_end", LongType())]))
 

@@ -37,7 +37,7 @@ _CONDITION_STATUSES = (HTTPStatus.CONFLICT, HTTPStatus.PRECONDITION_FAILED)
 _BUSY_STATUSES = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
-class RefusedError(Exception):
+class BlobRefusedError(Exception):
     """Azure did not do what was asked, for a condition of the request does not hold. Never leaves this package."""
 
     def __init__(self, code: str) -> None:
@@ -74,7 +74,7 @@ async def answer_of(request: Awaitable[T], *, writes: bool = False) -> T:
         raise DependencyError(_text(error), outcome_unknown=writes) from error
 
 
-def _error_for(error: HttpResponseError, *, writes: bool) -> LeasingError | RefusedError:
+def _error_for(error: HttpResponseError, *, writes: bool) -> LeasingError | BlobRefusedError:
     code = _code_of(error)
     status = error.status_code or 0
     if code == _CONTAINER_NOT_FOUND:
@@ -82,7 +82,7 @@ def _error_for(error: HttpResponseError, *, writes: bool) -> LeasingError | Refu
     if code == _BEING_DELETED or status in _BUSY_STATUSES:
         return ThrottlingError(_text(error))
     if code == BLOB_NOT_FOUND or status in _CONDITION_STATUSES:
-        return RefusedError(code)
+        return BlobRefusedError(code)
     if isinstance(error, ClientAuthenticationError) or (
         HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
     ):
@@ -118,7 +118,7 @@ class Blob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Content:
+class BlobContent:
     """What a write puts in place of all that is there."""
 
     body: bytes = b""
@@ -146,7 +146,7 @@ class BlobContainer:
         """Create the container. False if it is there."""
         try:
             await answer_of(self._client.create_container(), writes=True)
-        except RefusedError:
+        except BlobRefusedError:
             return False
         return True
 
@@ -161,7 +161,7 @@ class BlobContainer:
         try:
             download = await answer_of(blob.download_blob())
             body = await answer_of(download.readall())
-        except RefusedError:
+        except BlobRefusedError:
             return None
         return _blob(name, download.properties, body)
 
@@ -169,7 +169,7 @@ class BlobContainer:
         """Return a blob without its body; None if it is not there."""
         try:
             properties = await answer_of(self._client.get_blob_client(name).get_blob_properties())
-        except RefusedError:
+        except BlobRefusedError:
             return None
         return _blob(name, properties, None)
 
@@ -187,7 +187,7 @@ class BlobContainer:
                 yield _blob(str(properties.name), properties, None)
 
     async def put(
-        self, name: str, content: Content, *, only_if: str | None, lease_id: str | None = None
+        self, name: str, content: BlobContent, *, only_if: str | None, lease_id: str | None = None
     ) -> str:
         """Write a blob.
 
@@ -237,7 +237,7 @@ class BlobContainer:
         conditions = {} if only_if is None else _unchanged(only_if)
         try:
             await answer_of(blob.delete_blob(**conditions, **_leased(lease_id)), writes=True)
-        except RefusedError as error:
+        except BlobRefusedError as error:
             if error.code == BLOB_NOT_FOUND:
                 return False
             raise

@@ -38,13 +38,13 @@ from consumer.leasing.store import OnUnreadable, log_unreadable, reading_row
 from consumer.leasing.stores.azure.container import (
     Blob,
     BlobContainer,
-    Content,
+    BlobContent,
+    BlobRefusedError,
     FencedVersion,
-    RefusedError,
     encoded,
     header_value,
 )
-from consumer.leasing.stores.azure.eph_keeper import LeaseKeeper
+from consumer.leasing.stores.azure.eph_keeper import BlobLeaseKeeper
 from consumer.leasing.stores.azure.native import checked_prefix, listed
 
 LEASE_SECONDS: Final = 30
@@ -201,7 +201,7 @@ class EphRecordStore:
         self._folder = checked_prefix(f"{prefix}{consumer_group}/")
         self._lease_seconds = lease_seconds
         self._clock = clock or SystemClock()
-        self._keeper = LeaseKeeper(
+        self._keeper = BlobLeaseKeeper(
             self._container, lease_seconds=lease_seconds, clock=self._clock, sleep=sleep
         )
         self._process_id = uuid4()
@@ -278,7 +278,7 @@ class EphRecordStore:
                 return await self._container.remove(
                     name, only_if=version.etag, lease_id=version.token or None
                 )
-            except RefusedError as error:
+            except BlobRefusedError as error:
                 current = await self.get(key)
                 if current is None:
                     return False
@@ -286,7 +286,7 @@ class EphRecordStore:
         for _ in range(DELETE_ATTEMPTS_MAX):
             try:
                 return await self._container.remove(name)
-            except RefusedError:
+            except BlobRefusedError:
                 self._keeper.drop(name)
                 await self._end_lease(name)
         raise DependencyError(f"lease {key}: others took it {DELETE_ATTEMPTS_MAX} times")
@@ -334,7 +334,7 @@ class EphRecordStore:
                 await self._container.acquire(
                     name, token, seconds=self._lease_seconds, only_if=version.etag
                 )
-        except RefusedError as error:
+        except BlobRefusedError as error:
             raise RecordConflictError(record.key, await self.get(record.key)) from error
         self._keeper.drop(name)
         try:
@@ -368,12 +368,12 @@ class EphRecordStore:
             token: The native lease that the blob has, and keeps.
             lease_id: The one that it has, and loses.
         """
-        content = Content(body=body_of(record, token), metadata=metadata_of(record))
+        content = BlobContent(body=body_of(record, token), metadata=metadata_of(record))
         try:
             etag = await self._container.put(
                 self._name(record.key), content, only_if=only_if, lease_id=token or lease_id or None
             )
-        except RefusedError as error:
+        except BlobRefusedError as error:
             raise RecordConflictError(record.key, await self.get(record.key)) from error
         return _fenced(record, etag, token)
 
@@ -385,7 +385,7 @@ class EphRecordStore:
             return
         try:
             await self._container.release(name, token)
-        except (RefusedError, LeasingError) as error:
+        except (BlobRefusedError, LeasingError) as error:
             _log.info("leasing.eph.not_released", blob=name, cause=str(error))
 
     async def _readable(self, key: str, on_unreadable: OnUnreadable) -> Versioned | None:
@@ -398,7 +398,7 @@ class EphRecordStore:
     async def _end_lease(self, name: str) -> None:
         try:
             await self._container.end_lease(name)
-        except RefusedError as error:
+        except BlobRefusedError as error:
             _log.info("leasing.eph.no_lease_to_end", blob=name, cause=error.code)
 
     async def _adopt(self) -> None:

@@ -14,7 +14,7 @@ import structlog
 
 from allocator.runtime.clock import Clock
 from consumer.errors import LeasingError
-from consumer.leasing.stores.azure.container import BlobContainer, RefusedError
+from consumer.leasing.stores.azure.container import BlobContainer, BlobRefusedError
 
 RENEWALS_AT_ONCE = 16
 """Requests at a time; a hub has up to some thousand partitions."""
@@ -28,7 +28,7 @@ class _Held:
     deadline_monotonic_seconds: float
 
 
-class LeaseKeeper:
+class BlobLeaseKeeper:
     """The native leases of one process, by the names of their blobs."""
 
     def __init__(
@@ -123,7 +123,7 @@ class LeaseKeeper:
         for name, held in sorted(held_by_name.items()):
             try:
                 await self._container.release(name, held.token)
-            except (RefusedError, LeasingError) as error:
+            except (BlobRefusedError, LeasingError) as error:
                 _log.info("leasing.eph.not_released", blob=name, cause=str(error))
 
     async def _renew(self, name: str) -> None:
@@ -137,7 +137,7 @@ class LeaseKeeper:
             return
         try:
             await self._container.renew(name, held.token)
-        except RefusedError as error:
+        except BlobRefusedError as error:
             _log.warning("leasing.eph.lease_lost", blob=name, cause=error.code)
             self.drop(name, held.token)
         except LeasingError as error:

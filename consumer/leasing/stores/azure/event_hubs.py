@@ -20,10 +20,10 @@ from consumer.leasing.store import OnUnreadable, log_unreadable, reading_row
 from consumer.leasing.stores.azure.container import (
     Blob,
     BlobContainer,
-    Content,
+    BlobContent,
+    BlobRefusedError,
     FencedVersion,
     ObservedContainer,
-    RefusedError,
 )
 from consumer.leasing.stores.azure.event_hubs_blobs import (
     CHECKPOINT,
@@ -137,7 +137,7 @@ class EventHubsRecordStore(ObservedContainer):
                 await self._container.remove(ownership, only_if=version.etag)
             if version.checkpoint_etag:
                 await self._container.remove(checkpoint, only_if=version.checkpoint_etag)
-        except RefusedError as error:
+        except BlobRefusedError as error:
             raise RecordConflictError(key, await self.get(key)) from error
         return True
 
@@ -174,7 +174,7 @@ class EventHubsRecordStore(ObservedContainer):
                 ownership_content(record, over=over),
                 only_if=only_if or None,
             )
-        except RefusedError as error:
+        except BlobRefusedError as error:
             raise RecordConflictError(record.key, await self.get(record.key)) from error
         checkpoint_etag = over
         if record.checkpoint != before:
@@ -182,7 +182,7 @@ class EventHubsRecordStore(ObservedContainer):
         return versioned(record, etag=etag, checkpoint_etag=checkpoint_etag)
 
     async def _put_checkpoint(
-        self, record: LeaseRecord, content: Content, version: FencedVersion
+        self, record: LeaseRecord, content: BlobContent, version: FencedVersion
     ) -> Versioned:
         """Write a checkpoint, on condition that ownership and checkpoint are as they were read.
 
@@ -194,11 +194,11 @@ class EventHubsRecordStore(ObservedContainer):
             raise RecordConflictError(record.key, await self.get(record.key))
         try:
             etag = await self._container.put(name, content, only_if=version.checkpoint_etag or None)
-        except RefusedError as error:
+        except BlobRefusedError as error:
             raise RecordConflictError(record.key, await self.get(record.key)) from error
         if not version.checkpoint_etag and await self._ownership_etag(record.key) != version.etag:
             with suppress(
-                RefusedError
+                BlobRefusedError
             ):  # Another has written it since, so it is not ours any more.
                 await self._container.remove(name, only_if=etag)
             raise RecordConflictError(record.key, await self.get(record.key))
@@ -220,7 +220,7 @@ class EventHubsRecordStore(ObservedContainer):
                     etag = ""
                     break
                 content, record = fenced_checkpoint(acquired.record, etag, found)
-                with suppress(RefusedError):  # It was written since: look again.
+                with suppress(BlobRefusedError):  # It was written since: look again.
                     etag = await self._container.put(name, content, only_if=found.etag)
                     break
         except LeasingError as error:
@@ -244,11 +244,11 @@ class EventHubsRecordStore(ObservedContainer):
             for _ in range(REPEATS_MAX):
                 try:
                     return await self._container.put(name, content, only_if=over or None)
-                except RefusedError:
+                except BlobRefusedError:
                     found = await self._container.show(name)
                     over = "" if found is None else found.etag
                     if found is not None and (commit_of(found) or 0) > record.counter:
                         return over
-        except (RefusedError, LeasingError) as error:
+        except (BlobRefusedError, LeasingError) as error:
             _log.warning("leasing.checkpoint_not_repeated", blob=name, cause=str(error))
         return over

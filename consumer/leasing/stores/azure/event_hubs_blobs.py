@@ -29,7 +29,7 @@ from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord, Versioned
 from consumer.leasing.stores.azure.container import (
     Blob,
-    Content,
+    BlobContent,
     FencedVersion,
     decoded,
     encoded,
@@ -133,7 +133,7 @@ def versioned(record: LeaseRecord, *, etag: str, checkpoint_etag: str) -> Versio
     return Versioned(record=record, version=version.text(), fence=fence)
 
 
-def ownership_content(record: LeaseRecord, *, over: str) -> Content:
+def ownership_content(record: LeaseRecord, *, over: str) -> BlobContent:
     """Return the content of an ownership blob.
 
     Args:
@@ -143,7 +143,7 @@ def ownership_content(record: LeaseRecord, *, over: str) -> Content:
     attrs = {**record.attrs, _OVER: json.dumps(over)} if over else record.attrs
     stored = replace(record, attrs=attrs)
     owner = {OWNER_METADATA: header_value(record.owner or "")}
-    return Content(body=encode(stored).encode(), metadata=owner | record_metadata(stored))
+    return BlobContent(body=encode(stored).encode(), metadata=owner | record_metadata(stored))
 
 
 def checkpointed(record: LeaseRecord, position: Position | None) -> LeaseRecord:
@@ -151,7 +151,7 @@ def checkpointed(record: LeaseRecord, position: Position | None) -> LeaseRecord:
     return replace(record, checkpoint=position, pending=None, pending_state=None, owner_switches=0)
 
 
-def lone_checkpoint(before: LeaseRecord, after: LeaseRecord) -> Content | None:
+def lone_checkpoint(before: LeaseRecord, after: LeaseRecord) -> BlobContent | None:
     """Return what to write of a change that is a checkpoint and nothing else, into its own blob.
 
     None: the change is more, or other programs could not read the position.
@@ -162,7 +162,9 @@ def lone_checkpoint(before: LeaseRecord, after: LeaseRecord) -> Content | None:
     return None if content is None else _without_commit(content.metadata)
 
 
-def fenced_checkpoint(record: LeaseRecord, over: str, found: Blob) -> tuple[Content, LeaseRecord]:
+def fenced_checkpoint(
+    record: LeaseRecord, over: str, found: Blob
+) -> tuple[BlobContent, LeaseRecord]:
     """Return what an acquisition writes into the checkpoint blob, and the record with what stands there.
 
     Args:
@@ -172,22 +174,22 @@ def fenced_checkpoint(record: LeaseRecord, over: str, found: Blob) -> tuple[Cont
     """
     if found.etag == over or COMMIT_METADATA in found.metadata:
         metadata = {**found.metadata, COMMIT_METADATA: str(record.counter)}
-        return Content(metadata=metadata), record
+        return BlobContent(metadata=metadata), record
     return _without_commit(found.metadata), checkpointed(record, _position_of(found))
 
 
-def _without_commit(metadata: Mapping[str, str]) -> Content:
-    return Content(
+def _without_commit(metadata: Mapping[str, str]) -> BlobContent:
+    return BlobContent(
         metadata={name: value for name, value in metadata.items() if name != COMMIT_METADATA}
     )
 
 
-def checkpoint_content(record: LeaseRecord) -> Content | None:
+def checkpoint_content(record: LeaseRecord) -> BlobContent | None:
     """Return the content of a checkpoint blob; None if other programs could not read the position."""
     position = record.checkpoint
     if position is None or position.is_name or position.sub or not position.offset:
         return None
-    return Content(
+    return BlobContent(
         metadata={
             OFFSET_METADATA: header_value(position.offset),
             SEQUENCE_NUMBER_METADATA: position.seq,

@@ -23,10 +23,10 @@ from consumer.leasing.stores.azure.container import (
     PAGE_BLOBS,
     Blob,
     BlobContainer,
-    Content,
+    BlobContent,
+    BlobRefusedError,
     FencedVersion,
     ObservedContainer,
-    RefusedError,
     decoded,
     encoded,
 )
@@ -88,7 +88,7 @@ class BlobRecordStore(ObservedContainer):
         etag = None if expected is None else FencedVersion.parsed(expected.version).etag
         try:
             return await self._container.remove(self._name(key), only_if=etag)
-        except RefusedError as error:
+        except BlobRefusedError as error:
             current = await self.get(key)
             if current is None:
                 return False
@@ -98,10 +98,10 @@ class BlobRecordStore(ObservedContainer):
         return self._prefix + encoded(key)
 
     async def _put(self, record: LeaseRecord, *, only_if: str | None) -> Versioned:
-        content = Content(body=encode(record).encode(), metadata=record_metadata(record))
+        content = BlobContent(body=encode(record).encode(), metadata=record_metadata(record))
         try:
             etag = await self._container.put(self._name(record.key), content, only_if=only_if)
-        except RefusedError as error:
+        except BlobRefusedError as error:
             raise RecordConflictError(record.key, await self.get(record.key)) from error
         return fenced(record, etag)
 

@@ -17,14 +17,14 @@ class Condition(TypedDict, total=False):
     ExpressionAttributeValues: dict[str, Any]  # Any: see `Value`.
 
 
-class Update(Condition, total=False):
+class UpdateArguments(Condition, total=False):
     """Arguments of a conditional update."""
 
     UpdateExpression: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class AttributeChanges:
     """What happens to attributes, by their names."""
 
     set: Item
@@ -33,7 +33,7 @@ class Changes:
     remove: Sequence[str]
 
 
-def changes_between(before: Item, after: Item) -> Changes:
+def changes_between(before: Item, after: Item) -> AttributeChanges:
     """Return what makes one row of the other."""
     set_: dict[str, Value] = {}
     add: dict[str, Value] = {}
@@ -46,7 +46,7 @@ def changes_between(before: Item, after: Item) -> Changes:
             set_[name] = value
         else:
             add[name] = grown
-    return Changes(set=set_, add=add, remove=sorted(set(before) - set(after)))
+    return AttributeChanges(set=set_, add=add, remove=sorted(set(before) - set(after)))
 
 
 def _added(old: Value | None, new: Value) -> Value | None:
@@ -58,7 +58,9 @@ def _added(old: Value | None, new: Value) -> Value | None:
     return {"SS": sorted(set(members) - before)} if before <= set(members) else None
 
 
-def update_of(changes: Changes, *, key_name: str, guards: Mapping[str, Value | None]) -> Update:
+def update_of(
+    changes: AttributeChanges, *, key_name: str, guards: Mapping[str, Value | None]
+) -> UpdateArguments:
     """Return the arguments of an update of a row that is there.
 
     Args:
@@ -74,7 +76,7 @@ def update_of(changes: Changes, *, key_name: str, guards: Mapping[str, Value | N
         "ADD": [f"{terms.name(name)} {terms.value(value)}" for name, value in changes.add.items()],
         "REMOVE": [terms.name(name) for name in changes.remove],
     }
-    update: Update = {
+    update: UpdateArguments = {
         "UpdateExpression": " ".join(
             f"{verb} {', '.join(parts)}" for verb, parts in sections.items() if parts
         ),
@@ -86,7 +88,7 @@ def update_of(changes: Changes, *, key_name: str, guards: Mapping[str, Value | N
     return update
 
 
-def creation_of(row: Item, *, key_name: str) -> Update:
+def creation_of(row: Item, *, key_name: str) -> UpdateArguments:
     """Return the arguments of an update that makes a row, if there is none."""
     terms = _Terms()
     parts = [f"{terms.name(name)} = {terms.value(value)}" for name, value in row.items()]

@@ -25,7 +25,7 @@ from consumer.leasing.store import (
     reading_row,
 )
 from consumer.leasing.stores.dynamodb.expressions import (
-    Changes,
+    AttributeChanges,
     changes_between,
     condition_of,
     creation_of,
@@ -41,8 +41,8 @@ from consumer.leasing.stores.dynamodb.kcl_java import (
 from consumer.leasing.stores.dynamodb.layout import EPOCH, REV, Layout, NativeLayout
 from consumer.leasing.stores.dynamodb.table import (
     USABLE,
+    ConditionRefusedError,
     LeaseTable,
-    RefusedError,
     TableKeys,
     TableOptions,
 )
@@ -173,7 +173,7 @@ class DynamoRecordStore:
         row[REV] = number(secrets.randbits(_FIRST_REV_BITS))
         try:
             item = await self._table.update(record.key, creation_of(row, key_name=layout.key_name))
-        except RefusedError as refused:
+        except ConditionRefusedError as refused:
             raise self._conflict(record.key, refused) from refused
         return self._read(record.key, item)
 
@@ -188,7 +188,7 @@ class DynamoRecordStore:
         update = update_of(changes, key_name=self._layout.key_name, guards=guards)
         try:
             item = await self._table.update(key, update)
-        except RefusedError as refused:
+        except ConditionRefusedError as refused:
             raise self._conflict(key, refused) from refused
         return self._read(key, item)
 
@@ -201,7 +201,7 @@ class DynamoRecordStore:
             raise RecordConflictError(key, await self.get(key))
         try:
             return await self._table.remove(key, condition_of(self._layout.key_name, guards))
-        except RefusedError as refused:
+        except ConditionRefusedError as refused:
             if refused.item is None:
                 return False
             raise self._conflict(key, refused) from refused
@@ -235,11 +235,11 @@ class DynamoRecordStore:
 
     def _changes(
         self, before: LeaseRecord, after: LeaseRecord, guards: dict[str, Value | None]
-    ) -> Changes:
+    ) -> AttributeChanges:
         layout = self._layout
         changes = changes_between(layout.row(before), layout.row(after))
         own = layout.own(after) if after.counter != before.counter else {}
-        return Changes(
+        return AttributeChanges(
             set={**changes.set, **own, REV: _next_rev(guards[REV])},
             add=changes.add,
             remove=changes.remove,
@@ -266,7 +266,7 @@ class DynamoRecordStore:
         guards = {name: item.get(name) for name in self._layout.guards}
         return Versioned(record=record, version=_version(fence, guards), fence=fence)
 
-    def _conflict(self, key: str, refused: RefusedError) -> RecordConflictError:
+    def _conflict(self, key: str, refused: ConditionRefusedError) -> RecordConflictError:
         current = None if refused.item is None else self._read(key, refused.item)
         return RecordConflictError(key, current)
 

@@ -15,7 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from allocator.runtime.task_group import TaskGroup
 from consumer.errors import DependencyError, InvalidStateError, LeasingError, ThrottlingError
-from consumer.leasing.stores.dynamodb.expressions import Condition, Update
+from consumer.leasing.stores.dynamodb.expressions import Condition, UpdateArguments
 from consumer.leasing.stores.dynamodb.values import Item
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ _PASSING: Final = frozenset({"ExpiredTokenException", "ExpiredToken", "RequestTi
 """Refusals that end by themselves, e.g. once the client has new credentials."""
 
 
-class RefusedError(Exception):
+class ConditionRefusedError(Exception):
     """DynamoDB did not do what was asked, for a reason that its caller expects. Never leaves this package."""
 
     def __init__(self, code: str, item: Item | None = None) -> None:
@@ -96,12 +96,12 @@ def translated(*, expected: tuple[str, ...] = (), writes: bool = False) -> Itera
 
 def _error_for(
     error: ClientError, *, expected: tuple[str, ...], writes: bool
-) -> LeasingError | RefusedError:
+) -> LeasingError | ConditionRefusedError:
     # Any: what the answer has besides, by the kind of error.
     response: Any = error.response
     code = str(response.get("Error", {}).get("Code", ""))
     if code in expected:
-        return RefusedError(code, response.get("Item"))
+        return ConditionRefusedError(code, response.get("Item"))
     metadata = response.get("ResponseMetadata", {})
     if code in _THROTTLED:
         if writes and metadata.get("RetryAttempts", 0):
@@ -180,7 +180,7 @@ class LeaseTable:
 
         try:
             return await _call(describe, expected=(NOT_FOUND,))
-        except RefusedError:
+        except ConditionRefusedError:
             return None
 
     async def create(self, options: TableOptions) -> bool:
@@ -190,7 +190,7 @@ class LeaseTable:
             await _call(
                 lambda: self._client.create_table(**arguments), expected=(IN_USE,), writes=True
             )
-        except RefusedError:
+        except ConditionRefusedError:
             await self._until(USABLE)
             return False
         await self._until(USABLE)
@@ -212,7 +212,7 @@ class LeaseTable:
                 expected=(NOT_FOUND, IN_USE),
                 writes=True,
             )
-        except RefusedError as refused:
+        except ConditionRefusedError as refused:
             if refused.code == IN_USE and await self.status() != "DELETING":
                 raise ThrottlingError(
                     f"table {self._name} is being made or changed: delete it later"
@@ -279,7 +279,7 @@ class LeaseTable:
             found += await self._read_batch(keys[start : start + BATCH_KEYS_MAX])
         return found
 
-    async def update(self, key: str, update: Update) -> Item:
+    async def update(self, key: str, update: UpdateArguments) -> Item:
         """Write a row, and return it.
 
         Raises:

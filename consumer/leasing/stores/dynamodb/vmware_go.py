@@ -28,7 +28,7 @@ from typing import Final
 
 from allocator.errors import ValidationError
 from allocator.runtime.clock import Clock, SystemClock
-from consumer.leasing.expiry import Standing
+from consumer.leasing.expiry import LeaseExpiry
 from consumer.leasing.position import SHARD_END, Position
 from consumer.leasing.record import LeaseRecord, Versioned
 from consumer.leasing.stores.dynamodb.layout import (
@@ -277,11 +277,11 @@ class WallClockExpiry:
         self._skew_seconds = skew_seconds
         self._clock = clock or SystemClock()
 
-    def standing(self, found: Versioned, *, asked_monotonic_seconds: float) -> Standing:
+    def standing(self, found: Versioned, *, asked_monotonic_seconds: float) -> LeaseExpiry:
         """Judge a lease by the moment in it. An owner without a moment has none that it could renew, and is gone."""
         ends = ends_at_nanoseconds(found.record)
         if ends is None:
-            return Standing(is_free=True, overdue_seconds=0.0)
+            return LeaseExpiry(is_free=True, overdue_seconds=0.0)
         overdue_seconds = self._clock.wall_seconds() - ends / NANOSECONDS - self._skew_seconds
         is_free = found.record.holder is None or overdue_seconds > 0
-        return Standing(is_free=is_free, overdue_seconds=overdue_seconds)
+        return LeaseExpiry(is_free=is_free, overdue_seconds=overdue_seconds)

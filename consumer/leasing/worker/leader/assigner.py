@@ -22,14 +22,14 @@ from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.record import Versioned
 from consumer.leasing.store import RecordStore
 from consumer.leasing.worker.assignments import (
-    Assignment,
     AssignmentLimits,
     GivenHow,
+    LeaseAssignment,
     plan_assignments,
     standings,
 )
 from consumer.leasing.worker.leader.roster import Roster, StoreWatch
-from consumer.leasing.worker.lease_view import Look
+from consumer.leasing.worker.lease_view import LeaseScan
 from consumer.leasing.worker.metrics import WorkerMetrics
 from consumer.leasing.worker.settings import WorkerSettings
 
@@ -107,7 +107,7 @@ class Assigner:
             raise errors[0]
         return sum(not each.record.is_finished for each in look.found)
 
-    async def _plan(self, workers: frozenset[str]) -> tuple[Look, tuple[Assignment, ...]]:
+    async def _plan(self, workers: frozenset[str]) -> tuple[LeaseScan, tuple[LeaseAssignment, ...]]:
         look, seen = await self._watch.look()
         self._last_holder = _last_holders(look, self._last_holder)
         leases = standings(seen, look, self._watch.observer, last_holder=self._last_holder)
@@ -126,7 +126,7 @@ class Assigner:
 
     async def _write_some(
         self,
-        queue: Iterator[Assignment],
+        queue: Iterator[LeaseAssignment],
         found: Mapping[str, Versioned],
         leads: Callable[[], bool],
         errors: list[LeasingError],
@@ -154,7 +154,7 @@ class Assigner:
                     how=assignment.how.value,
                 )
 
-    async def _write(self, assignment: Assignment, seen: Versioned) -> Versioned | None:
+    async def _write(self, assignment: LeaseAssignment, seen: Versioned) -> Versioned | None:
         """Write one. None if it rests on what is not so any more: the next pass looks again."""
         worker = assignment.worker
         if assignment.how is GivenHow.FREE:
@@ -165,7 +165,7 @@ class Assigner:
         return await self._manager.assign(seen, worker, graceful=graceful)
 
 
-def _last_holders(look: Look, before: Mapping[str, str]) -> dict[str, str]:
+def _last_holders(look: LeaseScan, before: Mapping[str, str]) -> dict[str, str]:
     holders = {
         found.record.key: found.record.holder or before.get(found.record.key)
         for found in look.found

@@ -18,7 +18,7 @@ from consumer.leasing.store import RecordStore
 from consumer.leasing.worker.leader.assigner import Assigner
 from consumer.leasing.worker.leader.lock import ForeignWatch, LeaderLock
 from consumer.leasing.worker.leader.roster import Presence, Roster
-from consumer.leasing.worker.leader.term import Leadership
+from consumer.leasing.worker.leader.term import LeaderTerm
 from consumer.leasing.worker.metrics import WorkerMetrics
 from consumer.leasing.worker.pacing import Pacing, retryable
 from consumer.leasing.worker.settings import WorkerSettings
@@ -83,7 +83,7 @@ class FleetMember:
                 random=random,
             )
 
-        self._leadership = Leadership(
+        self._leadership = LeaderTerm(
             worker,
             LeaderLock(
                 worker,

@@ -15,7 +15,7 @@ from consumer.leasing.record import RecordConflictError, Versioned
 from consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
 from consumer.leasing.store import RecordStore
 from consumer.leasing.worker.leader.lock import WORKER_PREFIX, check_rows, taken_row, worker_key
-from consumer.leasing.worker.lease_view import Look, Memory, Observer, Outlook, outlook
+from consumer.leasing.worker.lease_view import LeaseScan, Memory, Observer, Outlook, outlook
 from consumer.leasing.worker.settings import WorkerSettings
 
 _log = structlog.get_logger()
@@ -58,11 +58,11 @@ class StoreWatch:
         )
         """Whose memory it is."""
 
-    async def look(self) -> tuple[Look, Outlook]:
+    async def look(self) -> tuple[LeaseScan, Outlook]:
         """Return what is there, and what is known of it."""
         began_seconds = self._clock.monotonic_seconds()
         found = await self._manager.list_leases()
-        look = Look(
+        look = LeaseScan(
             found=found,
             began_seconds=began_seconds,
             ended_seconds=self._clock.monotonic_seconds(),
@@ -71,7 +71,7 @@ class StoreWatch:
         self._memory = seen.memory
         return look, seen
 
-    def free_seconds(self, key: str, look: Look) -> float | None:
+    def free_seconds(self, key: str, look: LeaseScan) -> float | None:
         """Return for how long nobody has held a record, as far as is known; None: somebody does."""
         since_seconds = self._memory[key].free_since_seconds
         return None if since_seconds is None else look.began_seconds - since_seconds

@@ -22,7 +22,7 @@ from consumer.leasing.worker.metrics import WorkerMetrics
 _log = structlog.get_logger()
 
 
-class Leadership:
+class LeaderTerm:
     """What a worker does about leading, step by step."""
 
     def __init__(

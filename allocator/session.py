@@ -36,7 +36,7 @@ from allocator.leader.election import LeadershipConfig
 from allocator.leader.leadership import Leadership
 from allocator.leader.load_feed import DecodeReport, LoadFeed
 from allocator.leader.loop import AllocationLoop, Rounds
-from allocator.leader.move_log import Ledger
+from allocator.leader.move_log import MoveLog
 from allocator.leader.plan_store import PlanStore
 from allocator.leader.state import Observation
 from allocator.metrics import AllocatorMetrics
@@ -296,7 +296,7 @@ class Session:
             rounds=rounds,
             leadership=self.leadership,
             plan_store=plan_store,
-            ledger=Ledger(
+            ledger=MoveLog(
                 self._etcd,
                 self._key_space.keys,
                 member_id=self._config.member_id,

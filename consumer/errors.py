@@ -142,7 +142,7 @@ class JournalSuspendedError(JournalError):
     problem = "is suspended"
 
 
-class OutOfTurnError(JournalError):
+class PredecessorNotCommittedError(JournalError):
     """The broker cannot tell that what the append depends on has succeeded; nothing was written."""
 
     problem = "was to be appended to after others"

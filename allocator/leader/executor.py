@@ -13,7 +13,7 @@ from allocator.etcd.api import Etcd
 from allocator.etcd.txn_batch import BatchReport, Note, apply_checkpoints
 from allocator.key_space import KeySpace
 from allocator.leader.leadership import Fence
-from allocator.leader.move_log import Ledger
+from allocator.leader.move_log import MoveLog
 from allocator.leader.move_records import Cause
 from allocator.metrics import AllocatorMetrics
 from allocator.ops import Put, TxnCheckpoint
@@ -35,7 +35,7 @@ class Executor:
         clock: Clock,
         metrics: AllocatorMetrics,
         on_progress: Callable[[], None],
-        ledger: Ledger | None = None,
+        ledger: MoveLog | None = None,
     ) -> None:
         """Prepare.
 

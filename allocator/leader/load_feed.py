@@ -26,7 +26,7 @@ from allocator.ops import KeyValue, prefix_range_end
 from allocator.policy import LoadPolicy
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
-from allocator.state.derived_state import Tracker
+from allocator.state.derived_state import DerivedState
 from allocator.state.load import MeasuredLoads, MemberReport
 
 LOOK_SECONDS = 15.0
@@ -68,12 +68,12 @@ class LoadFeed:
         self._clock = clock
         self._decode = decode
         self._offload = offload
-        self._tracker: Tracker | None = None
+        self._tracker: DerivedState | None = None
         self._measured = MeasuredLoads(policy)
         self._loads: Mapping[ItemId, int] | None = None
         self._read_at_monotonic_seconds: float | None = None
 
-    async def update(self, tracker: Tracker) -> None:
+    async def update(self, tracker: DerivedState) -> None:
         """Give a tracker what is known now. For a new one, reports are read first, however long that takes."""
         if tracker is not self._tracker:
             self._measured, self._loads = MeasuredLoads(self._policy), None
@@ -129,6 +129,6 @@ class LoadFeed:
                 )
         return found
 
-    def _give(self, tracker: Tracker) -> None:
+    def _give(self, tracker: DerivedState) -> None:
         tracker.set_loads(self._loads, self._measured.capacities, self._policy)
         tracker.lags = self._measured.lags

@@ -29,7 +29,7 @@ from allocator.leader.decision import Decision, DecisionBasis, decide
 from allocator.leader.executor import Executor
 from allocator.leader.leadership import Fence, Leadership
 from allocator.leader.load_feed import LoadFeed
-from allocator.leader.move_log import Ledger
+from allocator.leader.move_log import MoveLog
 from allocator.leader.move_records import Cause
 from allocator.leader.plan_store import PlanStore
 from allocator.leader.state import LeaderState, Observation, PacingPolicy
@@ -310,7 +310,7 @@ class AllocationLoop:
         rounds: Rounds,
         leadership: Leadership,
         plan_store: PlanStore,
-        ledger: Ledger,
+        ledger: MoveLog,
         clock: Clock,
         metrics: AllocatorMetrics,
         config: AllocationConfig,

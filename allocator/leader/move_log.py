@@ -31,7 +31,7 @@ PRUNE_SECONDS = 3600.0
 _log = structlog.get_logger()
 
 
-class Ledger:
+class MoveLog:
     """Of one member; only the leader prunes."""
 
     def __init__(

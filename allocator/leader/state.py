@@ -20,7 +20,7 @@ from allocator.policy import AllocationPolicy
 from allocator.round_plan import RoundResult
 from allocator.runtime.clock import Clock
 from allocator.state.alloc_state import Consistency
-from allocator.state.derived_state import Tracker, parts_of
+from allocator.state.derived_state import DerivedState, parts_of
 from allocator.state.failed_replicas import FailedSince
 from allocator.state.snapshot import Snapshot
 from allocator.transition.membership_settling import Settling
@@ -58,7 +58,7 @@ class PacingPolicy:
         """What is known of membership, as of the last look."""
         return self._settling
 
-    def observe(self, tracker: Tracker, now_monotonic_seconds: float) -> None:
+    def observe(self, tracker: DerivedState, now_monotonic_seconds: float) -> None:
         """Look at members and the clock, and tell the tracker what follows for plans."""
         self._settling = self._settling.observed(
             tracker.members,
@@ -70,7 +70,7 @@ class PacingPolicy:
         tracker.set_inherited(self._settling.capacities)
         tracker.set_drains_waiting(self._settling.drains_waiting)
 
-    def hand_overs_allowed(self, tracker: Tracker, now_monotonic_seconds: float) -> int:
+    def hand_overs_allowed(self, tracker: DerivedState, now_monotonic_seconds: float) -> int:
         """Return how many live primaries may be moved now."""
         primaries = self.policy.primaries
         due = self._hand_over_monotonic_seconds + primaries.hand_over_interval_seconds
@@ -201,14 +201,14 @@ class Observation:
         self._consistency = consistency
         self._is_failed = is_failed
         self._replace_failed_after_seconds = replace_failed_after_seconds
-        self._tracker: Tracker | None = None
-        self._growing: Tracker | None = None
+        self._tracker: DerivedState | None = None
+        self._growing: DerivedState | None = None
         """Has not seen everything yet."""
         self._failed: FailedSince | None = None
         key_space.observe(self._on_update)
 
     @property
-    def tracker(self) -> Tracker:
+    def tracker(self) -> DerivedState:
         """What is derived; members that neither lead nor leave need not derive anything."""
         if self._tracker is None:
             self._tracker = self._new_tracker(look=True)
@@ -276,8 +276,8 @@ class Observation:
             if tracker is not None:
                 tracker.apply(self._key_space.changes)
 
-    def _new_tracker(self, *, look: bool) -> Tracker:
-        tracker = Tracker(
+    def _new_tracker(self, *, look: bool) -> DerivedState:
+        tracker = DerivedState(
             self._key_space,
             local_id=self._member_id,
             is_failed=self._is_failed,

@@ -22,7 +22,7 @@ from math import lcm
 
 from allocator.model import ItemId, MemberId
 from allocator.placement.problem import Desired, Problem, ProblemItem, ProblemMember
-from allocator.placement.semi_matching import LevelChoice, UnitClass
+from allocator.placement.semi_matching import SemiMatching, UnitClass
 from allocator.placement.shares import capacity_of
 from allocator.policy import PrimaryPolicy
 
@@ -158,7 +158,7 @@ class _Election:
         base_loads = [0] * len(index)
         for member_id in fixed.values():
             base_loads[index[member_id]] += 1
-        choice = LevelChoice(
+        choice = SemiMatching(
             [capacity_of(member) for member in self._members],
             base_loads,
             [

@@ -61,7 +61,7 @@ class _Arc:
             self.cheapest = next((each for each in _CHEAPEST_FIRST if classes[each]), None)
 
 
-class LevelChoice:
+class SemiMatching:
     """A choice for each unit, first made greedily, then made best."""
 
     def __init__(

@@ -56,7 +56,7 @@ _NEW, _STANDBY, _PRIMARY = range(3)
 """What is put elsewhere first: a replica that is to be made anyway, a standby, the primary."""
 
 
-class Board:
+class WorkingPlacement:
     """Members and items by position in the problem, loads by member."""
 
     def __init__(self, problem: Problem, desired: Desired) -> None:
@@ -203,7 +203,7 @@ class _Exchange:
 
 class _Search:
     def __init__(self, problem: Problem, desired: Desired) -> None:
-        self._board = Board(problem, desired)
+        self._board = WorkingPlacement(problem, desired)
         self._members = [i for i, member in enumerate(problem.members) if member.limit > 0]
         self._staying = [i for i in self._members if not problem.members[i].closed]
         self._fair = _fair_utilisations(problem, desired)

@@ -73,7 +73,7 @@ class _Global:
     drain_costs: Mapping[MemberId, int] = field(default_factory=dict)
 
 
-class Tracker:
+class DerivedState:
     """Derived state of one key space. Not thread-safe: it lives where the changes arrive."""
 
     def __init__(

@@ -35,7 +35,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
+class ReplicaChange:
     """One thing that a plan does."""
 
     round: int
@@ -57,7 +57,7 @@ def happenings(
     new: Sequence[Assignment],
     *,
     behind: Container[tuple[ItemId, MemberId]] = (),
-) -> Iterator[Happening]:
+) -> Iterator[ReplicaChange]:
     """Yield what became of an item's replicas.
 
     Args:
@@ -70,11 +70,11 @@ def happenings(
     had, has = {a.member_id for a in old}, {a.member_id for a in new}
     was, now = _primary(old), _primary(new)
     for member_id in sorted(has - had):
-        yield Happening(round=number, kind=Kind.ADD, item_id=item_id, member_id=member_id)
+        yield ReplicaChange(round=number, kind=Kind.ADD, item_id=item_id, member_id=member_id)
     for member_id in sorted(had - has):
-        yield Happening(round=number, kind=Kind.REMOVE, item_id=item_id, member_id=member_id)
+        yield ReplicaChange(round=number, kind=Kind.REMOVE, item_id=item_id, member_id=member_id)
     if now is not None and now != was and now in had:
-        yield Happening(
+        yield ReplicaChange(
             round=number,
             kind=Kind.HAND_OVER if was in has else Kind.PROMOTE,
             item_id=item_id,
@@ -100,7 +100,7 @@ class _Behind:
         return (item.item_id, assignment.member_id) not in self.replicas
 
 
-class Stage:
+class Sandbox:
     """Where the cluster is in the rehearsal, and what happened."""
 
     def __init__(
@@ -137,7 +137,7 @@ class Stage:
         """Named, and not yet tried."""
         self._handed_over = True
         """Whether a hand-over came of those that were named last."""
-        self.happenings: list[Happening] = []
+        self.happenings: list[ReplicaChange] = []
         self.round = 0
 
     def whole(self) -> AllocState:
@@ -323,10 +323,10 @@ ROUNDS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rehearsal:
+class DryRun:
     """What would happen."""
 
-    happenings: tuple[Happening, ...]
+    happenings: tuple[ReplicaChange, ...]
     waits: tuple[Blocked, ...]
     """What would have to wait at first."""
     stuck: tuple[Blocked, ...]
@@ -347,7 +347,7 @@ def rehearse(
     policy: AllocationPolicy,
     settling: Settling,
     is_wanted: Callable[[], bool] = lambda: True,
-) -> Rehearsal:
+) -> DryRun:
     """Return what carrying out `plan` from `state` would do.
 
     Args:
@@ -362,7 +362,7 @@ def rehearse(
     Raises:
         RehearsalAbandonedError: it is not wanted any more.
     """
-    stage = Stage(state, plan, consistency, keys, policy, settling)
+    stage = Sandbox(state, plan, consistency, keys, policy, settling)
     convergence = stage.converged(stage.whole())
     waits = convergence.blocked
     while stage.round < ROUNDS_MAX:
@@ -372,7 +372,7 @@ def rehearse(
             break
         convergence = stage.converged(stage.pending())
     final = stage.whole()
-    return Rehearsal(
+    return DryRun(
         happenings=tuple(stage.happenings),
         waits=waits,
         stuck=stage.converged(final).blocked,

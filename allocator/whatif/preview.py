@@ -11,7 +11,7 @@ from allocator.placement.plan import Plan, PlanRefused, plan_for
 from allocator.state.alloc_state import AllocState
 from allocator.transition.membership_settling import waits_to_settle
 from allocator.whatif.causes import CauseFinder
-from allocator.whatif.dry_run import Rehearsal, rehearse
+from allocator.whatif.dry_run import DryRun, rehearse
 from allocator.whatif.leader_snapshot import Basis, Hypothesis, LeaderSnapshot, as_planned, supposed
 
 ID_BYTES = 8
@@ -30,7 +30,7 @@ class MemberLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
+class PlanPreview:
     """A plan for a state that is supposed."""
 
     id: str
@@ -40,7 +40,7 @@ class Proposal:
     revision: int
     hypothesis: Hypothesis
     plan: Plan
-    rehearsal: Rehearsal
+    rehearsal: DryRun
     loads: tuple[MemberLoad, ...]
 
     @property
@@ -54,7 +54,7 @@ def propose(
     hypothesis: Hypothesis,
     *,
     is_wanted: Callable[[], bool] = lambda: True,
-) -> Proposal | PlanRefused:
+) -> PlanPreview | PlanRefused:
     """Return what would happen if `hypothesis` came true now; a refusal if the solver's answer breaks a rule.
 
     Args:
@@ -91,7 +91,7 @@ def propose(
         waits=causes.explained(rehearsal.waits),
         stuck=causes.explained(rehearsal.stuck),
     )
-    return Proposal(
+    return PlanPreview(
         id=_id_of(standing.basis, plan),
         basis=standing.basis,
         revision=standing.snapshot.revision,

@@ -132,7 +132,7 @@ class AppendTurn:
             self._end.set(succeeded=succeeded)
 
 
-class Turns:
+class AppendOrder:
     """Lives on the event loop."""
 
     def __init__(self, *, wait_seconds_max: float = WAIT_SECONDS_MAX) -> None:
@@ -222,7 +222,7 @@ class AppendHandler:
         self._clock = clock
         self._config = config
         self._limits = limits
-        self._turns = Turns()
+        self._turns = AppendOrder()
 
     async def append(self, requests: object, context: Context) -> AppendResponse:
         """Serve one append. Messages are read as raw bytes, see `wire`."""

@@ -33,7 +33,7 @@ from consumer.broker.recovery import (
     open_journal,
     open_read_only,
 )
-from consumer.broker.segment_recycler import FreeSpace, SpareFiles
+from consumer.broker.segment_recycler import FreeSpace, SegmentRecycler
 from consumer.broker.signal import Signal
 from consumer.broker.store import JournalStore, JournalStoreError, Rolled
 from consumer.protocol.journal_pb2 import LabelSet
@@ -155,7 +155,7 @@ class Site:
     clock: Clock
     config: BrokerConfig
     group: TaskGroup
-    spares: SpareFiles
+    spares: SegmentRecycler
     free_space: FreeSpace
     direct: DirectCommits
     limits: BrokerLimits

@@ -21,7 +21,7 @@ from consumer.broker.content_file import ContentFile
 from consumer.broker.disk import Disk
 from consumer.broker.fragment_sums import write_sums
 from consumer.broker.fragments import SealedFragment, fragment_name
-from consumer.broker.segment_recycler import SpareFiles
+from consumer.broker.segment_recycler import SegmentRecycler
 from consumer.broker.staging import StagedAppend
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class OpenFragment:
         """Tell whether to look for a spare file, once, while the fragment is no longer than this, bytes."""
         return not self._has_looked and length <= COPY_BYTES_MAX
 
-    def move_to_spare(self, spares: SpareFiles, length: int) -> ContentFile | None:
+    def move_to_spare(self, spares: SegmentRecycler, length: int) -> ContentFile | None:
         """Go on in a spare file, if there is one.
 
         Args:

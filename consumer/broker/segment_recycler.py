@@ -30,7 +30,7 @@ _LEASES = hasattr(fcntl, "F_SETLEASE")
 """Linux has them."""
 
 
-class SpareFiles:
+class SegmentRecycler:
     """The spare files of one broker. Blocking; called in any thread."""
 
     def __init__(
@@ -154,7 +154,13 @@ class FreeSpace:
     """Of the file system that all journals of a broker are on. Blocking; called in any thread."""
 
     def __init__(
-        self, disk: Disk, clock: Clock, directory: Path, spares: SpareFiles, *, floor_bytes: int
+        self,
+        disk: Disk,
+        clock: Clock,
+        directory: Path,
+        spares: SegmentRecycler,
+        *,
+        floor_bytes: int,
     ) -> None:
         """Know nothing yet.
 

@@ -35,7 +35,7 @@ from consumer.broker.maintenance import Maintenance, Scrubber, ScrubMetrics
 from consumer.broker.quarantine import JournalQuarantine
 from consumer.broker.read import ReadHandler
 from consumer.broker.resolution import Identity, JournalResolver
-from consumer.broker.segment_recycler import FreeSpace, SpareFiles
+from consumer.broker.segment_recycler import FreeSpace, SegmentRecycler
 from consumer.broker.service import (
     Admission,
     Handlers,
@@ -117,7 +117,7 @@ class Broker:
         return self
 
     async def _start(self, root: DataRoot) -> None:
-        spares = SpareFiles(self._disk, root.spare, bytes_max=self._config.spare_bytes_max)
+        spares = SegmentRecycler(self._disk, root.spare, bytes_max=self._config.spare_bytes_max)
         floor = self._config.free_space_floor_bytes
         self.limits = BrokerLimits.of(self._config.bounds, self._clock)
         self.registry.register(BoundMetrics(self.limits))

@@ -34,7 +34,7 @@ from consumer.broker.content_file import ContentFile
 from consumer.broker.disk import Disk
 from consumer.broker.fragments import SealedFragment, fragment_name, joined_spans
 from consumer.broker.open_fragment import OpenFragment
-from consumer.broker.segment_recycler import SpareFiles
+from consumer.broker.segment_recycler import SegmentRecycler
 from consumer.broker.staging import Batch, extend_sums, joined
 
 LOG_STEM = "commit"
@@ -205,7 +205,7 @@ class JournalStore:
         """
         return length > INLINE_BYTES_MAX and self._open.looks_for_spare(self.open_bytes)
 
-    def use_spare(self, spares: SpareFiles) -> None:
+    def use_spare(self, spares: SegmentRecycler) -> None:
         """Go on with the open fragment in a spare file, if there is one.
 
         Requires `gains_by_spare`. The holder of the file so far releases it.

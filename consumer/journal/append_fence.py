@@ -44,14 +44,14 @@ class RefusalMeaning(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class CopyRegister:
+class WriterEpochRegister:
     """A writer's register, of the same name in every journal."""
 
     name: str
     random_bytes: Callable[[int], bytes]
 
     @classmethod
-    def of(cls, writer: str, random_bytes: Callable[[int], bytes]) -> CopyRegister:
+    def of(cls, writer: str, random_bytes: Callable[[int], bytes]) -> WriterEpochRegister:
         """Return the register of a writer.
 
         Args:
@@ -63,10 +63,10 @@ class CopyRegister:
         return cls(PREFIX + digest, random_bytes)
 
 
-class CopyFence:
+class DuplicateFence:
     """A writer's register in one journal, as it knows it. One append at a time."""
 
-    def __init__(self, register: CopyRegister) -> None:
+    def __init__(self, register: WriterEpochRegister) -> None:
         """Suppose that it was never set."""
         self._register = register
         self._seen = ""

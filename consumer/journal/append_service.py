@@ -11,7 +11,7 @@ Promises:
 * Everything else is repeated with back-off until it succeeds or the service closes. **An append whose answer was lost
   is repeated too, so its bytes may stand in the journal twice**: delivery is at least once. Readers that sequence
   messages by their UUIDs drop the second copy; that is what makes it exactly once. Nothing is ever reordered or left
-  out: a copy is followed by whatever was queued after it. With a `CopyRegister` that holds for copies, too, that the
+  out: a copy is followed by whatever was queued after it. With a `WriterEpochRegister` that holds for copies, too, that the
   service gave up waiting for: none lands behind what was queued after it.
 
 Source: gazette/core broker/client/append_service.go. Unlike the model, `check_registers` does not turn refusals into
@@ -40,14 +40,14 @@ from consumer.errors import (
     JournalError,
     JournalNotFoundError,
     JournalUnavailableError,
-    OutOfTurnError,
+    PredecessorNotCommittedError,
     RegisterMismatchError,
     RpcFailedError,
 )
-from consumer.journal.append_fence import CopyFence, CopyRegister, RefusalMeaning
+from consumer.journal.append_fence import DuplicateFence, RefusalMeaning, WriterEpochRegister
 from consumer.journal.appender import APPEND_BYTES_PER_SECOND_MIN, check_append
 from consumer.journal.client import JournalClient
-from consumer.journal.pipelining import AFTER_MAX, InTurn, TurnNames
+from consumer.journal.pipelining import AFTER_MAX, Pipelined, TokenSource
 from consumer.op_future import AppendToken, TurnFuture
 from consumer.protocol.journal_pb2 import AppendRequest, AppendResponse, LabelSelector, LabelSet
 
@@ -91,7 +91,9 @@ async def succeed(journal: str, futures: Collection[AnyFuture]) -> None:
         await _any_done(unfinished)
 
 
-async def succeed_or_go(journal: str, futures: Collection[AnyFuture]) -> tuple[AppendToken, ...]:
+async def await_committed_or_sent(
+    journal: str, futures: Collection[AnyFuture]
+) -> tuple[AppendToken, ...]:
     """Wait until every future has succeeded, or its append is on its way in turn; return these turns, of one broker.
 
     Raises:
@@ -180,7 +182,7 @@ class AppendGroup:
     size: int = 0
     """Bytes of `content`."""
     future: TurnFuture[AppendResponse] = field(default_factory=new_future)
-    in_turn: InTurn | None = None
+    in_turn: Pipelined | None = None
     """The place of its first copy among other appends."""
     under_way: bool = False
     """Being sent, so closed to further appends."""
@@ -248,8 +250,8 @@ class AppendService:
         client: JournalClient,
         *,
         room_bytes: int = ROOM_BYTES,
-        copies: CopyRegister | None = None,
-        turns: TurnNames | None = None,
+        copies: WriterEpochRegister | None = None,
+        turns: TokenSource | None = None,
     ) -> None:
         """Take the client.
 
@@ -263,7 +265,7 @@ class AppendService:
         self._room_bytes = room_bytes
         self._copies = copies
         self._turns = turns
-        self._fences: dict[str, CopyFence] = {}
+        self._fences: dict[str, DuplicateFence] = {}
         self._queued_bytes = 0
         self._queues: dict[str, AppendQueue] = {}
         self._group: TaskGroup | None = None
@@ -433,8 +435,8 @@ class AppendService:
         if self._turns is None:
             await succeed(group.request.journal, group.after)
             return
-        after = await succeed_or_go(group.request.journal, group.after)
-        group.in_turn = InTurn(self._turns.next(), after, group.future.sent)
+        after = await await_committed_or_sent(group.request.journal, group.after)
+        group.in_turn = Pipelined(self._turns.next(), after, group.future.sent)
 
     async def _perform(self, group: AppendGroup) -> AppendResponse:
         """Append a group, again and again until it succeeds or is refused for good."""
@@ -457,7 +459,7 @@ class AppendService:
                 if failures >= FAILURES_MAX:
                     raise
                 failed = error
-            except OutOfTurnError:
+            except PredecessorNotCommittedError:
                 group.future.turn = None
                 await succeed(request.journal, group.after)
                 continue
@@ -474,7 +476,9 @@ class AppendService:
             )
             await self._client.pause(backoff.next_seconds())
 
-    async def _send(self, group: AppendGroup, fence: CopyFence | None = None) -> AppendResponse:
+    async def _send(
+        self, group: AppendGroup, fence: DuplicateFence | None = None
+    ) -> AppendResponse:
         request = group.request
         in_turn, group.in_turn = group.in_turn, None
         check = request.check_registers if request.HasField("check_registers") else None
@@ -488,14 +492,14 @@ class AppendService:
             in_turn=in_turn,
         )
 
-    def _fence_or_none(self, group: AppendGroup) -> CopyFence | None:
+    def _fence_or_none(self, group: AppendGroup) -> DuplicateFence | None:
         request = group.request
         has_own = request.HasField("check_registers") or request.HasField("union_registers")
         if self._copies is None or has_own or not group.size:
             return None
-        return self._fences.setdefault(request.journal, CopyFence(self._copies))
+        return self._fences.setdefault(request.journal, DuplicateFence(self._copies))
 
-    async def _land(self, group: AppendGroup, fence: CopyFence) -> AppendResponse:
+    async def _land(self, group: AppendGroup, fence: DuplicateFence) -> AppendResponse:
         """Send one more copy of a group, unless one has landed that no answer told of; return where they end, at most.
 
         Raises:

@@ -27,11 +27,11 @@ from consumer.errors import (
     JournalError,
     JournalProtocolError,
     JournalUnavailableError,
-    OutOfTurnError,
+    PredecessorNotCommittedError,
     RegisterMismatchError,
 )
 from consumer.journal.channels import AppendUnderWay
-from consumer.journal.pipelining import InTurn
+from consumer.journal.pipelining import Pipelined
 from consumer.journal.transport import (
     JournalTransport,
     Peer,
@@ -96,7 +96,7 @@ async def append_once(
     transport: JournalTransport,
     request: AppendRequest,
     content: Sequence[bytes | memoryview],
-    in_turn: InTurn | None = None,
+    in_turn: Pipelined | None = None,
 ) -> AppendResponse:
     """Append once.
 
@@ -140,7 +140,7 @@ class _Append:
         transport: JournalTransport,
         request: AppendRequest,
         content: Sequence[bytes | memoryview],
-        in_turn: InTurn | None,
+        in_turn: Pipelined | None,
     ) -> None:
         self._transport = transport
         self._request = request
@@ -173,7 +173,7 @@ class _Append:
     def _require_no_turn(self) -> None:
         if self._in_turn is not None and self._in_turn.after:
             problem = "its broker takes none in turn, or not those, or it is too long for a message"
-            raise OutOfTurnError(self._journal, problem)
+            raise PredecessorNotCommittedError(self._journal, problem)
 
     def _goes_streamed(self, peer: Peer) -> bool:
         # Of a connection that is yet to be made, only a call of its own tells whether anything was sent.
@@ -211,7 +211,7 @@ class _Append:
 
     def _start(self, peer: Peer) -> AppendUnderWay:
         assert peer.bulk.append_stream is not None, "asked before"
-        in_turn = self._in_turn or InTurn(b"")
+        in_turn = self._in_turn or Pipelined(b"")
         append = AppendStreamRequest.Append(
             parameters=self._request,
             name=in_turn.name,
@@ -267,7 +267,7 @@ class _Append:
         # Of any other append it means whatever the broker, or what stands before it, means by it.
         comes_after = self._in_turn is not None and self._in_turn.after
         if comes_after and error.code() is grpc.StatusCode.FAILED_PRECONDITION:
-            return OutOfTurnError(self._journal, str(error.details()))
+            return PredecessorNotCommittedError(self._journal, str(error.details()))
         translated = error_of_rpc(peer.endpoint, error)
         if self._commit_sent and error.code() not in _REFUSING_CODES:
             return self._unknown(str(translated))

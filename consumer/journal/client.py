@@ -39,7 +39,7 @@ from consumer.journal.listing import (
     list_journals,
     watch_journals,
 )
-from consumer.journal.pipelining import InTurn
+from consumer.journal.pipelining import Pipelined
 from consumer.journal.reader import Reader
 from consumer.journal.reader import ReadSpan as ReadSpan
 from consumer.journal.transport import JournalTransport, RouteCache
@@ -237,7 +237,7 @@ class JournalClient:
         subtract_registers: LabelSet | None = None,
         min_etcd_revision: int = 0,
         retry: bool = True,
-        in_turn: InTurn | None = None,
+        in_turn: Pipelined | None = None,
     ) -> AppendResponse:
         """Append `content` as one contiguous, atomic span.
 

@@ -24,7 +24,7 @@ AFTER_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
-class InTurn:
+class Pipelined:
     """An append's place among others."""
 
     name: bytes
@@ -35,7 +35,7 @@ class InTurn:
     """Called when it is on its way in turn; not called if it goes without."""
 
 
-class TurnNames:
+class TokenSource:
     """Makes names that nobody else makes."""
 
     def __init__(self, random_bytes: Callable[[int], bytes] = os.urandom) -> None:

@@ -113,7 +113,7 @@ def stamped(before: LeaseRecord, after: LeaseRecord) -> tuple[LeaseRecord, str |
     return replace(after, write_id=write_id), write_id
 
 
-async def swap(
+async def compare_and_swap(
     store: RecordStore,
     seen: Versioned,
     change: Callable[[LeaseRecord], LeaseRecord],

@@ -31,7 +31,7 @@ LEASE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sighting:
+class LastSeen:
     """What an observer knows of a lease."""
 
     epoch: int
@@ -40,7 +40,7 @@ class Sighting:
     """When it was first seen as it is; None: it was free when first seen, and has not moved since."""
 
 
-def sighted(before: Sighting | None, record: LeaseRecord, *, now_seconds: float) -> Sighting:
+def sighted(before: LastSeen | None, record: LeaseRecord, *, now_seconds: float) -> LastSeen:
     """Return what is known after a look at a lease.
 
     Args:
@@ -51,7 +51,7 @@ def sighted(before: Sighting | None, record: LeaseRecord, *, now_seconds: float)
     if before is not None and (before.epoch, before.counter) == (record.epoch, record.counter):
         return before
     is_new_and_free = before is None and record.holder is None
-    return Sighting(
+    return LastSeen(
         epoch=record.epoch,
         counter=record.counter,
         moved_monotonic_seconds=None if is_new_and_free else now_seconds,
@@ -59,7 +59,7 @@ def sighted(before: Sighting | None, record: LeaseRecord, *, now_seconds: float)
 
 
 def is_free(
-    found: Versioned, sighting: Sighting, *, now_seconds: float, lease_seconds: float
+    found: Versioned, sighting: LastSeen, *, now_seconds: float, lease_seconds: float
 ) -> bool:
     """Return whether a lease may be taken: nobody holds it, or its holder has not moved for longer than its length.
 
@@ -96,7 +96,7 @@ class LeaseObserver:
         self._store = store
         self._lease_seconds = lease_seconds
         self._clock = clock or SystemClock()
-        self._sighting_by_key: dict[str, Sighting] = {}
+        self._sighting_by_key: dict[str, LastSeen] = {}
 
     async def free_leases(self) -> tuple[Versioned, ...]:
         """Look, and return the leases that may be taken, in the order of their keys; without finished ones."""

@@ -20,7 +20,7 @@ from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
 from consumer.journal.channels import parse_endpoint
 from consumer.key_space import PRIMARY_SLOT, process_of
-from consumer.shard.crash_loop import DeathRecords, Life, YoungDeath, YoungDeaths
+from consumer.shard.crash_loop import CrashHistory, CrashLoop, Life, YoungDeath
 
 PROBE_SECONDS_MAX = 1.0
 """Longest wait for a connection to a member whose lease ended."""
@@ -28,13 +28,13 @@ PROBE_SECONDS_MAX = 1.0
 _log = structlog.get_logger()
 
 
-class DeathWatch:
+class CrashWatch:
     """Observes the key space; register `look` as its observer."""
 
     def __init__(
         self,
         key_space: KeySpace,
-        records: DeathRecords,
+        records: CrashHistory,
         *,
         member_id: MemberId,
         young_seconds: float,
@@ -54,7 +54,7 @@ class DeathWatch:
         self._key_space = key_space
         self._records = records
         self._member_id = member_id
-        self._deaths = YoungDeaths(young_seconds=young_seconds)
+        self._deaths = CrashLoop(young_seconds=young_seconds)
         self._endpoints: dict[MemberId, str] = {}
         """Where each member is, or was when its lease ended just now."""
         self._clock = clock

@@ -78,7 +78,7 @@ class _Address:
     port: int
 
 
-class PeerWatch:
+class FailureDetector:
     """Watches the next members in the ring. `run` until cancelled."""
 
     def __init__(

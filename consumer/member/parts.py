@@ -16,7 +16,7 @@ from allocator.config import AllocationConfig
 from allocator.etcd.api import Etcd
 from allocator.key_space import KeySpace
 from allocator.keys import AuxiliaryKeys, Keys
-from allocator.leader.move_log import Ledger
+from allocator.leader.move_log import MoveLog
 from allocator.metrics import AllocatorMetrics
 from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
@@ -28,8 +28,8 @@ from consumer.journal.client import JournalClient
 from consumer.key_space import ReplicaConsistency, ShardDecoder, is_failed, process_of, status_of
 from consumer.load_report import decode_report
 from consumer.member.broker_watch import BrokerWatch
-from consumer.member.crash_watch import DeathWatch
-from consumer.member.failure_detector import PeerWatch
+from consumer.member.crash_watch import CrashWatch
+from consumer.member.failure_detector import FailureDetector
 from consumer.member.load_reporter import LoadReporter
 from consumer.member.standby_take_over import StandbyTakeOver
 from consumer.protocol.allocation_pb2_grpc import add_AllocationServiceServicer_to_server
@@ -49,8 +49,8 @@ from consumer.rpc.peer_api import PeerApi
 from consumer.rpc.recovery_api import RecoveryApi
 from consumer.rpc.shard_api import ShardApi
 from consumer.rpc.state_api import StateApi
-from consumer.rpc.state_reader import ShownStates
-from consumer.shard.crash_loop import DeathRecords
+from consumer.rpc.state_reader import StateReader
+from consumer.shard.crash_loop import CrashHistory
 from consumer.shard.environment import ShardEnvironment
 from consumer.shard.live_shard import LiveShard
 from consumer.shard.metrics import ShardMetrics
@@ -111,14 +111,14 @@ class MemberParts:
     local_shards: LocalShards
     resolver: ShardResolver
     peers: Peers
-    peer_watch: PeerWatch | None
+    peer_watch: FailureDetector | None
     """None if peers are not watched."""
     broker_watch: BrokerWatch | None
     """None if primaries stay where they are, whatever they are cut off from."""
     standby_take_over: StandbyTakeOver | None
     """The same."""
     load_reporter: LoadReporter
-    ledger: Ledger
+    ledger: MoveLog
     """Of what this member does without leading."""
 
 
@@ -203,8 +203,8 @@ def host_and_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _death_records(given: Surroundings) -> DeathRecords:
-    return DeathRecords(
+def _death_records(given: Surroundings) -> CrashHistory:
+    return CrashHistory(
         given.etcd,
         AuxiliaryKeys(given.config.root),
         clock=given.clock,
@@ -213,8 +213,8 @@ def _death_records(given: Surroundings) -> DeathRecords:
     )
 
 
-def _death_watch(given: Surroundings, key_space: KeySpace, deaths: DeathRecords) -> DeathWatch:
-    return DeathWatch(
+def _death_watch(given: Surroundings, key_space: KeySpace, deaths: CrashHistory) -> CrashWatch:
+    return CrashWatch(
         key_space,
         deaths,
         member_id=given.config.member_id,
@@ -224,8 +224,8 @@ def _death_watch(given: Surroundings, key_space: KeySpace, deaths: DeathRecords)
     )
 
 
-def _peer_watch(given: Surroundings, key_space: KeySpace) -> PeerWatch:
-    watch = PeerWatch(
+def _peer_watch(given: Surroundings, key_space: KeySpace) -> FailureDetector:
+    watch = FailureDetector(
         given.etcd,
         key_space,
         member_id=given.config.member_id,
@@ -252,7 +252,7 @@ def _broker_watch(given: Surroundings, local_shards: LocalShards) -> BrokerWatch
 
 
 def _standby_take_over(
-    given: Surroundings, key_space: KeySpace, ledger: Ledger, broker_watch: BrokerWatch | None
+    given: Surroundings, key_space: KeySpace, ledger: MoveLog, broker_watch: BrokerWatch | None
 ) -> StandbyTakeOver | None:
     if broker_watch is None:
         return None
@@ -271,8 +271,8 @@ def _standby_take_over(
     return take_over
 
 
-def _ledger(given: Surroundings, keys: Keys) -> Ledger:
-    return Ledger(
+def _ledger(given: Surroundings, keys: Keys) -> MoveLog:
+    return MoveLog(
         given.etcd,
         keys,
         member_id=given.config.member_id,
@@ -282,7 +282,7 @@ def _ledger(given: Surroundings, keys: Keys) -> Ledger:
 
 
 def _local_shards(
-    given: Surroundings, key_space: KeySpace, deaths: DeathRecords, ledger: Ledger
+    given: Surroundings, key_space: KeySpace, deaths: CrashHistory, ledger: MoveLog
 ) -> LocalShards:
     environment = ShardEnvironment(
         application=given.application,
@@ -375,7 +375,7 @@ def _register_services(given: Surroundings, parts: MemberParts) -> None:
         parts.local_shards,
         parts.key_space,
         given.journals,
-        ShownStates(
+        StateReader(
             parts.resolver,
             parts.local_shards,
             given.application,

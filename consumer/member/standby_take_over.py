@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, Counter
 from allocator.errors import EtcdError, ValidationError
 from allocator.etcd.api import Etcd
 from allocator.key_space import KeySpace
-from allocator.leader.move_log import Ledger
+from allocator.leader.move_log import MoveLog
 from allocator.leader.move_records import Cause
 from allocator.model import Assignment, Item, ItemId, MemberId
 from allocator.ops import Compare, Delete, Put, TxnCheckpoint
@@ -53,7 +53,7 @@ class StandbyTakeOver:
         member_id: MemberId,
         is_calm: Callable[[], bool],
         reads_journals: bool,
-        ledger: Ledger,
+        ledger: MoveLog,
         clock: Clock,
         registry: CollectorRegistry,
     ) -> None:

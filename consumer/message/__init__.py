@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from allocator.runtime.door import lazy_names
 
 if TYPE_CHECKING:
-    from consumer.journal.append_fence import CopyRegister
+    from consumer.journal.append_fence import WriterEpochRegister
     from consumer.message.framing import NDJSON, framing_for
     from consumer.message.mapping import fnv1a_32
     from consumer.message.publisher import PendingAppend
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NDJSON",
-    "CopyRegister",
+    "WriterEpochRegister",
     "MessageClock",
     "PendingAppend",
     "build_uuid",
@@ -29,7 +29,7 @@ if not TYPE_CHECKING:  # A type checker that saw `__getattr__` would believe in 
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "CopyRegister": "consumer.journal.append_fence",
+            "WriterEpochRegister": "consumer.journal.append_fence",
             "MessageClock": "consumer.message.uuid",
             "NDJSON": "consumer.message.framing",
             "PendingAppend": "consumer.message.publisher",

@@ -33,7 +33,7 @@ from allocator.ops import TXN_OPERATIONS_MAX, Compare, Delete, Operation, Put
 from allocator.placement.plan import Plan, PlanRefused
 from allocator.whatif.explain import explain
 from allocator.whatif.leader_snapshot import LeaderSnapshot
-from allocator.whatif.preview import Proposal, propose
+from allocator.whatif.preview import PlanPreview, propose
 from consumer.errors import (
     BoundExceededError,
     EndpointError,
@@ -70,7 +70,7 @@ from consumer.rpc.allocation_messages import (
 )
 from consumer.rpc.call_context import claims_of
 from consumer.rpc.cordon import Cordon
-from consumer.rpc.plan_cache import KeptPlan, KeptPlans
+from consumer.rpc.plan_cache import CachedPlan, PlanCache
 from consumer.shard_changes import UNCONDITIONAL, is_scoped
 
 HOP_SECONDS_MAX = 60.0
@@ -130,7 +130,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
         self._member_id = member_id
         self._hot_standbys_max = hot_standbys_max
         self._auth = auth
-        self._plans = KeptPlans()
+        self._plans = PlanCache()
         self._applying = asyncio.Lock()
         self._inquiring = asyncio.Lock()
         self._moves = MoveListing(allocation.ledger, key_space)
@@ -149,7 +149,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
             return plan
         async with self._inquiring:
             proposal = await self._proposal(self._standing(), request)
-        self._plans.keep(KeptPlan.of(proposal, request), basis=self._allocation.basis())
+        self._plans.keep(CachedPlan.of(proposal, request), basis=self._allocation.basis())
         return plan_response(proposal, leader=self._member_id)
 
     async def ApplyPlan(self, request: ApplyPlanRequest, context: Context) -> ApplyPlanResponse:  # noqa: N802 - gRPC's name
@@ -211,7 +211,7 @@ class AllocationApi(allocation_pb2_grpc.AllocationServiceServicer):
             raise ResolverStoppedError("leadership was lost meanwhile: try again in a moment")
         return standing
 
-    async def _proposal(self, standing: LeaderSnapshot, request: PlanRequest) -> Proposal:
+    async def _proposal(self, standing: LeaderSnapshot, request: PlanRequest) -> PlanPreview:
         hypothesis = hypothesis_of(
             request,
             keys=self._key_space.keys,
@@ -342,7 +342,7 @@ async def _adopted(leader: LeaderState, plan: Plan) -> bool:
 
 
 def _transaction(
-    kept: KeptPlan,
+    kept: CachedPlan,
     *,
     keys: Keys,
     items: Mapping[ItemId, Item],

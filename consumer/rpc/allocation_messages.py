@@ -11,15 +11,15 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from allocator.errors import ValidationError
 from allocator.key_space import KeySpace
 from allocator.keys import Keys
-from allocator.leader.move_log import Ledger
+from allocator.leader.move_log import MoveLog
 from allocator.model import Item, ItemId, Member, MemberId
 from allocator.ops import KeyValue
 from allocator.transition.capacity import Blocked
 from allocator.transition.capacity import WaitReason as Reason
-from allocator.whatif.dry_run import Happening, Kind
+from allocator.whatif.dry_run import Kind, ReplicaChange
 from allocator.whatif.explain import Explanation
 from allocator.whatif.leader_snapshot import Hypothesis
-from allocator.whatif.preview import Proposal
+from allocator.whatif.preview import PlanPreview
 from consumer.errors import BoundExceededError
 from consumer.key_space import ShardItem, is_visible, spec_of
 from consumer.move_messages import shard_moves
@@ -167,7 +167,7 @@ def _no_key(key: bytes) -> KeyValue:
     return KeyValue(key=key, value=b"", create_revision=0, mod_revision=0, version=0, lease=0)
 
 
-def plan_response(proposal: Proposal, *, leader: MemberId) -> PlanResponse:
+def plan_response(proposal: PlanPreview, *, leader: MemberId) -> PlanResponse:
     """Return a proposal as the wire has it."""
     rehearsal = proposal.rehearsal
     stuck = {_identity(each) for each in rehearsal.stuck}
@@ -221,7 +221,7 @@ def explain_response(explanation: Explanation) -> ExplainResponse:
     )
 
 
-def _planned_change(happening: Happening) -> PlannedChange:
+def _planned_change(happening: ReplicaChange) -> PlannedChange:
     former = happening.from_member
     return PlannedChange(
         round=happening.round,
@@ -264,7 +264,7 @@ def _milliseconds(since: Timestamp) -> int:
 class MoveListing:
     """Lists moves for one member."""
 
-    def __init__(self, ledger: Ledger, key_space: KeySpace) -> None:
+    def __init__(self, ledger: MoveLog, key_space: KeySpace) -> None:
         """Prepare.
 
         Args:

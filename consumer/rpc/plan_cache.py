@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from allocator.model import MemberId
 from allocator.placement.plan import Plan
 from allocator.whatif.leader_snapshot import Basis
-from allocator.whatif.preview import Proposal
+from allocator.whatif.preview import PlanPreview
 from consumer.protocol.allocation_pb2 import PlanRequest
 
 PLANS_KEPT_MAX = 16
@@ -22,7 +22,7 @@ PLACEMENTS_KEPT_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptPlan:
+class CachedPlan:
     """What applying a plan takes."""
 
     id: str
@@ -34,7 +34,7 @@ class KeptPlan:
     """What is to be brought about."""
 
     @classmethod
-    def of(cls, proposal: Proposal, asked: PlanRequest) -> KeptPlan:
+    def of(cls, proposal: PlanPreview, asked: PlanRequest) -> CachedPlan:
         """Return what is kept of a proposal."""
         return cls(
             id=proposal.id,
@@ -46,14 +46,14 @@ class KeptPlan:
         )
 
 
-class KeptPlans:
+class PlanCache:
     """Plans by id."""
 
     def __init__(self, *, placements_max: int = PLACEMENTS_KEPT_MAX) -> None:
         self._placements_max = placements_max
-        self._plans: OrderedDict[str, KeptPlan | None] = OrderedDict()
+        self._plans: OrderedDict[str, CachedPlan | None] = OrderedDict()
 
-    def keep(self, kept: KeptPlan, *, basis: Basis | None) -> None:
+    def keep(self, kept: CachedPlan, *, basis: Basis | None) -> None:
         """Remember a plan.
 
         Args:
@@ -74,7 +74,7 @@ class KeptPlans:
         """Return whether there was such a plan, good or not."""
         return plan_id in self._plans
 
-    def find(self, plan_id: str, *, basis: Basis | None) -> KeptPlan | None:
+    def find(self, plan_id: str, *, basis: Basis | None) -> CachedPlan | None:
         """Return a plan that is as good as it was; None if it never was, or rests on what has changed.
 
         Args:

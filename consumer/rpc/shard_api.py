@@ -29,7 +29,7 @@ from allocator.etcd.api import Etcd
 from allocator.etcd.txn_batch import apply_checkpoints
 from allocator.key_space import KeySpace
 from allocator.keys import Keys
-from allocator.leader.move_log import Ledger
+from allocator.leader.move_log import MoveLog
 from allocator.leader.move_records import Cause
 from allocator.model import ItemId, MemberId
 from allocator.ops import TXN_OPERATIONS_MAX, Get
@@ -100,7 +100,7 @@ class ShardApi(shard_pb2_grpc.ShardServicer):
         *,
         keys: Keys,
         member_id: MemberId,
-        ledger: Ledger,
+        ledger: MoveLog,
         auth: ClientAuth,
     ) -> None:
         """Create the service.

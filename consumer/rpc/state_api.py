@@ -46,7 +46,7 @@ from consumer.protocol.validation_terms import validate_selector
 from consumer.resolver.decision import header_of
 from consumer.resolver.local_shards import LocalShards
 from consumer.rpc.call_context import claims_of
-from consumer.rpc.state_reader import ShownState, ShownStates
+from consumer.rpc.state_reader import ShownState, StateReader
 from consumer.shard.replica_progress import progress_of
 from consumer.state_tables import ScannableStore
 
@@ -152,7 +152,7 @@ class StateApi(state_pb2_grpc.StateServiceServicer):
         local_shards: LocalShards,
         key_space: KeySpace,
         journals: JournalClient,
-        states: ShownStates,
+        states: StateReader,
         *,
         member_id: MemberId,
         application: Application[Any],

@@ -43,7 +43,7 @@ class ShownState:
     """Resolves when the store is wanted back."""
 
 
-class ShownStates:
+class StateReader:
     """Lends out the stores of this process, for reading."""
 
     def __init__(

@@ -22,7 +22,7 @@ _WORTH_KNOWING = {
 """What an operator should know of messages that were read, and the event that tells it: one a batch at most."""
 
 
-class Achievements:
+class AttemptCounters:
     """Of one attempt; implements `consumer.shard.transaction_loop.TxnObserver`."""
 
     def __init__(self, shard: Shard, progress: Progress, metrics: ShardMetrics) -> None:

@@ -57,7 +57,7 @@ class YoungDeath:
     """The revision that created the member's key."""
 
 
-class YoungDeaths:
+class CrashLoop:
     """Follows who is primary of what, and since when as seen from here."""
 
     def __init__(self, *, young_seconds: float) -> None:
@@ -159,7 +159,7 @@ class DeathRecord:
 _NO_DEATHS = DeathRecord()
 
 
-class DeathRecords:
+class CrashHistory:
     """Reads and writes the records of one root."""
 
     def __init__(

@@ -14,18 +14,18 @@ from typing import Any, Protocol
 
 from allocator.etcd.api import Etcd
 from allocator.keys import Keys
-from allocator.leader.move_log import Ledger
+from allocator.leader.move_log import MoveLog
 from allocator.runtime.clock import Clock
 from consumer.application import Application
-from consumer.journal.append_fence import CopyRegister
+from consumer.journal.append_fence import WriterEpochRegister
 from consumer.journal.append_service import AppendService
 from consumer.journal.client import JournalClient
 from consumer.journal.guard import HEAD_PATIENCE_SECONDS
-from consumer.journal.pipelining import TurnNames
+from consumer.journal.pipelining import TokenSource
 from consumer.message.clock_watch import CLOCK_AHEAD_SECONDS
 from consumer.message.publisher import CARRIED_BYTES_MAX
 from consumer.message.sequencer import PRODUCERS_BYTES_MAX
-from consumer.shard.crash_loop import DeathRecords
+from consumer.shard.crash_loop import CrashHistory
 from consumer.shard.metrics import ShardMetrics
 from consumer.shard.rollback.records import RollbackRecords
 from consumer.shard.supervision import RestartPolicy
@@ -124,11 +124,11 @@ class ShardEnvironment:
     key_space: RevisionWaiter
     clock: Clock
     metrics: ShardMetrics
-    deaths: DeathRecords
+    deaths: CrashHistory
     rollbacks: RollbackRecords
     state_directory: Path
     """Of this process: where shards with a recovery log keep their files. What is below may be lost at any time."""
-    ledger: Ledger | None = None
+    ledger: MoveLog | None = None
     """Where it is noted that a shard gives its assignment up; nowhere, without one."""
     config: ShardConfig = field(default_factory=ShardConfig)
     new_random: Callable[[], Random] = Random
@@ -151,6 +151,6 @@ class ShardEnvironment:
         return AppendService(
             self.journals,
             room_bytes=self.config.publish_bytes_max,
-            copies=CopyRegister.of(fqn, self.random_bytes),
-            turns=TurnNames(self.random_bytes),
+            copies=WriterEpochRegister.of(fqn, self.random_bytes),
+            turns=TokenSource(self.random_bytes),
         )

@@ -30,7 +30,7 @@ from consumer.message.sequencer import RING_MESSAGES, Sequencer
 from consumer.message.uuid import new_producer_id
 from consumer.protocol.shard_pb2 import Checkpoint
 from consumer.shard import transaction_events as tx
-from consumer.shard.attempt_counters import Achievements, Usage
+from consumer.shard.attempt_counters import AttemptCounters, Usage
 from consumer.shard.callbacks import Callbacks
 from consumer.shard.crash_loop import DeathRecord
 from consumer.shard.dead_letters import DeadLetters
@@ -58,7 +58,7 @@ TakeOver: TypeAlias = "Callable[[], Awaitable[HintKeeper]]"
 # Counts who uses something that must not be destroyed meanwhile.
 
 
-class Holds:
+class RefCount:
     """Holds on one thing; lives on the event loop."""
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class PrimaryAttempt:
         self._environment = environment
         self._dead_letters = dead_letters
         self._on_read = on_read
-        self._references = Holds()
+        self._references = RefCount()
         self._worker: ShardWorker | None = None
         self._callbacks: Callbacks | None = None
         self._loop: TransactionLoop | None = None
@@ -147,7 +147,7 @@ class PrimaryAttempt:
         self.progress = Progress(
             (source.journal for source in shard.spec.sources), awaits=(ACKNOWLEDGED, UNDONE)
         )
-        self._achievements = Achievements(shard, self.progress, environment.metrics)
+        self._achievements = AttemptCounters(shard, self.progress, environment.metrics)
         self.ready: asyncio.Future[None] = loop.create_future()
         """Resolves once the store is restored; stays pending if that never happens."""
         self.terminal: asyncio.Future[BaseException | None] = loop.create_future()

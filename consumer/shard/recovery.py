@@ -19,7 +19,7 @@ import structlog
 from allocator.runtime.task_group import TaskGroup
 from consumer.errors import ContentTypeError
 from consumer.journal.append_service import AppendService
-from consumer.journal.pipelining import TurnNames
+from consumer.journal.pipelining import TokenSource
 from consumer.local_state import LocalState
 from consumer.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG
 from consumer.protocol.shard_pb2 import ShardSpec
@@ -57,7 +57,7 @@ class Recovery:
         self._log = recovery_log_of(spec)
         self._directory = _new_directory(environment, spec.id)
         self._appends = AppendService(
-            environment.journals, turns=TurnNames(environment.random_bytes)
+            environment.journals, turns=TokenSource(environment.random_bytes)
         )
         self._outcome: asyncio.Future[Recovered | BaseException]
         self._outcome = asyncio.get_running_loop().create_future()

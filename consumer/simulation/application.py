@@ -13,7 +13,7 @@ from consumer.message.mapping import MappedJournal
 from consumer.message.publisher import Publisher
 from consumer.message.types import JsonType
 from consumer.protocol.journal_pb2 import JournalSpec
-from consumer.simulation.history_checker import Witness, output_of
+from consumer.simulation.history_checker import HistoryChecker, output_of
 from consumer.simulation.stores import FencedRowStore, RecordedStore
 
 NumberStore = RecordedStore | FencedRowStore
@@ -21,7 +21,7 @@ NumberStore = RecordedStore | FencedRowStore
 BROKEN_ON_PURPOSE = "the application is broken on purpose"
 
 
-class Whims(Protocol):
+class FaultSwitch(Protocol):
     """What may be the matter with an application."""
 
     @property
@@ -35,8 +35,8 @@ class NumberKeeper:
     """Implements `consumer.application.Application`."""
 
     open_store: Callable[[Shard], NumberStore]
-    witness: Witness
-    whims: Whims
+    witness: HistoryChecker
+    whims: FaultSwitch
 
     def new_store(self, shard: Shard) -> NumberStore:
         """Open the store that the run has."""

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from consumer.broker.append import Turns
+from consumer.broker.append import AppendOrder
 from consumer.broker.preconditions import (
     JournalEnd,
     content_refusal,
@@ -104,7 +104,7 @@ class MemoryBroker:
         """Called with each append, before anyone else can see it."""
         self.refuses: Status.ValueType = Status.OK
         """While it is not OK, every append and read is answered with it."""
-        self.turns = Turns(wait_seconds_max=TURN_SECONDS_MAX)
+        self.turns = AppendOrder(wait_seconds_max=TURN_SECONDS_MAX)
         self._revision = 1
 
     def header(self) -> Header:

@@ -32,10 +32,10 @@ from consumer.protocol.shard_pb2 import ShardSpec
 from consumer.shard.environment import ShardConfig
 from consumer.simulation.application import NumberKeeper, NumberStore
 from consumer.simulation.broker import MemoryBroker
-from consumer.simulation.history_checker import INPUTS, LOG, OUTPUTS, Witness
+from consumer.simulation.history_checker import INPUTS, LOG, OUTPUTS, HistoryChecker
 from consumer.simulation.member import SimulatedConsumer, SimulatedSurroundings, new_member
 from consumer.simulation.scenario import Scenario
-from consumer.simulation.stores import FaultyWay, FencedRowStore, RecordedStore, Table
+from consumer.simulation.stores import FaultyTable, FencedRowStore, RecordedStore, Table
 
 ROOT: Final = "/simulated"
 SHARD: Final = ItemId("shard-1")
@@ -69,7 +69,7 @@ class ConsumerCluster:
         group: TaskGroup,
         trace: Trace,
         *,
-        witness: Witness,
+        witness: HistoryChecker,
         directory: Path,
     ) -> None:
         """Set up journals and the shard, and nobody who serves it.
@@ -277,7 +277,7 @@ class ConsumerCluster:
     def _open_store(self, to_table: Link, shard: Shard) -> NumberStore:
         if self.recorded:
             return RecordedStore(shard, observer=self.witness, piecewise=self.piecewise)
-        return FencedRowStore(shard, self.table, FaultyWay(to_table), self.witness)
+        return FencedRowStore(shard, self.table, FaultyTable(to_table), self.witness)
 
 
 def _journal(name: str, content_type: str) -> JournalSpec:

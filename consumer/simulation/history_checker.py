@@ -138,7 +138,7 @@ class HistoryViolation:
 
 
 @dataclass(slots=True)
-class Witness:
+class HistoryChecker:
     """Sees everything as it happens. Implements `consumer.simulation.stores.StoreObserver`."""
 
     tell: Callable[[str], object] = lambda _: None

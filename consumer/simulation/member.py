@@ -34,7 +34,7 @@ from consumer.journal.client import JournalClient
 from consumer.key_space import ShardDecoder
 from consumer.protocol.shard_pb2 import ShardSpec
 from consumer.resolver.local_shards import LocalShards
-from consumer.shard.crash_loop import DeathRecords
+from consumer.shard.crash_loop import CrashHistory
 from consumer.shard.environment import ShardConfig, ShardEnvironment
 from consumer.shard.live_shard import LiveShard
 from consumer.shard.metrics import ShardMetrics
@@ -209,7 +209,7 @@ class SimulatedConsumer:
             key_space=key_space,
             clock=given.clock,
             metrics=ShardMetrics(CollectorRegistry()),
-            deaths=DeathRecords(
+            deaths=CrashHistory(
                 etcd, keys, clock=given.clock, deaths_max=0, hold_seconds=given.config.hold_seconds
             ),
             rollbacks=RollbackRecords(etcd, keys),

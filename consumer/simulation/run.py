@@ -28,7 +28,7 @@ from consumer.protocol.shard_pb2 import ReplicaStatus
 from consumer.simulation.application import BROKEN_ON_PURPOSE
 from consumer.simulation.cluster import CONFIG, ROOT, ConsumerCluster
 from consumer.simulation.faults import ShardFaults
-from consumer.simulation.history_checker import Witness
+from consumer.simulation.history_checker import HistoryChecker
 from consumer.simulation.scenario import Report, Scenario
 from consumer.simulation.writers import Writers, writers_of_outputs
 
@@ -47,7 +47,7 @@ _FORESEEN: Final = (FailureKind.TRANSIENT, FailureKind.FENCED)
 class Statuses:
     """Sees each revision of etcd."""
 
-    def __init__(self, keys: Keys, witness: Witness) -> None:
+    def __init__(self, keys: Keys, witness: HistoryChecker) -> None:
         """Take the syntax of keys, and who is told."""
         self._keys = keys
         self._witness = witness
@@ -155,7 +155,7 @@ class _Run:
         """Run to the end, or to the first violation."""
         loop = running_loop()
         self._trace = Trace(loop.time, sink=self._sink)
-        self._witness = Witness(tell=self._trace.add)
+        self._witness = HistoryChecker(tell=self._trace.add)
         self._keys = Keys(ROOT)
         self._statuses = Statuses(self._keys, self._witness)
         loop.set_exception_handler(self._on_unheard)

@@ -399,7 +399,7 @@ class FencedRowStore:
 IMPATIENCE_SECONDS: Final = 2.0
 
 
-class FaultyWay:
+class FaultyTable:
     """Implements `consumer.simulation.stores.Way` over a `Link`."""
 
     def __init__(self, link: Link) -> None:

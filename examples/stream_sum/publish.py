@@ -11,7 +11,7 @@ from random import Random
 
 from allocator import TaskGroup
 from consumer import AppendService, JournalClient
-from consumer.message import CopyRegister, PendingAppend
+from consumer.message import PendingAppend, WriterEpochRegister
 from examples.stream_sum.messages import CHUNK_JOURNALS, StreamSum
 from examples.stream_sum.producer import Producer
 
@@ -37,7 +37,7 @@ class Producers:
         """
         random = Random(seed)
         # Producers run many transactions: a late copy of an acknowledgement must not undo a later one.
-        self._copies = CopyRegister.of(f"examples/stream_sum/{seed}", secrets.token_bytes)
+        self._copies = WriterEpochRegister.of(f"examples/stream_sum/{seed}", secrets.token_bytes)
         self._pauses = Random(seed)
         self._pause_seconds = pause_seconds
         self._ending = asyncio.Event()

@@ -4,7 +4,7 @@
     writer    sends a copy, waits for its answer, or takes it for lost and sends another; then comes the next append
     another   writer of the same name sets the register to a value of its own
 
-What is demanded and set is the real `CopyFence`'s, and the broker refuses by the embedded broker's own rule.
+What is demanded and set is the real `DuplicateFence`'s, and the broker refuses by the embedded broker's own rule.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from consumer.broker.preconditions import JournalEnd, refusal, registers_after
-from consumer.journal.append_fence import CopyFence, CopyRegister, RefusalMeaning
+from consumer.journal.append_fence import DuplicateFence, RefusalMeaning, WriterEpochRegister
 from consumer.protocol.journal_pb2 import AppendRequest, JournalSpec, LabelSet, Status
 from consumer.protocol.labels import label_set
 
@@ -142,13 +142,13 @@ def _answered(model: Model, world: World, number: int, registers: bytes | None) 
     return world._replace(append=world.append + 1) if refused is RefusalMeaning.LANDED else world
 
 
-def _fence(world: World) -> CopyFence:
+def _fence(world: World) -> DuplicateFence:
     # The number of the copy: never the same twice.
-    register = CopyRegister(NAME, lambda size: world.sent.to_bytes(size, "big"))
-    fence = CopyFence(register)
+    register = WriterEpochRegister(NAME, lambda size: world.sent.to_bytes(size, "big"))
+    fence = DuplicateFence(register)
     fence._seen, fence._next = world.seen, world.next
     return fence
 
 
-def _with(world: World, fence: CopyFence) -> World:
+def _with(world: World, fence: DuplicateFence) -> World:
     return world._replace(seen=fence._seen, next=fence._next)

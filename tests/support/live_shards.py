@@ -29,7 +29,7 @@ from consumer.message.publisher import Publisher
 from consumer.message.types import JsonType
 from consumer.protocol.journal_pb2 import JournalSpec
 from consumer.protocol.shard_pb2 import ReplicaStatus, ShardSpec
-from consumer.shard.crash_loop import DeathRecords
+from consumer.shard.crash_loop import CrashHistory
 from consumer.shard.environment import ShardConfig, ShardEnvironment
 from consumer.shard.live_shard import LiveShard
 from consumer.shard.metrics import ShardMetrics
@@ -183,9 +183,9 @@ class ShardHost:
         shard.start(self._group)
         return shard
 
-    def death_records(self, config: ShardConfig) -> DeathRecords:
+    def death_records(self, config: ShardConfig) -> CrashHistory:
         """Return the records of primaries that died young."""
-        return DeathRecords(
+        return CrashHistory(
             self.etcd,
             AuxiliaryKeys(self.key_space.keys.root),
             clock=SystemClock(),

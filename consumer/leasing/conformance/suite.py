@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from consumer.errors import InvalidStateError, LeasingError, UnreadableLeaseError
 from consumer.leasing import rules
-from consumer.leasing.compare_and_swap import ATTEMPTS_MAX, swap, verdict_of_anybody
+from consumer.leasing.compare_and_swap import ATTEMPTS_MAX, compare_and_swap, verdict_of_anybody
 from consumer.leasing.position import Position
 from consumer.leasing.record import HashRange, LeaseRecord, RecordConflictError, Versioned
 from consumer.leasing.store import RecordStore
@@ -290,7 +290,7 @@ class RecordStoreConformance:
                 seen = await store.get("a")
                 assert seen is not None
                 try:
-                    await swap(
+                    await compare_and_swap(
                         store,
                         seen,
                         lambda record: rules.note_children(record, children=frozenset({child})),

@@ -15,7 +15,7 @@ from dataclasses import replace
 from consumer.errors import InvalidPositionError, LeasingError, ShutdownError
 from consumer.leasing import rules
 from consumer.leasing.blocking import OnStoreThread, OpenStore, blocking
-from consumer.leasing.compare_and_swap import swap, verdict_of_anybody
+from consumer.leasing.compare_and_swap import compare_and_swap, verdict_of_anybody
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord, Versioned
@@ -111,7 +111,7 @@ class CheckpointManager:
         """Remove a partition's checkpoint, and keep its holder and its lease. No error if there is none."""
         found = await self._store.get(partition_id)
         if found is not None:
-            await swap(self._store, found, _without_checkpoint, verdict_of_anybody)
+            await compare_and_swap(self._store, found, _without_checkpoint, verdict_of_anybody)
 
 
 def _without_checkpoint(record: LeaseRecord) -> LeaseRecord:

@@ -22,8 +22,13 @@ from azure.eventhub.aio import CheckpointStore
 from allocator.runtime.clock import Clock, SystemClock
 from consumer.errors import InvalidPositionError, InvalidStateError, ShutdownError
 from consumer.leasing import rules
-from consumer.leasing.compare_and_swap import SwapAttempt, SwapOutcome, swap, verdict_of_anybody
-from consumer.leasing.expiry import Sighting, sighted
+from consumer.leasing.compare_and_swap import (
+    SwapAttempt,
+    SwapOutcome,
+    compare_and_swap,
+    verdict_of_anybody,
+)
+from consumer.leasing.expiry import LastSeen, sighted
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
 from consumer.leasing.store import RecordStore
@@ -166,7 +171,7 @@ class RecordCheckpointStore(CheckpointStore):
         self._store = store
         self._may_go_back = may_go_back
         self._clock = clock or SystemClock()
-        self._sighting_by_key: dict[str, Sighting] = {}
+        self._sighting_by_key: dict[str, LastSeen] = {}
         self._modified_by_key: dict[str, tuple[str, float]] = {}
         """The state last told of each partition, and the moment told with it, seconds since the Unix epoch."""
         self._held_by_key: dict[str, Versioned] = {}
@@ -223,7 +228,7 @@ class RecordCheckpointStore(CheckpointStore):
         if held is None:
             await self._update_unowned(key, commit)
             return
-        updated = await swap(self._store, held, commit, verdict_of_claimant)
+        updated = await compare_and_swap(self._store, held, commit, verdict_of_claimant)
         if updated is None:
             raise ShutdownError(f"partition {key} is lost, its checkpoint is not stored")
         if self._held_by_key.get(key) is held:
@@ -253,7 +258,7 @@ class RecordCheckpointStore(CheckpointStore):
         seen = await self._seen(key, ownership.get("etag"))
         if seen is None:
             return None
-        held = await swap(
+        held = await compare_and_swap(
             self._store,
             seen,
             lambda record: claimed(record, owner_id, is_held=bool(seen.fence)),
@@ -285,7 +290,10 @@ class RecordCheckpointStore(CheckpointStore):
                 seen = await self._store.create(LeaseRecord(key=key))
             except RecordConflictError as conflict:
                 seen = conflict.current
-        if seen is None or await swap(self._store, seen, commit, verdict_of_anybody) is None:
+        if (
+            seen is None
+            or await compare_and_swap(self._store, seen, commit, verdict_of_anybody) is None
+        ):
             raise InvalidStateError(f"partition {key}: its record was deleted meanwhile")
 
     def _commit_of(self, position: Position) -> Callable[[LeaseRecord], LeaseRecord]:

@@ -18,7 +18,7 @@ from consumer.errors import DependencyError, UnreadableLeaseError
 from consumer.leasing import rules
 from consumer.leasing.blocking import OnStoreThread, OpenStore, blocking
 from consumer.leasing.compare_and_swap import (
-    swap,
+    compare_and_swap,
     verdict_of_anybody,
     verdict_of_holder,
     verdict_of_overseer,
@@ -151,7 +151,7 @@ class LeaseManager:
         if not held.fence:
             return None
         if not self._store.tells_who_lives:
-            return await swap(self._store, held, rules.renew, verdict_of_holder)
+            return await compare_and_swap(self._store, held, rules.renew, verdict_of_holder)
         current = await self._store.get(held.record.key)
         if current is None or current.fence != held.fence:
             return None
@@ -165,7 +165,7 @@ class LeaseManager:
             The lease; None if it changed since it was seen.
         """
         await self._store.join(owner)
-        return await swap(
+        return await compare_and_swap(
             self._store, seen, lambda record: rules.take(record, owner), verdict_of_taker
         )
 
@@ -184,12 +184,12 @@ class LeaseManager:
             The lease; None if its owner is another by now, or it cannot be handed off.
         """
         if not graceful:
-            return await swap(
+            return await compare_and_swap(
                 self._store, seen, lambda record: rules.take(record, owner), verdict_of_overseer
             )
         if not rules.may_begin_hand_off(seen.record, owner):
             return None
-        return await swap(
+        return await compare_and_swap(
             self._store,
             seen,
             lambda record: rules.begin_hand_off(record, owner),
@@ -203,7 +203,7 @@ class LeaseManager:
         Returns:
             The lease; None if its owner is another by now, or it is gone.
         """
-        return await swap(self._store, seen, rules.evict, verdict_of_overseer)
+        return await compare_and_swap(self._store, seen, rules.evict, verdict_of_overseer)
 
     @metered
     async def update(
@@ -222,7 +222,7 @@ class LeaseManager:
         Raises:
             InvalidPositionError: the checkpoint would go back.
         """
-        return await swap(
+        return await compare_and_swap(
             self._store, held, lambda record: rules.update(record, change), verdict_of_holder
         )
 
@@ -242,7 +242,7 @@ class LeaseManager:
         seen = await self._store.get(key)
         if seen is None:
             return None
-        return await swap(
+        return await compare_and_swap(
             self._store,
             seen,
             lambda record: rules.note_children(record, children=children, hash_range=hash_range),

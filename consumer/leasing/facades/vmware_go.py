@@ -27,7 +27,7 @@ from consumer.errors import (
 )
 from consumer.leasing import rules
 from consumer.leasing.blocking import OnStoreThread, OpenStore, blocking
-from consumer.leasing.compare_and_swap import swap, verdict_of_claimant
+from consumer.leasing.compare_and_swap import compare_and_swap, verdict_of_claimant
 from consumer.leasing.expiry import Expiry, LeaseExpiry, ObservedExpiry
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.position import Position
@@ -184,7 +184,7 @@ class ShardCheckpointer:
             ShardClaimedError: another worker asked before.
             LeaseNotAcquiredError: nobody else holds it, it changed hands, or nothing of the shard is left.
         """
-        claimed = await swap(
+        claimed = await compare_and_swap(
             self._store, seen, lambda record: rules.claim(record, claimant), verdict_of_claimant
         )
         if claimed is None:

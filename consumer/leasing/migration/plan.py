@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Final
 
-from consumer.leasing.compare_and_swap import swap, verdict_of_taker
+from consumer.leasing.compare_and_swap import compare_and_swap, verdict_of_taker
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.migration.layouts import RecordLayout
 from consumer.leasing.migration.merge import carried, merged
@@ -211,4 +211,6 @@ async def _carried_out(store: RecordStore, action: Action) -> Action:
 
 async def _replaced(store: RecordStore, action: Action, after: LeaseRecord) -> bool:
     assert action.before is not None, "a record that is updated was there"
-    return await swap(store, action.before, lambda _: after, verdict_of_taker) is not None
+    return (
+        await compare_and_swap(store, action.before, lambda _: after, verdict_of_taker) is not None
+    )

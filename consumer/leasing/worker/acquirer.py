@@ -17,7 +17,7 @@ import structlog
 from allocator.runtime.clock import Clock
 from consumer.errors import LeaseNotAcquiredError, LeasingError, ThrottlingError
 from consumer.leasing import rules
-from consumer.leasing.compare_and_swap import swap, verdict_of_claimant
+from consumer.leasing.compare_and_swap import compare_and_swap, verdict_of_claimant
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.record import Versioned
 from consumer.leasing.store import RecordStore
@@ -34,7 +34,7 @@ OnTaken: TypeAlias = Callable[[Versioned, float], None]
 _log = structlog.get_logger()
 
 
-class Attempts:
+class Acquirer:
     """A worker's, for the loop in which it takes leases."""
 
     def __init__(
@@ -142,7 +142,7 @@ async def claim(store: RecordStore, seen: Versioned, worker: str) -> Versioned |
         The lease; None if it changed hands, was claimed by another, or is free or finished.
     """
     try:
-        return await swap(
+        return await compare_and_swap(
             store, seen, lambda record: rules.claim(record, worker), verdict_of_claimant
         )
     except LeaseNotAcquiredError:

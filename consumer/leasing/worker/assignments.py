@@ -19,7 +19,7 @@ from enum import Enum
 
 from consumer.leasing.record import LeaseRecord
 from consumer.leasing.worker.fair_share import LeaseView
-from consumer.leasing.worker.lease_view import LeaseScan, Observer, Outlook, has_lapsed
+from consumer.leasing.worker.lease_view import LeaseScan, Viewer, WorkerView, has_lapsed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +71,9 @@ class AssignmentLimits:
 
 
 def standings(
-    seen: Outlook,
+    seen: WorkerView,
     look: LeaseScan,
-    observer: Observer,
+    observer: Viewer,
     *,
     last_holder: Mapping[str, str],
 ) -> tuple[UnfinishedLease, ...]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from allocator.runtime.clock import Clock
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.record import Versioned
-from consumer.leasing.worker.acquirer import Attempts, OnTaken
+from consumer.leasing.worker.acquirer import Acquirer, OnTaken
 from consumer.leasing.worker.metrics import TakenHow
 
 
@@ -22,7 +22,7 @@ class Discoverer:
     """Looks for a worker's leases."""
 
     def __init__(
-        self, worker: str, *, manager: LeaseManager, attempts: Attempts, clock: Clock
+        self, worker: str, *, manager: LeaseManager, attempts: Acquirer, clock: Clock
     ) -> None:
         """Look for nothing yet.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from consumer.leasing.expiry import Sighting, is_free, sighted
+from consumer.leasing.expiry import LastSeen, is_free, sighted
 from consumer.leasing.record import LeaseRecord, Versioned
 from consumer.leasing.worker.fair_share import LeaseView
 
@@ -24,7 +24,7 @@ class LeaseScan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observer:
+class Viewer:
     """Who looks, and what it goes by."""
 
     me: str
@@ -39,7 +39,7 @@ class Observer:
 class Memory:
     """What a worker knows of a lease."""
 
-    sighting: Sighting
+    sighting: LastSeen
     free_since_seconds: float | None
     """When it was first seen free; None: it is not."""
     asker: str | None
@@ -49,7 +49,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class WorkerView:
     """What is to be decided in a round."""
 
     leases: tuple[LeaseView, ...]
@@ -63,8 +63,8 @@ class Outlook:
 
 
 def outlook(
-    before: Mapping[str, Memory], look: LeaseScan, observer: Observer, *, held: Collection[str]
-) -> Outlook:
+    before: Mapping[str, Memory], look: LeaseScan, observer: Viewer, *, held: Collection[str]
+) -> WorkerView:
     """Return what a look shows.
 
     Args:
@@ -79,7 +79,7 @@ def outlook(
     }
     records = [found.record for found in look.found if not found.record.is_finished]
     due = tuple(record.key for record in records if _is_due(record, memory, look, observer, held))
-    return Outlook(
+    return WorkerView(
         leases=tuple(_view(record, memory, look, observer, due) for record in records),
         due=due,
         is_asking=any(
@@ -90,7 +90,7 @@ def outlook(
 
 
 def _remembered(
-    before: Memory | None, found: Versioned, look: LeaseScan, observer: Observer
+    before: Memory | None, found: Versioned, look: LeaseScan, observer: Viewer
 ) -> Memory:
     sighting = sighted(
         None if before is None else before.sighting, found.record, now_seconds=look.ended_seconds
@@ -131,7 +131,7 @@ def _is_due(
     record: LeaseRecord,
     memory: Mapping[str, Memory],
     look: LeaseScan,
-    observer: Observer,
+    observer: Viewer,
     held: Collection[str],
 ) -> bool:
     known = memory[record.key]
@@ -142,7 +142,7 @@ def _is_due(
     return known.free_since_seconds is not None or has_lapsed(known, look, observer)
 
 
-def has_lapsed(known: Memory, look: LeaseScan, observer: Observer) -> bool:
+def has_lapsed(known: Memory, look: LeaseScan, observer: Viewer) -> bool:
     """Tell whether the holder that was asked has had its time."""
     return look.began_seconds - known.asked_since_seconds > observer.asking_seconds
 
@@ -151,7 +151,7 @@ def _view(
     record: LeaseRecord,
     memory: Mapping[str, Memory],
     look: LeaseScan,
-    observer: Observer,
+    observer: Viewer,
     due: Collection[str],
 ) -> LeaseView:
     if record.key in due:

@@ -13,9 +13,9 @@ from allocator.runtime.clock import Clock
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.record import Versioned
 from consumer.leasing.store import RecordStore
-from consumer.leasing.worker.acquirer import Attempts, OnTaken, ask_for
+from consumer.leasing.worker.acquirer import Acquirer, OnTaken, ask_for
 from consumer.leasing.worker.fair_share import ShareLimits, plan_shares
-from consumer.leasing.worker.lease_view import LeaseScan, Memory, Observer, Outlook, outlook
+from consumer.leasing.worker.lease_view import LeaseScan, Memory, Viewer, WorkerView, outlook
 from consumer.leasing.worker.metrics import TakenHow, WorkerMetrics
 from consumer.leasing.worker.settings import StealWay, WorkerSettings
 
@@ -32,7 +32,7 @@ class Taker:
         *,
         manager: LeaseManager,
         metrics: WorkerMetrics,
-        attempts: Attempts,
+        attempts: Acquirer,
         settings: WorkerSettings,
         clock: Clock,
         dice: Callable[[], float],
@@ -115,8 +115,8 @@ class Taker:
             ended_seconds=self._clock.monotonic_seconds(),
         )
 
-    def _outlook(self, look: LeaseScan, held: Collection[str]) -> Outlook:
-        observer = Observer(
+    def _outlook(self, look: LeaseScan, held: Collection[str]) -> WorkerView:
+        observer = Viewer(
             me=self._worker,
             lease_seconds=self._settings.lease_seconds,
             asking_seconds=self._settings.asking_seconds,

@@ -27,7 +27,7 @@ from consumer.leasing.record import Versioned
 from consumer.leasing.record_processor.calls import AnyProcessor
 from consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
 from consumer.leasing.store import RecordStore, WritesLeaseLength
-from consumer.leasing.worker.acquirer import Attempts
+from consumer.leasing.worker.acquirer import Acquirer
 from consumer.leasing.worker.discoverer import Discoverer
 from consumer.leasing.worker.leader.fleet_member import FleetMember
 from consumer.leasing.worker.metrics import WorkerMetrics
@@ -140,9 +140,9 @@ class LeaseWorker:
         self._member = self._new_member(fleet)
         self._was_run = False
 
-    def _new_attempts(self) -> Attempts:
+    def _new_attempts(self) -> Acquirer:
         """Return what takes leases: for the taker, or for the discoverer, for only one of them runs."""
-        return Attempts(
+        return Acquirer(
             self.name,
             manager=self._manager,
             metrics=self._counts,

@@ -60,7 +60,7 @@ SKEW_SECONDS = 3600.0
 """By how much clocks of writers and brokers may differ."""
 
 
-async def has_landed(
+async def find_frame(
     journals: JournalClient, journal: str, frame: bytes, *, at_unix_seconds: float
 ) -> bool:
     """Return whether a frame that is like no other stands in a journal, or did and may be gone by its retention.
@@ -263,7 +263,7 @@ class Rollbacks:
             clock=environment.clock,
             again_seconds=environment.config.rollback_again_seconds,
             producer=producer,
-            has_landed=lambda rollback: has_landed(
+            has_landed=lambda rollback: find_frame(
                 environment.journals,
                 rollback.journal,
                 rollback.content,

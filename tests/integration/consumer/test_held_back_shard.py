@@ -19,7 +19,7 @@ from allocator.runtime.clock import SystemClock
 from allocator.runtime.task_group import TaskGroup
 from consumer.errors import ShardHeldBackError
 from consumer.key_space import process_id_of
-from consumer.member.crash_watch import DeathWatch
+from consumer.member.crash_watch import CrashWatch
 from consumer.protocol.journal_pb2 import ProcessSpec
 from consumer.protocol.shard_pb2 import ConsumerSpec, ReplicaStatus
 from consumer.shard.crash_loop import YoungDeath
@@ -72,7 +72,7 @@ async def test_members_that_die_with_a_shard_are_recorded_by_the_oldest(
     await _join(host, "old")
     async with TaskGroup() as group:
         for name in ("old", "young"):
-            watch = DeathWatch(
+            watch = CrashWatch(
                 host.key_space,
                 records,
                 member_id=MemberId("zone-a", f"member-{name}"),
@@ -104,7 +104,7 @@ async def test_cut_off_or_frozen_primary_is_no_death(host: ShardHost, etcd: Etcd
     server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
     alive = int(server.sockets[0].getsockname()[1])
     async with server, TaskGroup() as group:
-        watch = DeathWatch(
+        watch = CrashWatch(
             host.key_space,
             records,
             member_id=MemberId("zone-a", "member-old"),

@@ -8,7 +8,7 @@ from consumer.journal.client import JournalClient
 from consumer.message.rollback import Rollback
 from consumer.message.uuid import Flags, build_uuid, clock_at
 from consumer.protocol.journal_pb2 import ApplyRequest
-from consumer.shard.rollback.keeper import has_landed, last_landed
+from consumer.shard.rollback.keeper import find_frame, last_landed
 from tests.support.broker import journal_spec
 
 JOURNAL = "test/landed"
@@ -17,15 +17,15 @@ JOURNAL = "test/landed"
 async def test_has_landed_looks_at_all_there_is_of_its_time(journals: JournalClient) -> None:
     """In sealed fragments and in the open one; what is not there has not landed, nor what has no journal."""
     now = time.time()
-    assert not await has_landed(journals, JOURNAL, b"<one>", at_unix_seconds=now)
+    assert not await find_frame(journals, JOURNAL, b"<one>", at_unix_seconds=now)
     await journals.apply([ApplyRequest.Change(upsert=journal_spec(JOURNAL, length=1024))])
-    assert not await has_landed(journals, JOURNAL, b"<one>", at_unix_seconds=now)
+    assert not await find_frame(journals, JOURNAL, b"<one>", at_unix_seconds=now)
 
     for frame in (b"<one>", b"<two>"):
         await journals.append(JOURNAL, b"x" * 2000 + frame + b"x" * 2000)
 
     for frame, found in ((b"<one>", True), (b"<two>", True), (b"<three>", False)):
-        assert await has_landed(journals, JOURNAL, frame, at_unix_seconds=now) is found
+        assert await find_frame(journals, JOURNAL, frame, at_unix_seconds=now) is found
 
 
 async def test_has_landed_believes_that_what_may_be_gone_was_there(journals: JournalClient) -> None:
@@ -38,10 +38,10 @@ async def test_has_landed_believes_that_what_may_be_gone_was_there(journals: Jou
     first, *_ = await journals.list_fragments(JOURNAL)
     await journals.delete_fragments(JOURNAL, [first.spec])
 
-    assert await has_landed(journals, JOURNAL, b"<one>", at_unix_seconds=time.time())
+    assert await find_frame(journals, JOURNAL, b"<one>", at_unix_seconds=time.time())
     # The oldest fragment was last written a while before that.
     late = time.time() + 7200
-    assert not await has_landed(journals, JOURNAL, b"<one>", at_unix_seconds=late)
+    assert not await find_frame(journals, JOURNAL, b"<one>", at_unix_seconds=late)
 
 
 async def test_last_landed_finds_what_a_clock_that_was_ahead_stamped(

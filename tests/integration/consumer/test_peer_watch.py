@@ -21,7 +21,7 @@ from allocator.runtime.clock import SystemClock
 from allocator.runtime.task_group import TaskGroup
 from consumer.key_space import ShardDecoder, process_id_of
 from consumer.member import failure_detector
-from consumer.member.failure_detector import PeerWatch
+from consumer.member.failure_detector import FailureDetector
 from consumer.protocol.journal_pb2 import ProcessSpec
 from consumer.protocol.shard_pb2 import ConsumerSpec
 from tests.support.eventually import eventually
@@ -87,9 +87,9 @@ async def _say(
 
 def _watch(
     host: ShardHost, registry: CollectorRegistry | None = None, *, seen: KeySpace | None = None
-) -> PeerWatch:
+) -> FailureDetector:
     key_space = seen or host.key_space
-    watch = PeerWatch(
+    watch = FailureDetector(
         host.etcd,
         key_space,
         member_id=SELF,

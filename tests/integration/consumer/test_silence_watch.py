@@ -24,7 +24,7 @@ from allocator.runtime.clock import SystemClock
 from allocator.runtime.task_group import TaskGroup
 from consumer.embedded.etcd import EmbeddedEtcdProcess
 from consumer.key_space import process_id_of
-from consumer.member.failure_detector import PeerWatch
+from consumer.member.failure_detector import FailureDetector
 from consumer.protocol import peer_pb2_grpc
 from consumer.protocol.auth import NoAuth
 from consumer.protocol.journal_pb2 import ProcessSpec
@@ -118,7 +118,7 @@ async def _join(host: ShardHost, member_id: MemberId, address: str, lease: Lease
 async def _watching(
     host: ShardHost, etcd: EtcdClient, registry: CollectorRegistry
 ) -> AsyncIterator[TaskGroup]:
-    watch = PeerWatch(
+    watch = FailureDetector(
         etcd,
         host.key_space,
         member_id=SELF,

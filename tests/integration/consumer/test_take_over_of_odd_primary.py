@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
-from allocator.leader.move_log import Ledger
+from allocator.leader.move_log import MoveLog
 from allocator.model import ItemId, MemberId
 from allocator.ops import Put
 from allocator.policy import LedgerPolicy
@@ -45,7 +45,7 @@ async def test_primary_that_names_no_journal_harms_no_standby(
         member_id=SELF,
         is_calm=is_calm,
         reads_journals=True,
-        ledger=Ledger(host.etcd, keys, member_id=SELF, policy=LedgerPolicy(), clock=SystemClock()),
+        ledger=MoveLog(host.etcd, keys, member_id=SELF, policy=LedgerPolicy(), clock=SystemClock()),
         clock=SystemClock(),
         registry=CollectorRegistry(),
     )

@@ -13,12 +13,12 @@ from allocator.runtime.task_group import TaskGroup
 from consumer.errors import (
     AppendOutcomeUnknownError,
     JournalNotFoundError,
-    OutOfTurnError,
+    PredecessorNotCommittedError,
     RegisterMismatchError,
 )
 from consumer.journal.append_service import AppendService
 from consumer.journal.client import JournalClient
-from consumer.journal.pipelining import InTurn, TurnNames
+from consumer.journal.pipelining import Pipelined, TokenSource
 from consumer.op_future import AppendToken, TurnFuture
 from consumer.protocol import journal_pb2 as pb
 from consumer.protocol.labels import label_set, parse_selector
@@ -49,14 +49,16 @@ async def test_append_waits_for_the_one_before_it_that_comes_later(
     async with TaskGroup() as group:
         second = group.start_soon(
             journals.append(
-                SECOND, b"2", in_turn=InTurn(b"second", (turn_of(journals, b"first"),), sent.append)
+                SECOND,
+                b"2",
+                in_turn=Pipelined(b"second", (turn_of(journals, b"first"),), sent.append),
             ),
             name="second",
         )
         await eventually(lambda: sent)
         assert await journals.write_head(SECOND) == 0
 
-        first = await journals.append(FIRST, b"1", in_turn=InTurn(b"first"))
+        first = await journals.append(FIRST, b"1", in_turn=Pipelined(b"first"))
 
         assert (await second).commit.end == 1
         assert first.commit.end == 1
@@ -73,7 +75,7 @@ async def test_append_after_one_that_did_not_prove_itself_is_refused(
     if registers:
         await journals.append(FIRST, b"x", union_registers=label_set({"author": "you"}))
     before = journals.append(
-        FIRST, b"1", check_registers=parse_selector("author=me"), in_turn=InTurn(b"fenced")
+        FIRST, b"1", check_registers=parse_selector("author=me"), in_turn=Pipelined(b"fenced")
     )
     if registers:
         with pytest.raises(RegisterMismatchError):
@@ -81,9 +83,9 @@ async def test_append_after_one_that_did_not_prove_itself_is_refused(
     else:
         await before
 
-    with pytest.raises(OutOfTurnError, match="did not succeed; nothing was written"):
+    with pytest.raises(PredecessorNotCommittedError, match="did not succeed; nothing was written"):
         await journals.append(
-            SECOND, b"2", in_turn=InTurn(b"next", (turn_of(journals, b"fenced"),))
+            SECOND, b"2", in_turn=Pipelined(b"next", (turn_of(journals, b"fenced"),))
         )
 
     assert await journals.write_head(SECOND) == 0
@@ -93,18 +95,18 @@ async def test_refusal_goes_down_the_whole_chain(journals: JournalClient) -> Non
     """What comes after something that was out of turn is out of turn itself."""
     turns = [turn_of(journals, name) for name in (b"one", b"two")]
     async with TaskGroup() as group:
-        third = journals.append(THIRD, b"3", in_turn=InTurn(b"three", (turns[1],)))
+        third = journals.append(THIRD, b"3", in_turn=Pipelined(b"three", (turns[1],)))
         group.start_soon(_out_of_turn(third), name="third")
-        second = journals.append(SECOND, b"2", in_turn=InTurn(b"two", (turns[0],)))
+        second = journals.append(SECOND, b"2", in_turn=Pipelined(b"two", (turns[0],)))
         group.start_soon(_out_of_turn(second), name="second")
         with pytest.raises(JournalNotFoundError):
-            await journals.append("test/none", b"1", in_turn=InTurn(b"one"))
+            await journals.append("test/none", b"1", in_turn=Pipelined(b"one"))
 
     assert await journals.write_head(SECOND) == await journals.write_head(THIRD) == 0
 
 
 async def _out_of_turn(append: Coroutine[None, None, pb.AppendResponse]) -> None:
-    with pytest.raises(OutOfTurnError, match="did not succeed"):
+    with pytest.raises(PredecessorNotCommittedError, match="did not succeed"):
         await append
 
 
@@ -112,8 +114,8 @@ async def test_other_brokers_appends_are_waited_for_by_the_client(journals: Jour
     """Only what one broker appends can be in turn: it cannot know of another's."""
     elsewhere = AppendToken("http://127.0.0.1:1", b"one")
 
-    with pytest.raises(OutOfTurnError, match="or not those"):
-        await journals.append(SECOND, b"2", in_turn=InTurn(b"two", (elsewhere,)))
+    with pytest.raises(PredecessorNotCommittedError, match="or not those"):
+        await journals.append(SECOND, b"2", in_turn=Pipelined(b"two", (elsewhere,)))
 
 
 async def test_services_send_a_chain_before_its_first_link_is_answered(
@@ -122,7 +124,7 @@ async def test_services_send_a_chain_before_its_first_link_is_answered(
     """Plan: the first append of a chain waits, at the broker, for one that is not sent yet. Each of the others is under
     way nonetheless; none is written until the first is, and then all are.
     """
-    names = TurnNames()
+    names = TokenSource()
     async with (
         AppendService(journals, turns=names) as one,
         AppendService(journals, turns=names) as two,
@@ -137,7 +139,7 @@ async def test_services_send_a_chain_before_its_first_link_is_answered(
         assert not any(future.done() for future in chain)
         assert await journals.write_head(FIRST) == await journals.write_head(THIRD) == 0
 
-        await journals.append(FIRST, b"0", in_turn=InTurn(b"gate"))
+        await journals.append(FIRST, b"0", in_turn=Pipelined(b"gate"))
 
         ends = [(await asyncio.wrap_future(future)).commit.end for future in chain]
         assert ends == [2, 1, 1]
@@ -150,9 +152,9 @@ async def test_service_sends_again_what_was_out_of_turn_once_it_may(
     await journals.append(FIRST, b"x", union_registers=label_set({"author": "you"}))
     with pytest.raises(RegisterMismatchError):
         await journals.append(
-            FIRST, b"0", check_registers=parse_selector("author=me"), in_turn=InTurn(b"failed")
+            FIRST, b"0", check_registers=parse_selector("author=me"), in_turn=Pipelined(b"failed")
         )
-    async with AppendService(journals, turns=TurnNames()) as service:
+    async with AppendService(journals, turns=TokenSource()) as service:
         before: TurnFuture[None] = TurnFuture()
         before.sent(turn_of(journals, b"failed"))
         future = service.append(SECOND, b"2", after=(before,))
@@ -183,7 +185,7 @@ async def test_broker_that_knows_no_turns_gets_one_after_the_other() -> None:
     async with (
         ScriptedBroker(on_append=on_append) as broker,
         JournalClient(broker.address) as client,
-        AppendService(client, turns=TurnNames()) as service,
+        AppendService(client, turns=TokenSource()) as service,
     ):
         await client.append("abcd", b"0")
         first = service.append("abcd", b"1")
@@ -210,4 +212,4 @@ async def test_failed_precondition_of_an_append_without_others_is_a_failure() ->
         JournalClient(broker.address) as client,
     ):
         with pytest.raises(AppendOutcomeUnknownError, match="not today"):
-            await client.append("abcd", b"0", in_turn=InTurn(b"name"))
+            await client.append("abcd", b"0", in_turn=Pipelined(b"name"))

@@ -17,7 +17,7 @@ from consumer.broker.server import Broker
 from consumer.errors import (
     JournalNotAllowedError,
     JournalNotFoundError,
-    OutOfTurnError,
+    PredecessorNotCommittedError,
     RegisterMismatchError,
     UnauthenticatedError,
     WrongAppendOffsetError,
@@ -26,7 +26,7 @@ from consumer.journal.append_stream import AppendStream
 from consumer.journal.appender import CHUNK_BYTES
 from consumer.journal.channels import BulkStub, ChannelCache
 from consumer.journal.client import JournalClient
-from consumer.journal.pipelining import InTurn
+from consumer.journal.pipelining import Pipelined
 from consumer.journal.wire import APPEND_SERVICE
 from consumer.op_future import AppendToken
 from consumer.protocol import journal_pb2 as pb
@@ -327,16 +327,16 @@ async def test_streams_end_with_a_broker_that_stops(tmp_path: Path) -> None:
     async with Broker(config) as broker, JournalClient(broker.address) as client:
         await _connected(client, streamed=True)
         sent: list[AppendToken] = []
-        after = InTurn(b"two", (AppendToken(client.address, b"one"),), sent.append)
+        after = Pipelined(b"two", (AppendToken(client.address, b"one"),), sent.append)
 
         async def refused() -> None:
-            with pytest.raises(OutOfTurnError, match="not known to have succeeded"):
+            with pytest.raises(PredecessorNotCommittedError, match="not known to have succeeded"):
                 await client.append("test/one", b"2", in_turn=after)
 
         async with TaskGroup() as group:
             group.start_soon(refused(), name="refused")
             await eventually(lambda: sent)
-            await client.append("test/one", b"", in_turn=InTurn(b"behind it"))
+            await client.append("test/one", b"", in_turn=Pipelined(b"behind it"))
             async with asyncio.timeout(30):
                 await broker.stop()
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allocator.placement.flow import Network
-from allocator.placement.semi_matching import LevelChoice, UnitClass
+from allocator.placement.semi_matching import SemiMatching, UnitClass
 
 Instance = tuple[list[int], list[int], list[UnitClass]]
 
@@ -33,7 +33,7 @@ def _unevenness(weights: list[int], loads: list[int]) -> int:
     return sum(6 * load * load // weight for weight, load in zip(weights, loads, strict=True))
 
 
-def _changes(choice: LevelChoice, classes: list[UnitClass]) -> int:
+def _changes(choice: SemiMatching, classes: list[UnitClass]) -> int:
     return sum(
         units
         for index, each in enumerate(classes)
@@ -58,7 +58,7 @@ def test_level_choice_small_is_the_best_of_all_choices(instance: Instance) -> No
         cost = (_unevenness(weights, loads), changes)
         best = cost if best is None else min(best, cost)
 
-    choice = LevelChoice(weights, base, classes)
+    choice = SemiMatching(weights, base, classes)
     choice.solve()
 
     assert (_unevenness(weights, choice.loads), _changes(choice, classes)) == best
@@ -71,7 +71,7 @@ def test_level_choice_merged_units_cost_what_a_minimum_cost_flow_costs(instance:
     """Classes of many units, against a flow network with one arc for each further unit on a member."""
     weights, base, classes = instance
 
-    choice = LevelChoice(weights, base, classes)
+    choice = SemiMatching(weights, base, classes)
     choice.solve()
 
     placed = [sum(units for _, units in choice.units(i)) for i in range(len(classes))]

@@ -17,7 +17,7 @@ from allocator.model import Assignment, Item, ItemId, MemberId
 from allocator.ops import KeyValue
 from allocator.placement.flow import FlowSolver
 from allocator.policy import AllocationPolicy, LoadPolicy, TransitionPolicy
-from allocator.state.derived_state import Tracker
+from allocator.state.derived_state import DerivedState
 from allocator.state.mirror import Mirror
 from allocator.whatif.leader_snapshot import Hypothesis, LeaderSnapshot, supposed
 from tests.support.memory_cluster import ValueConsistency
@@ -106,7 +106,7 @@ class Leader:
         for item_id, value in course.items.items():
             self.put(KEYS.item(item_id), value)
         self.mirror.take_changes()
-        self.tracker = Tracker(
+        self.tracker = DerivedState(
             self.mirror,
             local_id=MEMBERS[0],
             is_failed=never,

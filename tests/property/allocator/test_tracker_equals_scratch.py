@@ -11,7 +11,7 @@ from allocator.keys import Keys
 from allocator.model import Assignment, ItemId, MemberId
 from allocator.ops import KeyValue
 from allocator.state.alloc_state import AllocState
-from allocator.state.derived_state import Tracker
+from allocator.state.derived_state import DerivedState
 from allocator.state.mirror import Mirror
 from tests.support.memory_cluster import ValueConsistency
 from tests.support.plain_values import PlainDecoder
@@ -81,9 +81,9 @@ def test_tracker_after_any_changes_equals_a_look_at_everything(steps: list[list[
         assert tracker.whole(revision=revision) == new_tracker(mirror).whole(revision=revision)
 
 
-def new_tracker(mirror: Mirror) -> Tracker:
+def new_tracker(mirror: Mirror) -> DerivedState:
     """Look at everything."""
-    return Tracker(
+    return DerivedState(
         mirror,
         local_id=MEMBERS[0],
         is_failed=never,

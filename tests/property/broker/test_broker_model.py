@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from consumer.broker.recovery import open_journal
-from consumer.broker.segment_recycler import SpareFiles
+from consumer.broker.segment_recycler import SegmentRecycler
 from consumer.broker.store import Rolled
 from consumer.protocol.journal_pb2 import LabelSet
 from tests.support.journal_files import (
@@ -38,7 +38,7 @@ class JournalFiles(RuleBasedStateMachine):
         self.opened = open_journal(self.disk, self.directory / "j", opening())
         spare = self.directory / "spare"
         spare.mkdir()
-        self.spares = SpareFiles(self.disk, spare, bytes_max=1_000_000, file_bytes_min=1)
+        self.spares = SegmentRecycler(self.disk, spare, bytes_max=1_000_000, file_bytes_min=1)
 
     @rule(contents=st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=4))
     def commit_batch(self, contents: list[bytes]) -> None:

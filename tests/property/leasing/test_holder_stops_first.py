@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumer.leasing import rules
-from consumer.leasing.expiry import Sighting
+from consumer.leasing.expiry import LastSeen
 from consumer.leasing.record import LeaseRecord, Version, Versioned
-from consumer.leasing.worker.lease_view import LeaseScan, Memory, Observer, outlook
+from consumer.leasing.worker.lease_view import LeaseScan, Memory, Viewer, outlook
 
 LEASE_SECONDS = 2.0
-OBSERVER = Observer(
+OBSERVER = Viewer(
     me="w2", lease_seconds=LEASE_SECONDS, asking_seconds=40.0, store_tells_who_lives=False
 )
 
@@ -83,4 +83,4 @@ def test_first_look_takes_every_holder_for_alive() -> None:
     seen = outlook({}, look, OBSERVER, held=())
 
     assert seen.leases[0].held_by == "w1"
-    assert seen.memory["a"].sighting == Sighting(epoch=1, counter=0, moved_monotonic_seconds=1e9)
+    assert seen.memory["a"].sighting == LastSeen(epoch=1, counter=0, moved_monotonic_seconds=1e9)

@@ -12,7 +12,7 @@ from consumer.errors import LeasingError
 from consumer.leasing import rules
 from consumer.leasing.codec import decode, encode
 from consumer.leasing.compare_and_swap import stamped
-from consumer.leasing.expiry import Sighting, is_free, sighted
+from consumer.leasing.expiry import LastSeen, is_free, sighted
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord, Version, Versioned
 from tests.support.lease_strategies import positions, records
@@ -82,7 +82,7 @@ def test_holder_stops_before_its_lease_is_free(data: st.DataObject) -> None:
     steps = st.lists(st.floats(0.0, 4.0), min_size=1, max_size=12)
     sent_moved = _spans(data.draw(steps), data.draw(steps))
     looks = _spans(data.draw(steps), data.draw(steps))
-    sighting: Sighting | None = None
+    sighting: LastSeen | None = None
     for asked, answered in looks:
         read = data.draw(st.floats(asked, answered))
         counter = sum(moved <= read for _, moved in sent_moved)

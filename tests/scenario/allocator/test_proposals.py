@@ -15,7 +15,7 @@ from allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
 from allocator.transition.capacity import WaitReason
 from allocator.whatif.dry_run import Kind, RehearsalAbandonedError
 from allocator.whatif.leader_snapshot import Hypothesis
-from allocator.whatif.preview import Proposal, propose
+from allocator.whatif.preview import PlanPreview, propose
 from tests.support.memory_cluster import AT_ONCE, JsonItem, JsonMember, MemoryCluster
 from tests.support.standings import standing_of
 
@@ -34,7 +34,7 @@ def _settled(items: int = 12) -> MemoryCluster:
 
 def _proposed(
     cluster: MemoryCluster, hypothesis: Hypothesis, policy: AllocationPolicy | None = None
-) -> Proposal:
+) -> PlanPreview:
     proposal = propose(standing_of(cluster, policy=policy), hypothesis)
     assert not isinstance(proposal, PlanRefused)
     return proposal

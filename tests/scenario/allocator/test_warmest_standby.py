@@ -12,7 +12,7 @@ from allocator.state.load import Lag, MeasuredLoads, MemberReport
 from allocator.whatif.dry_run import Kind
 from allocator.whatif.explain import explain
 from allocator.whatif.leader_snapshot import Hypothesis
-from allocator.whatif.preview import Proposal, propose
+from allocator.whatif.preview import PlanPreview, propose
 from tests.support.memory_cluster import CONSISTENT, MemoryCluster
 from tests.support.standings import standing_of
 
@@ -76,7 +76,7 @@ def test_proposal_tells_a_cold_promotion(cold: bool) -> None:
 
     proposal = propose(standing_of(cluster), Hypothesis())
 
-    assert isinstance(proposal, Proposal)
+    assert isinstance(proposal, PlanPreview)
     (promotion,) = proposal.rehearsal.happenings
     assert (promotion.kind, promotion.member_id) == (Kind.PROMOTE, B)
     assert promotion.cold is cold

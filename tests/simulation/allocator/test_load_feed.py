@@ -16,7 +16,7 @@ from allocator.policy import LoadPolicy
 from allocator.simulation.etcd import FakeEtcd
 from allocator.simulation.values import SimulatedConsistency, SimulatedDecoder, SimulatedItem
 from allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
-from allocator.state.derived_state import Tracker
+from allocator.state.derived_state import DerivedState
 from allocator.state.load import MemberReport, ReplicaLoad
 
 T = TypeVar("T")
@@ -66,9 +66,9 @@ class Bench:
         """Let a member report."""
         self.put(AuxiliaryKeys(KEYS.root).load(member_id), text)
 
-    def tracker(self) -> Tracker:
+    def tracker(self) -> DerivedState:
         """Return a tracker of what is there."""
-        return Tracker(
+        return DerivedState(
             self.key_space,
             local_id=MEMBER,
             is_failed=lambda _: False,
@@ -83,7 +83,7 @@ class Bench:
         return MemberReport(capacity=0, replicas={ITEM: ReplicaLoad(cpu_ratio=float(value))})
 
 
-def _load(tracker: Tracker) -> int:
+def _load(tracker: DerivedState) -> int:
     return tracker.whole(revision=1).state().item_loads.get(ITEM, 1)
 
 

@@ -12,7 +12,7 @@ import pytest
 from allocator.simulation.network import Link
 from allocator.simulation.virtual_loop import VirtualClock, run_virtual, running_loop
 from consumer.errors import RegisterMismatchError
-from consumer.journal.append_fence import CopyRegister
+from consumer.journal.append_fence import WriterEpochRegister
 from consumer.journal.append_service import AppendService
 from consumer.journal.client import JournalClient
 from consumer.message.framing import NDJSON
@@ -48,7 +48,7 @@ def _numbers_after(seed: int, *, fenced: bool) -> Sequence[int]:
     async def append() -> bytes:
         random = Random(seed)
         broker = _broker()
-        register = CopyRegister.of("writer", random.randbytes)
+        register = WriterEpochRegister.of("writer", random.randbytes)
         link = Link(random, loss=0.3, late=0.3)
         async with (
             _client(broker, link) as client,
@@ -89,7 +89,7 @@ def test_appends_that_are_answered_set_no_registers() -> None:
 
     async def append() -> int:
         broker = _broker()
-        register = CopyRegister.of("writer", Random(1).randbytes)
+        register = WriterEpochRegister.of("writer", Random(1).randbytes)
         async with (
             _client(broker, Link(Random(1))) as client,
             AppendService(client, copies=register) as service,
@@ -106,7 +106,7 @@ def test_writer_goes_on_where_an_earlier_one_of_its_name_changed_the_register() 
 
     async def append() -> tuple[bytes, list[str]]:
         broker = _broker()
-        register = CopyRegister.of("writer", Random(1).randbytes)
+        register = WriterEpochRegister.of("writer", Random(1).randbytes)
         left = label_set((register.name, "of-another"), ("author", "somebody"))
         broker.append(AppendRequest(journal=JOURNAL, union_registers=left), b"0\n")
         async with (
@@ -125,7 +125,7 @@ def test_writer_in_doubt_gives_up_when_another_of_its_name_changes_the_register(
 
     async def append() -> bytes:
         broker = _broker()
-        register = CopyRegister.of("writer", Random(1).randbytes)
+        register = WriterEpochRegister.of("writer", Random(1).randbytes)
         link = Link(Random(1))
         async with (
             _client(broker, link) as client,

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from allocator.simulation.many import run_seed
 from consumer.simulation.__main__ import main
-from consumer.simulation.history_checker import Witness
+from consumer.simulation.history_checker import HistoryChecker
 from consumer.simulation.run import shards, simulate
 from consumer.simulation.scenario import Scenario
 
@@ -62,7 +62,7 @@ def test_failure_tells_its_seed_what_happened_and_how_to_see_it_again() -> None:
 
 def test_witness_sees_a_commit_beside_a_newer_one() -> None:
     """S3: what was durable is gone from what is durable now."""
-    witness = Witness()
+    witness = HistoryChecker()
     witness.committed |= {1, 2, 3}
     witness.on_durable({"1": 0, "2": 1})
     assert witness.violation is None
@@ -74,7 +74,7 @@ def test_witness_sees_a_commit_beside_a_newer_one() -> None:
 
 def test_witness_sees_an_input_that_nobody_committed() -> None:
     """S1: a message of a transaction that was rolled back is reflected."""
-    witness = Witness()
+    witness = HistoryChecker()
     witness.committed.add(1)
 
     witness.on_durable({"1": 0, "2": 1})
@@ -84,7 +84,7 @@ def test_witness_sees_an_input_that_nobody_committed() -> None:
 
 def test_witness_sees_a_restore_of_what_never_was() -> None:
     """S3: a store begins with more than is durable."""
-    witness = Witness()
+    witness = HistoryChecker()
 
     witness.on_restored({"1": 0})
 
@@ -93,7 +93,7 @@ def test_witness_sees_a_restore_of_what_never_was() -> None:
 
 def test_witness_sees_a_delivery_of_what_the_state_reflects() -> None:
     """S1, before anything of it is durable."""
-    witness = Witness()
+    witness = HistoryChecker()
     witness.committed.add(1)
 
     witness.on_consumed(1, again=True)

@@ -17,7 +17,7 @@ import pytest
 from allocator.ops import Put
 from consumer.broker.append import AppendTurn
 from consumer.checkpoint import build_checkpoint
-from consumer.journal.append_fence import CopyRegister
+from consumer.journal.append_fence import WriterEpochRegister
 from consumer.journal.append_service import AppendService
 from consumer.message.producer_segment import EncodedCheckpoint
 from consumer.message.sequencer import Sequencer
@@ -122,7 +122,7 @@ def _one_producer(patch: pytest.MonkeyPatch) -> None:
 
 
 def _late_copies(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CopyRegister, "of", lambda _, __: None)
+    patch.setattr(WriterEpochRegister, "of", lambda _, __: None)
 
 
 def _undoes_nothing(patch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.metrics import LeaseMetrics
 from consumer.leasing.position import Position
 from consumer.leasing.record import LeaseRecord, RecordConflictError, Versioned
-from consumer.leasing.worker.acquirer import ATTEMPTS, BACK_OFF_RATIO, Attempts
+from consumer.leasing.worker.acquirer import ATTEMPTS, BACK_OFF_RATIO, Acquirer
 from consumer.leasing.worker.discoverer import Discoverer
 from consumer.leasing.worker.metrics import WorkerMetrics
 from consumer.leasing.worker.pacing import Pacing
@@ -49,7 +49,7 @@ class Scene:
         manager = LeaseManager(self.store, clock=self.clock)
         metrics = WorkerMetrics(LeaseMetrics(), "w1", self.clock)
         dice = Random(1).random
-        attempts = Attempts(
+        attempts = Acquirer(
             "w1",
             manager=manager,
             metrics=metrics,

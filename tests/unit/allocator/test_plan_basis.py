@@ -9,7 +9,7 @@ import pytest
 from allocator.keys import Keys
 from allocator.model import ItemId, MemberId
 from allocator.ops import KeyValue
-from allocator.state.derived_state import Tracker
+from allocator.state.derived_state import DerivedState
 from allocator.state.mirror import Mirror
 from tests.support.memory_cluster import ValueConsistency
 from tests.support.plain_values import PlainDecoder
@@ -30,7 +30,7 @@ class Watched:
         self.put(KEYS.member(MEMBER), b"limit=5")
         self.put(REPLICA, b"backfill")
         self.mirror.take_changes()
-        self.tracker = Tracker(
+        self.tracker = DerivedState(
             self.mirror,
             local_id=MEMBER,
             is_failed=lambda assignment: assignment.kv.value == b"failed",

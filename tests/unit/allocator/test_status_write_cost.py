@@ -16,7 +16,7 @@ from allocator.ops import KeyValue
 from allocator.placement.plan import Plan
 from allocator.placement.problem import Desired, Problem
 from allocator.policy import AllocationPolicy
-from allocator.state.derived_state import Tracker
+from allocator.state.derived_state import DerivedState
 from allocator.state.mirror import Mirror
 from allocator.transition.capacity import WaitReason
 from tests.support.plain_values import PlainDecoder
@@ -107,7 +107,7 @@ class Leader:
             self.put(KEYS.assignment(item_id, MEMBERS[number % 4], 0), b"consistent")
         self.mirror.take_changes()
         self.consistency = CountingConsistency(self.count)
-        self.tracker = Tracker(
+        self.tracker = DerivedState(
             CountingContents(self.mirror, self.count),
             local_id=MEMBERS[0],
             is_failed=lambda assignment: assignment.kv.value == b"failed",

@@ -11,7 +11,7 @@ from allocator.ops import KeyValue
 from allocator.placement.flow import FlowSolver
 from allocator.placement.primaries import wanted_hand_overs
 from allocator.policy import AllocationPolicy, PrimaryPolicy, TransitionPolicy
-from allocator.state.derived_state import Tracker
+from allocator.state.derived_state import DerivedState
 from allocator.state.mirror import Mirror
 from tests.support.memory_cluster import ValueConsistency
 from tests.support.plain_values import PlainDecoder
@@ -24,7 +24,7 @@ POLICY = AllocationPolicy(
 )
 
 
-def _tracker(limits: tuple[bytes, ...], primaries: tuple[int, ...]) -> Tracker:
+def _tracker(limits: tuple[bytes, ...], primaries: tuple[int, ...]) -> DerivedState:
     """Return a tracker of members with these limits and primaries; every item has a standby on each other member."""
     mirror = Mirror(KEYS, PlainDecoder())
     revision = 1
@@ -54,7 +54,7 @@ def _tracker(limits: tuple[bytes, ...], primaries: tuple[int, ...]) -> Tracker:
         for slot, member_id in enumerate((holder, *others)):
             put(KEYS.assignment(item_id, member_id, slot), b"consistent")
     mirror.take_changes()
-    return Tracker(
+    return DerivedState(
         mirror,
         local_id=members[0],
         is_failed=lambda _: False,

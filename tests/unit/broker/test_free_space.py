@@ -13,7 +13,7 @@ from consumer.broker.segment_recycler import (
     LOOK_SECONDS_MAX,
     SMALL_BYTES_MAX,
     FreeSpace,
-    SpareFiles,
+    SegmentRecycler,
 )
 from tests.support.stepping_clock import SteppingClock
 
@@ -53,7 +53,7 @@ def clock() -> SteppingClock:
 @pytest.fixture
 def space(tmp_path: Path, disk: _CountingDisk, clock: SteppingClock) -> FreeSpace:
     """Of that disk."""
-    spares = SpareFiles(disk, tmp_path, bytes_max=PLENTY, file_bytes_min=0)
+    spares = SegmentRecycler(disk, tmp_path, bytes_max=PLENTY, file_bytes_min=0)
     return FreeSpace(disk, clock, tmp_path, spares, floor_bytes=FLOOR)
 
 

@@ -11,7 +11,7 @@ import pytest
 from consumer.broker.disk import Disk
 from consumer.broker.open_fragment import COPY_BYTES_MAX
 from consumer.broker.recovery import RecoveredJournal, open_journal
-from consumer.broker.segment_recycler import SpareFiles
+from consumer.broker.segment_recycler import SegmentRecycler
 from consumer.broker.store import INLINE_BYTES_MAX, JournalStore, JournalStoreError
 from tests.support.failing_disk import FailingDisk, descriptors_under
 from tests.support.journal_files import commit, content_by_span, crash, opening, reopened
@@ -21,9 +21,9 @@ LARGE = b"L" * (INLINE_BYTES_MAX + 5)
 USED = 1 << 20
 
 
-def _spares(root: Path, disk: Disk, *, used: int = USED) -> SpareFiles:
+def _spares(root: Path, disk: Disk, *, used: int = USED) -> SegmentRecycler:
     (root / "spare").mkdir(exist_ok=True)
-    spares = SpareFiles(disk, root / "spare", bytes_max=64 << 20, file_bytes_min=1)
+    spares = SegmentRecycler(disk, root / "spare", bytes_max=64 << 20, file_bytes_min=1)
     old = root / "old"
     old.write_bytes(b"\xee" * used)
     spares.retire([old])
@@ -31,7 +31,7 @@ def _spares(root: Path, disk: Disk, *, used: int = USED) -> SpareFiles:
     return spares
 
 
-def _use(store: JournalStore, spares: SpareFiles) -> None:
+def _use(store: JournalStore, spares: SegmentRecycler) -> None:
     before = store.file
     store.use_spare(spares)
     assert store.file is not before

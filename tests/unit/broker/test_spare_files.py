@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from consumer.broker.disk import Disk
-from consumer.broker.segment_recycler import KEPT_BYTES_MIN, SpareFiles
+from consumer.broker.segment_recycler import KEPT_BYTES_MIN, SegmentRecycler
 from tests.support.failing_disk import FailingDisk, descriptors_under
 
 
-def _spares(root: Path, *, disk: Disk | None = None, bytes_max: int = 1000) -> SpareFiles:
+def _spares(root: Path, *, disk: Disk | None = None, bytes_max: int = 1000) -> SegmentRecycler:
     (root / "spare").mkdir()
-    return SpareFiles(disk or Disk(), root / "spare", bytes_max=bytes_max, file_bytes_min=10)
+    return SegmentRecycler(disk or Disk(), root / "spare", bytes_max=bytes_max, file_bytes_min=10)
 
 
 def _file(root: Path, name: str, size: int) -> Path:
@@ -112,7 +112,7 @@ def test_on_another_file_system_a_file_goes(tmp_path: Path) -> None:
 def test_files_are_kept_from_some_size_on_by_default(tmp_path: Path) -> None:
     """Those of small journals cost more than they save."""
     (tmp_path / "spare").mkdir()
-    spares = SpareFiles(Disk(), tmp_path / "spare", bytes_max=10 * KEPT_BYTES_MIN)
+    spares = SegmentRecycler(Disk(), tmp_path / "spare", bytes_max=10 * KEPT_BYTES_MIN)
     spares.retire(
         [_file(tmp_path, str(size), size) for size in (KEPT_BYTES_MIN - 1, KEPT_BYTES_MIN)]
     )

@@ -8,14 +8,14 @@ from allocator.placement.problem import Desired
 from allocator.state.alloc_state import Demand
 from allocator.whatif.leader_snapshot import Basis
 from consumer.protocol.allocation_pb2 import PlanRequest
-from consumer.rpc.plan_cache import PLANS_KEPT_MAX, KeptPlan, KeptPlans
+from consumer.rpc.plan_cache import PLANS_KEPT_MAX, CachedPlan, PlanCache
 
 BEFORE: Basis = (1, 1, 1)
 NOW: Basis = (1, 2, 1)
 
 
-def _kept(plan_id: str, basis: Basis, *, shards: int = 0) -> KeptPlan:
-    return KeptPlan(
+def _kept(plan_id: str, basis: Basis, *, shards: int = 0) -> CachedPlan:
+    return CachedPlan(
         id=plan_id,
         basis=basis,
         plan=Plan(Demand(members=(), items=(), avoided=frozenset()), _desired(shards)),
@@ -31,7 +31,7 @@ def _desired(shards: int) -> Desired:
 
 def test_plan_is_found_while_its_basis_is_what_it_was() -> None:
     """And by the leader that made it: the basis names the leadership."""
-    plans, kept = KeptPlans(), _kept("a", NOW)
+    plans, kept = PlanCache(), _kept("a", NOW)
     plans.keep(kept, basis=NOW)
 
     assert plans.find("a", basis=NOW) is kept
@@ -42,7 +42,7 @@ def test_plan_is_found_while_its_basis_is_what_it_was() -> None:
 
 def test_plan_that_can_never_be_applied_leaves_its_name_alone() -> None:
     """A placement of every shard is large, and a basis does not come back; but whoever asks is told the right thing."""
-    plans = KeptPlans()
+    plans = PlanCache()
     plans.keep(_kept("old", BEFORE), basis=BEFORE)
     plans.keep(_kept("late", BEFORE), basis=NOW)
     plans.keep(_kept("new", NOW), basis=NOW)
@@ -55,7 +55,7 @@ def test_plan_that_can_never_be_applied_leaves_its_name_alone() -> None:
 
 def test_only_so_many_are_remembered() -> None:
     """The oldest is forgotten; one that is asked for again is not the oldest."""
-    plans = KeptPlans()
+    plans = PlanCache()
     for number in range(PLANS_KEPT_MAX):
         plans.keep(_kept(str(number), NOW), basis=NOW)
     plans.keep(_kept("0", NOW), basis=NOW)
@@ -67,7 +67,7 @@ def test_only_so_many_are_remembered() -> None:
 
 def test_plans_of_very_many_shards_are_fewer() -> None:
     """Two of them are more than a leader should hold beside its own: the newest stays, however large."""
-    plans = KeptPlans(placements_max=10)
+    plans = PlanCache(placements_max=10)
     for name in ("first", "second", "third"):
         plans.keep(_kept(name, NOW, shards=5), basis=NOW)
     assert ["first" in plans, "second" in plans, "third" in plans] == [False, True, True]

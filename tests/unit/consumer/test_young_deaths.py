@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from allocator.model import ItemId, MemberId
-from consumer.shard.crash_loop import DeathRecord, Life, YoungDeath, YoungDeaths
+from consumer.shard.crash_loop import CrashLoop, DeathRecord, Life, YoungDeath
 
 A, B = MemberId("z", "member-a"), MemberId("z", "member-b")
 S, T = ItemId("s"), ItemId("t")
@@ -11,8 +11,8 @@ FIRST, SECOND = 11, 22
 """Revisions that created the members' keys."""
 
 
-def _with_primary(young_seconds: float = 60.0) -> YoungDeaths:
-    deaths = YoungDeaths(young_seconds=young_seconds)
+def _with_primary(young_seconds: float = 60.0) -> CrashLoop:
+    deaths = CrashLoop(young_seconds=young_seconds)
     died = deaths.on_members({A: Life(FIRST, False), B: Life(SECOND, False)})
     deaths.on_primaries({S: A, T: B}, died=died, now_monotonic_seconds=0.0)
     return deaths

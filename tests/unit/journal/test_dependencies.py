@@ -8,7 +8,7 @@ import pytest
 
 from allocator.runtime.task_group import TaskGroup
 from consumer.errors import JournalError
-from consumer.journal.append_service import succeed, succeed_or_go
+from consumer.journal.append_service import await_committed_or_sent, succeed
 from consumer.journal.pipelining import AFTER_MAX
 from consumer.op_future import AppendToken, TurnFuture
 
@@ -51,7 +51,7 @@ async def test_what_is_sent_right_after_a_look_is_not_waited_for() -> None:
     future = SentBetweenLooks()
     future.arm()
     async with asyncio.timeout(DEADLINE_SECONDS):
-        assert await succeed_or_go("a", {future}) == (TURN,)
+        assert await await_committed_or_sent("a", {future}) == (TURN,)
 
 
 async def test_turns_of_one_broker_are_gone_after() -> None:
@@ -60,10 +60,10 @@ async def test_turns_of_one_broker_are_gone_after() -> None:
     elsewhere = _sent(AppendToken("http://other", b"2"))
     many = [_sent(TURN) for _ in range(AFTER_MAX + 1)]
     async with asyncio.timeout(DEADLINE_SECONDS):
-        assert {turn.name for turn in await succeed_or_go("a", here)} == {b"0", b"1"}
+        assert {turn.name for turn in await await_committed_or_sent("a", here)} == {b"0", b"1"}
         for futures, left in (([elsewhere, *here], 2), (many, AFTER_MAX)):
             async with TaskGroup() as group:
-                waiting = group.start_soon(succeed_or_go("a", futures), name="wait")
+                waiting = group.start_soon(await_committed_or_sent("a", futures), name="wait")
                 await asyncio.sleep(0)
                 assert not waiting.done()
                 futures[0].set_result(None)
@@ -76,7 +76,7 @@ async def test_failures_and_cancellations_are_told() -> None:
     failed.set_exception(OSError("disk"))
     cancelled: TurnFuture[None] = TurnFuture()
     cancelled.cancel()
-    for wait in (succeed, succeed_or_go):
+    for wait in (succeed, await_committed_or_sent):
         with pytest.raises(JournalError, match="failed: disk"):
             await wait("a", {failed})
         with pytest.raises(JournalError, match="was cancelled"):

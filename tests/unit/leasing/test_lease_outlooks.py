@@ -13,7 +13,7 @@ import pytest
 from consumer.leasing import rules
 from consumer.leasing.position import SHARD_END, Position
 from consumer.leasing.record import LeaseRecord, Version, Versioned
-from consumer.leasing.worker.lease_view import LeaseScan, Memory, Observer, Outlook, outlook
+from consumer.leasing.worker.lease_view import LeaseScan, Memory, Viewer, WorkerView, outlook
 
 D = 10.0
 ASKING = 40.0
@@ -28,7 +28,7 @@ class Looks:
     """A worker that looks now and then."""
 
     def __init__(self, *, tells: bool = False) -> None:
-        self._observer = Observer(
+        self._observer = Viewer(
             me="w1", lease_seconds=D, asking_seconds=ASKING, store_tells_who_lives=tells
         )
         self._memory: dict[str, Memory] = {}
@@ -39,7 +39,7 @@ class Looks:
         at: float,
         takes_seconds: float = 0.0,
         held: Collection[str] = (),
-    ) -> Outlook:
+    ) -> WorkerView:
         """Look at a time, for a while."""
         look = LeaseScan(
             found=tuple(_found(record) for record in records),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.leasing.expiry import Sighting, is_free, sighted
+from consumer.leasing.expiry import LastSeen, is_free, sighted
 from consumer.leasing.record import LeaseRecord, Version, Versioned
 
 FREE = LeaseRecord(key="a", epoch=1, counter=2)
@@ -29,14 +29,14 @@ def _found(record: LeaseRecord, *, fence: int = 2) -> Versioned:
 )
 def test_lease_is_free(record: LeaseRecord, moved: float | None, now: float, free: bool) -> None:
     """Nobody's is free at once; somebody's strictly after its length."""
-    sighting = Sighting(epoch=1, counter=2, moved_monotonic_seconds=moved)
+    sighting = LastSeen(epoch=1, counter=2, moved_monotonic_seconds=moved)
 
     assert is_free(_found(record), sighting, now_seconds=now, lease_seconds=10.0) is free
 
 
 def test_lease_without_a_fence_is_free() -> None:
     """It has an owner's name, and its store knows that nobody lives by it."""
-    sighting = Sighting(epoch=1, counter=2, moved_monotonic_seconds=100.0)
+    sighting = LastSeen(epoch=1, counter=2, moved_monotonic_seconds=100.0)
 
     assert is_free(_found(HELD, fence=0), sighting, now_seconds=100.0, lease_seconds=10.0)
 
@@ -46,18 +46,18 @@ def test_lease_without_a_fence_is_free() -> None:
     [
         (None, HELD, 50.0),
         (None, FREE, None),
-        (Sighting(epoch=1, counter=2, moved_monotonic_seconds=7.0), HELD, 7.0),
-        (Sighting(epoch=1, counter=2, moved_monotonic_seconds=None), FREE, None),
-        (Sighting(epoch=1, counter=1, moved_monotonic_seconds=7.0), HELD, 50.0),
-        (Sighting(epoch=0, counter=2, moved_monotonic_seconds=7.0), HELD, 50.0),
-        (Sighting(epoch=1, counter=1, moved_monotonic_seconds=None), FREE, 50.0),
+        (LastSeen(epoch=1, counter=2, moved_monotonic_seconds=7.0), HELD, 7.0),
+        (LastSeen(epoch=1, counter=2, moved_monotonic_seconds=None), FREE, None),
+        (LastSeen(epoch=1, counter=1, moved_monotonic_seconds=7.0), HELD, 50.0),
+        (LastSeen(epoch=0, counter=2, moved_monotonic_seconds=7.0), HELD, 50.0),
+        (LastSeen(epoch=1, counter=1, moved_monotonic_seconds=None), FREE, 50.0),
     ],
     ids=["held", "free", "same", "still free", "renewed", "taken", "let go"],
 )
 def test_sighting_after_a_look(
-    before: Sighting | None, record: LeaseRecord, moved: float | None
+    before: LastSeen | None, record: LeaseRecord, moved: float | None
 ) -> None:
     """A record that did not move keeps its time; at first sight only what is held counts as moved."""
     found = sighted(before, record, now_seconds=50.0)
 
-    assert found == Sighting(epoch=1, counter=2, moved_monotonic_seconds=moved)
+    assert found == LastSeen(epoch=1, counter=2, moved_monotonic_seconds=moved)

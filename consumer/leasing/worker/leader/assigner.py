@@ -17,7 +17,7 @@ from allocator.runtime.clock import Clock
 from allocator.runtime.task_group import TaskGroup
 from consumer.errors import LeasingError
 from consumer.leasing import rules
-from consumer.leasing.compare_and_swap import swap, verdict_of_taker
+from consumer.leasing.compare_and_swap import compare_and_swap, verdict_of_taker
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.record import Versioned
 from consumer.leasing.store import RecordStore
@@ -158,7 +158,7 @@ class Assigner:
         """Write one. None if it rests on what is not so any more: the next pass looks again."""
         worker = assignment.worker
         if assignment.how is GivenHow.FREE:
-            return await swap(
+            return await compare_and_swap(
                 self._leases, seen, lambda record: rules.take(record, worker), verdict_of_taker
             )
         graceful = assignment.how is GivenHow.HAND_OFF

@@ -13,7 +13,7 @@ from typing import Final
 
 from allocator.runtime.clock import Clock
 from consumer.errors import InvalidStateError
-from consumer.leasing.expiry import Sighting, is_free, sighted
+from consumer.leasing.expiry import LastSeen, is_free, sighted
 from consumer.leasing.facades.kcl import LeaseManager
 from consumer.leasing.record import LeaseRecord, Versioned
 from consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
@@ -88,7 +88,7 @@ class LeaderLock:
         self._lease_seconds = lease_seconds
         self._clock = clock
         self._held: HeldLease | None = None
-        self._sighting: Sighting | None = None
+        self._sighting: LastSeen | None = None
 
     @property
     def is_held(self) -> bool:

@@ -15,7 +15,7 @@ from consumer.leasing.record import RecordConflictError, Versioned
 from consumer.leasing.record_processor.held_lease import HeldLease, TellsDeadline
 from consumer.leasing.store import RecordStore
 from consumer.leasing.worker.leader.lock import WORKER_PREFIX, check_rows, taken_row, worker_key
-from consumer.leasing.worker.lease_view import LeaseScan, Memory, Observer, Outlook, outlook
+from consumer.leasing.worker.lease_view import LeaseScan, Memory, Viewer, WorkerView, outlook
 from consumer.leasing.worker.settings import WorkerSettings
 
 _log = structlog.get_logger()
@@ -50,7 +50,7 @@ class StoreWatch:
         self._manager = manager
         self._clock = clock
         self._memory: Mapping[str, Memory] = {}
-        self.observer = Observer(
+        self.observer = Viewer(
             me=NOBODY,
             lease_seconds=lease_seconds,
             asking_seconds=asking_seconds,
@@ -58,7 +58,7 @@ class StoreWatch:
         )
         """Whose memory it is."""
 
-    async def look(self) -> tuple[LeaseScan, Outlook]:
+    async def look(self) -> tuple[LeaseScan, WorkerView]:
         """Return what is there, and what is known of it."""
         began_seconds = self._clock.monotonic_seconds()
         found = await self._manager.list_leases()

@@ -21,7 +21,7 @@ from consumer.leasing.record import LeaseRecord, Versioned
 from consumer.leasing.stores.dynamodb.kcl_java import state_table
 from consumer.leasing.stores.dynamodb.layout import NativeLayout
 from consumer.leasing.stores.dynamodb.store import DynamoRecordStore
-from consumer.leasing.worker.acquirer import Attempts
+from consumer.leasing.worker.acquirer import Acquirer
 from consumer.leasing.worker.discoverer import Discoverer
 from consumer.leasing.worker.leader.lock import ForeignWatch
 from consumer.leasing.worker.metrics import WorkerMetrics
@@ -63,7 +63,7 @@ def discoverer(subject: DynamoSubject) -> Discoverer:
     """Worker w1's."""
     clock = SteppingClock()
     manager = LeaseManager(subject.rival)
-    attempts = Attempts(
+    attempts = Acquirer(
         "w1",
         manager=manager,
         metrics=WorkerMetrics(LeaseMetrics(), "w1", clock),

@@ -13,9 +13,9 @@ __all__ = [
     "Change",
     "Fault",
     "Invariant",
+    "InvariantViolation",
     "Report",
     "Scenario",
-    "InvariantViolation",
     "World",
     "simulate",
 ]

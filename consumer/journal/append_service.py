@@ -11,8 +11,8 @@ Promises:
 * Everything else is repeated with back-off until it succeeds or the service closes. **An append whose answer was lost
   is repeated too, so its bytes may stand in the journal twice**: delivery is at least once. Readers that sequence
   messages by their UUIDs drop the second copy; that is what makes it exactly once. Nothing is ever reordered or left
-  out: a copy is followed by whatever was queued after it. With a `WriterEpochRegister` that holds for copies, too, that the
-  service gave up waiting for: none lands behind what was queued after it.
+  out: a copy is followed by whatever was queued after it. With a `WriterEpochRegister` that holds for copies, too, that
+  the service gave up waiting for: none lands behind what was queued after it.
 
 Source: gazette/core broker/client/append_service.go. Unlike the model, `check_registers` does not turn refusals into
 endless repetition, and memory is bounded by `wait_for_room` rather than by spilling to files.

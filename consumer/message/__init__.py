@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NDJSON",
-    "WriterEpochRegister",
     "MessageClock",
     "PendingAppend",
+    "WriterEpochRegister",
     "build_uuid",
     "fnv1a_32",
     "framing_for",

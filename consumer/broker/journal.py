@@ -64,7 +64,7 @@ _WEIGHT = 1 / 32
 """Of the latest commit in what is typical."""
 
 
-class DirectCommits:
+class InlineCommits:
     """Of all journals of a broker. Lives on the event loop."""
 
     def __init__(self, clock: Clock, *, bytes_max: int) -> None:
@@ -157,7 +157,7 @@ class Site:
     group: TaskGroup
     spares: SegmentRecycler
     free_space: FreeSpace
-    direct: DirectCommits
+    direct: InlineCommits
     limits: BrokerLimits
     boot_id: str
     quarantine: JournalQuarantine

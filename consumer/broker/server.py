@@ -27,7 +27,7 @@ from consumer.broker.fragments_api import (
     QuarantineHandler,
     VerifyHandler,
 )
-from consumer.broker.journal import DirectCommits, Site
+from consumer.broker.journal import InlineCommits, Site
 from consumer.broker.journals import Journals
 from consumer.broker.limits import BoundMetrics, BrokerLimits
 from consumer.broker.list_apply import ApplyHandler, ListHandler
@@ -128,7 +128,7 @@ class Broker:
             group=self._group,
             spares=spares,
             free_space=FreeSpace(self._disk, self._clock, root.journals, spares, floor_bytes=floor),
-            direct=DirectCommits(self._clock, bytes_max=self._config.direct_commit_bytes_max),
+            direct=InlineCommits(self._clock, bytes_max=self._config.direct_commit_bytes_max),
             limits=self.limits,
             boot_id=root.boot_id,
             quarantine=JournalQuarantine(self._disk, root.directory),

@@ -23,7 +23,7 @@ ResultT = TypeVar("ResultT")
 
 
 class ShardWorker(Protocol):
-    """Where the calls of one shard run: `Worker`, or another place that keeps their order."""
+    """Where the calls of one shard run: `PythonWorkerCache`, or another place that keeps their order."""
 
     cpu_seconds: float
     """CPU time that calls took."""

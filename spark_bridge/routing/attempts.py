@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from allocator.runtime.backoff import Backoff
 from consumer.protocol.call_metadata import Token, request_metadata
 from spark_bridge.errors import NoMemberError
-from spark_bridge.routing.channels import Worker, this_worker
+from spark_bridge.routing.channels import PythonWorkerCache, this_worker
 from spark_bridge.routing.lookup import Metadata, believed_route, credentials, selecting
 from spark_bridge.routing.plan import ResolverPlan
 from spark_bridge.routing.retry_policy import (
@@ -125,7 +125,7 @@ class _Calling:
         self._shard_id = target.shard_id
         self._call = call
         self._deadline = time.monotonic() + seconds
-        self._worker: Worker = this_worker()
+        self._worker: PythonWorkerCache = this_worker()
         self._table = self._worker.routes(plan.cluster)
         self._history = CallHistory(target.shard_id, call.method, seconds=seconds)
         self._backoff = Backoff(max_seconds=PAUSE_SECONDS_MAX, random=self._worker.random)

@@ -142,7 +142,7 @@ THREADS_MAX = 32
 """Calls under way at once as futures; more wait."""
 
 
-class Worker:
+class PythonWorkerCache:
     """The channels and routes of this process."""
 
     def __init__(self) -> None:
@@ -174,13 +174,13 @@ class Worker:
         self.channels.close()
 
 
-def this_worker() -> Worker:
+def this_worker() -> PythonWorkerCache:
     """Return what this process keeps."""
     return _worker_of(os.getpid())
 
 
 @cache
-def _worker_of(process_id: int) -> Worker:
+def _worker_of(process_id: int) -> PythonWorkerCache:
     # One entry, or in a fork two: the parent's stays unused, since closing its channels here could hang.
     del process_id
-    return Worker()
+    return PythonWorkerCache()

@@ -14,7 +14,7 @@ from consumer.journal.transport import error_of_rpc, error_of_status
 from consumer.protocol.journal_pb2 import ReadRequest, ReadResponse, Status
 from consumer.protocol.journal_pb2_grpc import JournalStub
 from consumer.protocol.labels import label_set, selector
-from spark_bridge.routing.channels import Worker, this_worker
+from spark_bridge.routing.channels import PythonWorkerCache, this_worker
 
 if TYPE_CHECKING:
     from consumer.protocol.auth import ClientAuth
@@ -48,7 +48,7 @@ def token_of_heads(
     return {journal: _head(worker, broker_address, journal, auth) for journal in journals}
 
 
-def _head(worker: Worker, broker: str, journal: str, auth: ClientAuth | None) -> int:
+def _head(worker: PythonWorkerCache, broker: str, journal: str, auth: ClientAuth | None) -> int:
     deadline = time.monotonic() + PATIENCE_SECONDS
     backoff = Backoff(max_seconds=_PAUSE_SECONDS_MAX, random=worker.random)
     while True:
@@ -62,7 +62,7 @@ def _head(worker: Worker, broker: str, journal: str, auth: ClientAuth | None) ->
 
 
 def _ask(
-    worker: Worker, broker: str, journal: str, auth: ClientAuth | None, *, seconds: float
+    worker: PythonWorkerCache, broker: str, journal: str, auth: ClientAuth | None, *, seconds: float
 ) -> int:
     metadata = () if auth is None else _credentials(auth, journal)
     request = ReadRequest(journal=journal, offset=_HEAD, metadata_only=True)

@@ -16,7 +16,7 @@ from consumer.protocol.labels import ID, label_set, selector
 from consumer.protocol.shard_pb2 import ListRequest, ListResponse
 from consumer.protocol.shard_pb2_grpc import ShardStub
 from spark_bridge.errors import NoMemberError
-from spark_bridge.routing.channels import Worker, this_worker
+from spark_bridge.routing.channels import PythonWorkerCache, this_worker
 from spark_bridge.routing.plan import ResolverPlan
 from spark_bridge.routing.routes import ShardRoute, routes_of
 
@@ -44,7 +44,7 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 
 
 def believed_route(
-    plan: ResolverPlan, worker: Worker, shard_id: str, *, deadline: float
+    plan: ResolverPlan, worker: PythonWorkerCache, shard_id: str, *, deadline: float
 ) -> ShardRoute:
     """Return the route of a shard, looked up if need be.
 
@@ -93,7 +93,12 @@ def credentials(
 
 
 def ask_list(
-    worker: Worker, endpoint: str, shards: LabelSelector | None, auth_keys: str, *, seconds: float
+    worker: PythonWorkerCache,
+    endpoint: str,
+    shards: LabelSelector | None,
+    auth_keys: str,
+    *,
+    seconds: float,
 ) -> ListResponse:
     """Ask one member for shards.
 
@@ -114,7 +119,9 @@ def selecting(*shard_ids: str) -> LabelSelector:
     return selector(label_set(*((ID, shard_id) for shard_id in shard_ids)))
 
 
-def _look_up(plan: ResolverPlan, worker: Worker, shard_id: str, *, deadline: float) -> ShardRoute:
+def _look_up(
+    plan: ResolverPlan, worker: PythonWorkerCache, shard_id: str, *, deadline: float
+) -> ShardRoute:
     table = worker.routes(plan.cluster)
     others = (route.shard_id for route in plan.routes)
     wanted = table.to_look_up(shard_id, others, time.monotonic(), limit=LOOKUP_SHARDS_MAX)
@@ -140,7 +147,7 @@ def _look_up(plan: ResolverPlan, worker: Worker, shard_id: str, *, deadline: flo
     raise NoMemberError(f"no member told who serves shard {shard_id}; the last one: {met}")
 
 
-def _members(plan: ResolverPlan, worker: Worker, shard_id: str) -> list[str]:
+def _members(plan: ResolverPlan, worker: PythonWorkerCache, shard_id: str) -> list[str]:
     """Return whom to ask: members that routes name and the driver's, the doubted primary last."""
     table = worker.routes(plan.cluster)
     known = table.known(shard_id)

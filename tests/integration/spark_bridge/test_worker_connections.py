@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from consumer.protocol.shard_pb2 import StatRequest
-from spark_bridge.routing.channels import Worker, WorkerChannels, this_worker
+from spark_bridge.routing.channels import PythonWorkerCache, WorkerChannels, this_worker
 from spark_bridge.routing.heads import token_of_heads
 from spark_bridge.routing.lookup import ask_list
 from spark_bridge.task_resolver import TaskResolver
@@ -66,7 +66,7 @@ async def test_idle_connection_closes_by_itself_each_time_and_the_next_call_open
     """
     async with cluster.member("a") as member:
         before = connections_to([member.address])
-        worker = Worker()
+        worker = PythonWorkerCache()
         worker.channels = WorkerChannels(idle_seconds=1.0)
 
         def listing() -> None:
@@ -79,7 +79,7 @@ async def test_idle_connection_closes_by_itself_each_time_and_the_next_call_open
         worker.close()
 
 
-def _ask_in_a_fork(resolver: TaskResolver, parents: Worker, pipe: Connection) -> None:
+def _ask_in_a_fork(resolver: TaskResolver, parents: PythonWorkerCache, pipe: Connection) -> None:
     assert this_worker() is not parents
     answer = resolver.stub("ask-0", TallyStub).Count(StatRequest())
     pipe.send((os.getpid(), answer.publish_at[TOTAL]))

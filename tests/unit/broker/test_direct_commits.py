@@ -12,7 +12,7 @@ from consumer.broker.journal import (
     RETRY_SECONDS,
     STALL_SECONDS,
     TYPICAL_SECONDS_MAX,
-    DirectCommits,
+    InlineCommits,
 )
 from tests.support.stepping_clock import SteppingClock
 
@@ -28,12 +28,12 @@ def clock() -> SteppingClock:
 
 
 @pytest.fixture
-def direct(clock: SteppingClock) -> DirectCommits:
+def direct(clock: SteppingClock) -> InlineCommits:
     """Of a disk that nobody knows yet."""
-    return DirectCommits(clock, bytes_max=BYTES_MAX)
+    return InlineCommits(clock, bytes_max=BYTES_MAX)
 
 
-def _commit(direct: DirectCommits, clock: SteppingClock, seconds: float, *, times: int = 1) -> None:
+def _commit(direct: InlineCommits, clock: SteppingClock, seconds: float, *, times: int = 1) -> None:
     def commit() -> None:
         clock.now_seconds += seconds
 
@@ -41,7 +41,7 @@ def _commit(direct: DirectCommits, clock: SteppingClock, seconds: float, *, time
         direct.run(commit)
 
 
-def test_only_small_commits_are_made_directly(direct: DirectCommits) -> None:
+def test_only_small_commits_are_made_directly(direct: InlineCommits) -> None:
     """A long write would hold up the loop for longer than a thread costs."""
     assert direct.allow(BYTES_MAX)
     assert not direct.allow(BYTES_MAX + 1)
@@ -49,12 +49,12 @@ def test_only_small_commits_are_made_directly(direct: DirectCommits) -> None:
 
 def test_none_are_made_directly_where_none_may_be(clock: SteppingClock) -> None:
     """Not even one without content, which only confirms a loss: it waits for the disk all the same."""
-    direct = DirectCommits(clock, bytes_max=0)
+    direct = InlineCommits(clock, bytes_max=0)
     assert not direct.allow(0)
     assert not direct.allow(1)
 
 
-def test_commits_that_could_be_made_at_once_go_to_threads(direct: DirectCommits) -> None:
+def test_commits_that_could_be_made_at_once_go_to_threads(direct: InlineCommits) -> None:
     """Many that wait are quicker side by side; those that have gone do not count any more."""
     with ExitStack() as waiting:
         for _ in range(PENDING_MAX):
@@ -65,7 +65,7 @@ def test_commits_that_could_be_made_at_once_go_to_threads(direct: DirectCommits)
     assert direct.allow(1)
 
 
-def test_quick_disk_stays_with_the_loop(direct: DirectCommits, clock: SteppingClock) -> None:
+def test_quick_disk_stays_with_the_loop(direct: InlineCommits, clock: SteppingClock) -> None:
     """A commit now and then that takes longer, as on busy processors, changes nothing."""
     for _ in range(20):
         _commit(direct, clock, QUICK_SECONDS, times=19)
@@ -74,7 +74,7 @@ def test_quick_disk_stays_with_the_loop(direct: DirectCommits, clock: SteppingCl
 
 
 def test_slow_disk_goes_to_threads_and_is_tried_now_and_then(
-    direct: DirectCommits, clock: SteppingClock
+    direct: InlineCommits, clock: SteppingClock
 ) -> None:
     """It is found out within a few commits, and asked again once a second; when it is quick again, that is noticed."""
     commits = 0
@@ -97,7 +97,7 @@ def test_slow_disk_goes_to_threads_and_is_tried_now_and_then(
 
 
 def test_stall_sends_commits_to_threads_for_a_multiple_of_its_length(
-    direct: DirectCommits, clock: SteppingClock
+    direct: InlineCommits, clock: SteppingClock
 ) -> None:
     """One that stands still for 0.3 s is followed by 15 s of threads; then the loop tries again."""
     _commit(direct, clock, 0.3)
@@ -108,7 +108,7 @@ def test_stall_sends_commits_to_threads_for_a_multiple_of_its_length(
     assert direct.allow(1)
 
 
-def test_learns_from_commits_that_fail(direct: DirectCommits, clock: SteppingClock) -> None:
+def test_learns_from_commits_that_fail(direct: InlineCommits, clock: SteppingClock) -> None:
     """A disk that fails after a long time is a disk that stalls."""
 
     def fail() -> None:

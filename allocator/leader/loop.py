@@ -32,11 +32,7 @@ from allocator.leader.load_feed import LoadFeed
 from allocator.leader.move_log import MoveLog
 from allocator.leader.move_records import Cause
 from allocator.leader.plan_store import PlanStore
-from allocator.leader.state import LeaderState, Observation, PacingPolicy
-from allocator.metrics import AllocatorMetrics
-from allocator.placement.plan import Plan, PlanRefused
-from allocator.placement.problem import Solver
-from allocator.round_plan import (
+from allocator.leader.round_plan import (
     Ending,
     RoundFacts,
     RoundPlan,
@@ -45,6 +41,10 @@ from allocator.round_plan import (
     ending_of,
     plan_round,
 )
+from allocator.leader.state import LeaderState, Observation, PacingPolicy
+from allocator.metrics import AllocatorMetrics
+from allocator.placement.plan import Plan, PlanRefused
+from allocator.placement.problem import Solver
 from allocator.runtime.backoff import Backoff
 from allocator.runtime.clock import Clock
 from allocator.state.alloc_state import Consistency
@@ -54,7 +54,7 @@ CATCH_UP_SECONDS = 5.0
 """How long to wait for what others wrote to show before asking again what the newest is."""
 
 
-# Performs a leader's rounds as `allocator.round_plan` decides them: look, decide off the loop, act,
+# Performs a leader's rounds as `allocator.leader.round_plan` decides them: look, decide off the loop, act,
 # wait.
 #
 #     facts ──► plan_round ──► snapshot ──► decide ──► conclude_round ──► perform steps ──► ending_of ──► seconds to

@@ -13,11 +13,11 @@ from allocator.keys import ItemKey
 from allocator.leader.executor import Executor
 from allocator.leader.leadership import Fence
 from allocator.leader.move_records import Cause
+from allocator.leader.round_plan import RoundResult
 from allocator.leader.stored_plan import StoredPlan
 from allocator.model import Assignment, ItemId, MemberId
 from allocator.placement.plan import Plan
 from allocator.policy import AllocationPolicy
-from allocator.round_plan import RoundResult
 from allocator.runtime.clock import Clock
 from allocator.state.alloc_state import Consistency
 from allocator.state.derived_state import DerivedState, parts_of

@@ -7,9 +7,7 @@ from dataclasses import replace
 import pytest
 
 from allocator.leader.decision import Decision
-from allocator.model import ItemId, MemberId
-from allocator.placement.plan import Plan, PlanRefused
-from allocator.round_plan import (
+from allocator.leader.round_plan import (
     REST_SECONDS_MAX,
     Ending,
     RoundFacts,
@@ -20,6 +18,8 @@ from allocator.round_plan import (
     ending_of,
     plan_round,
 )
+from allocator.model import ItemId, MemberId
+from allocator.placement.plan import Plan, PlanRefused
 from allocator.transition.capacity import Blocked, BlockedChange, WaitReason
 from allocator.transition.converge import Convergence
 from tests.support.memory_cluster import MemoryCluster
